@@ -9,11 +9,14 @@
 //! Where no `todo!` is left in what is compiled, the reader's or the reference's, it sets `cfg(written = "chNN_name")`: what
 //! needs several chapters, as the commands do, is tested on them.
 //!
+//! It also writes, from the same list, the table of `src/chapters.rs` and the head of each grader.
+//!
 //! A file that cannot be compiled fairly stops the build, with a line that says what to do.
 
-use std::path::Path;
+use std::fs;
+use std::path::{Path, PathBuf};
 
-use page_by_page_course::chapters::{self, Chapter, State};
+use page_by_page_course::chapters::{self, Chapter, Exercise, State};
 use page_by_page_course::stub;
 
 fn main() {
@@ -22,38 +25,104 @@ fn main() {
     println!("cargo::rustc-check-cfg=cfg(unstarted, values(any()))");
     println!("cargo::rustc-check-cfg=cfg(written, values(any()))");
 
-    let root = std::env::var("CARGO_MANIFEST_DIR").expect("cargo sets it");
-    let root = Path::new(&root);
-    let chapters = chapters::all(root).unwrap_or_else(|problem| {
-        println!("cargo::error={problem}");
-        Vec::new()
-    });
-    let with_solutions = std::env::var_os("CARGO_FEATURE_SOLUTION").is_some();
-    for chapter in chapters {
-        let state = match state(root, &chapter) {
-            Ok(state) => state,
-            Err(problem) => {
-                println!("cargo::error={problem}");
-                continue;
+    let [root, out] = ["CARGO_MANIFEST_DIR", "OUT_DIR"].map(|name| PathBuf::from(std::env::var_os(name).expect(name)));
+    match compiled(&root) {
+        Err(problems) => problems.iter().for_each(|problem| println!("cargo::error={problem}")),
+        Ok(chapters) => {
+            let table: String = chapters.iter().map(|chapter| chapter.entry(&root)).collect();
+            let count = chapters.len();
+            write(&out, "chapters", &format!("const CHAPTERS: [Chapter; {count}] = [\n{table}];\n"));
+            for chapter in &chapters {
+                chapter.set_cfgs();
+                write(&out, &chapter.chapter.name, &chapter.head_of_grader(&chapters));
             }
-        };
-        let name = &chapter.name;
-        match state {
-            State::Untouched if with_solutions => println!("cargo::rustc-cfg=reference=\"{name}\""),
-            State::Untouched => println!("cargo::rustc-cfg=unstarted=\"{name}\""),
-            State::Begun | State::Written => {}
-        }
-        if state == State::Written || state == State::Untouched && with_solutions {
-            println!("cargo::rustc-cfg=written=\"{name}\"");
         }
     }
 }
 
-/// How far the reader's file has come, if it may be compiled.
-fn state(root: &Path, chapter: &Chapter) -> Result<State, String> {
-    let exercise = chapter.read(root)?;
-    match stub::refused(&exercise.text) {
-        Some((line, problem)) => Err(format!("{}:{line}: {problem}", chapter.exercise())),
-        None => Ok(exercise.state),
+/// A chapter as it is compiled.
+struct Compiled {
+    chapter: Chapter,
+    exercise: Exercise,
+    /// As `Source` has it in `src/chapters.rs`.
+    source: &'static str,
+}
+
+/// All chapters, if all may be compiled; otherwise what is wrong, in a line each.
+fn compiled(root: &Path) -> Result<Vec<Compiled>, Vec<String>> {
+    let with_solutions = std::env::var_os("CARGO_FEATURE_SOLUTION").is_some();
+    let (mut compiled, mut problems) = (Vec::new(), Vec::new());
+    for chapter in chapters::all(root).map_err(|problem| vec![problem])? {
+        let exercise = chapter.read(root).and_then(|exercise| match stub::refused(&exercise.text) {
+            Some((line, problem)) => Err(format!("{}:{line}: {problem}", chapter.exercise())),
+            None => Ok(exercise),
+        });
+        match exercise {
+            Err(problem) => problems.push(problem),
+            Ok(exercise) => {
+                let source = match exercise.state {
+                    State::Untouched if with_solutions => "Reference",
+                    State::Untouched => "Unstarted",
+                    State::Begun | State::Written => "Yours",
+                };
+                compiled.push(Compiled { chapter, exercise, source });
+            }
+        }
     }
+    if problems.is_empty() { Ok(compiled) } else { Err(problems) }
+}
+
+impl Compiled {
+    fn set_cfgs(&self) {
+        let name = &self.chapter.name;
+        match self.source {
+            "Reference" => println!("cargo::rustc-cfg=reference=\"{name}\""),
+            "Unstarted" => println!("cargo::rustc-cfg=unstarted=\"{name}\""),
+            _ => {}
+        }
+        if self.exercise.state == State::Written || self.source == "Reference" {
+            println!("cargo::rustc-cfg=written=\"{name}\"");
+        }
+    }
+
+    /// An entry of the table in `src/chapters.rs`.
+    fn entry(&self, root: &Path) -> String {
+        let Compiled { chapter: Chapter { number, name, stands_on, title, .. }, source, .. } = self;
+        let file = root.join(self.chapter.exercise());
+        let mut tasks: Vec<(u32, &str)> =
+            self.exercise.todos.iter().map(|todo| (todo.task, todo.what.as_str())).collect();
+        tasks.sort_by_key(|(task, _)| *task);
+        format!(
+            "Chapter {{ number: {number}, title: {title:?}, name: {name:?}, source: Source::{source}, \
+             stands_on: &{stands_on:?}, exercise: include_str!({file:?}), tasks_left: &{tasks:?} }},\n"
+        )
+    }
+
+    /// What `grading::grader!` puts at the head of the chapter's grader.
+    fn head_of_grader(&self, chapters: &[Compiled]) -> String {
+        let name = &self.chapter.name;
+        if self.source == "Unstarted" {
+            let reason = format!("not started: edit exercises/{name}.rs, or run with --features solution");
+            return format!("#[test]\n#[ignore = {reason:?}]\nfn {name}() {{}}\n");
+        }
+        let is_listed = |other: &&Compiled| self.chapter.stands_on.contains(&other.chapter.number);
+        let checks = chapters.iter().filter(is_listed).map(|Compiled { chapter, source, .. }| {
+            let (check, call) = match *source {
+                "Reference" => ("is_the_reference_not_yours", "assert_as_on_disk"),
+                "Unstarted" => ("is_not_started", "refuse_a_stub"),
+                _ => ("is_yours", "assert_as_on_disk"),
+            };
+            format!(
+                "mod {0} {{ #[test] #[cfg_attr(miri, ignore = \"Miri reads no files\")] \
+                 fn {check}() {{ grading::whose_code::{call}({0:?}) }} }}\n",
+                chapter.name
+            )
+        });
+        format!("mod whose_code {{\n{}}}\n", checks.collect::<String>())
+    }
+}
+
+/// Writes a file of Rust for the targets of this package.
+fn write(out: &Path, name: &str, text: &str) {
+    fs::write(out.join(name).with_extension("rs"), text).expect("cargo's own folder can be written");
 }

@@ -24,7 +24,8 @@
     }
 
     /**
-     * What runs in each place: the pool, the requests, what a reader can change, and a line about each view that has news. `keepsPool`:
+     * What runs in each place: the pool, the requests, what a reader can change, the options of its view, and a line about each
+     * view that has news (`summary`). `keepsPool`:
      * pressing the button again asks for more in the same pool, instead of doing the same in a new one.
      */
     const EXPERIMENTS = {
@@ -32,7 +33,7 @@
             settings: { pages: 100, page_size: 16, budget: 256, running: 8, prefix_cache: false },
             starts: [{ prompt: KING, max_new_tokens: 240, seed: 65, samples: 8, fork: true }],
             stepsPerSecond: 15,
-            legend: ["own", "shared", "free"],
+            view: { legend: ["own", "shared", "free"] },
             summary: ({ owners, page_size, sequences }, most, [{ max_new_tokens }]) => {
                 const reserved = Math.ceil((KING_TOKENS + max_new_tokens) / page_size);
                 const fit = Math.floor(owners.length / reserved);
@@ -49,7 +50,7 @@
                 { key: "prompt", label: "Prompt" },
             ],
             stepsPerSecond: 15,
-            numbers: true,
+            view: { numbers: true },
             keepsPool: true,
         },
         paged: {
@@ -59,7 +60,7 @@
                 { prompt: "Once upon a time there was a poor miller", max_new_tokens: 110, seed: 3, samples: 1 },
             ],
             controls: [{ key: "page_size", label: "Page size", values: [1, 2, 4, 8, 16, 32, 64], slots: 256 }],
-            legend: [],
+            view: { legend: [] },
             stepsPerSecond: 12,
             summary: (view) => {
                 const { taken, filled } = slots(view);
@@ -70,7 +71,7 @@
             settings: { pages: 16, page_size: 8, budget: 1, running: 1, prefix_cache: false, drafts: 4 },
             starts: [{ prompt: "The king lived in a great castle", max_new_tokens: 100, seed: 0, samples: 1, greedy: true }],
             controls: [{ key: "drafts", label: "Draft tokens per step", values: [1, 2, 3, 4, 6, 8] }],
-            legend: [],
+            view: { legend: [] },
             stepsPerSecond: 3,
             hasDraft: true,
             summary: ({ counters }) => {
@@ -82,7 +83,7 @@
             settings: { pages: 128, page_size: 8, budget: 512, running: 8, prefix_cache: false },
             starts: [{ prompt: KING, max_new_tokens: 47, seed: 1, samples: 8, fork: true }],
             controls: [{ key: "fork", label: "Fork the first sample" }],
-            legend: ["own", "shared", "free"],
+            view: { legend: ["own", "shared", "free"] },
             stepsPerSecond: 8,
             summary: (view, most) => `${plural(pagesTaken(view), "page")} taken, at most ${most} so far.`,
         },
@@ -105,7 +106,7 @@
                 { key: "budget", label: "Token budget", values: [8, 16, 32, 64, 128, 256, 512] },
             ],
             stepsPerSecond: 12,
-            numbers: true,
+            view: { numbers: true },
         },
     };
 
@@ -297,10 +298,8 @@
                 });
             this.place.classList.add("pbp-live-on");
             this.place.append(this.summary, this.drafts, root);
-            const { numbers = false, legend } = this.experiment;
             const say = (message, isBad) => this.say(message, isBad);
-            const idle = "No sequence is running or waiting.";
-            this.view = new PoolView(root, { cancel, keepsOrder: true, say, numbers, legend, idle });
+            this.view = new PoolView(root, { cancel, say, keepsOrder: true, numbers: false, ...this.experiment.view });
             this.view.model = "storyteller";
         }
 

@@ -17,11 +17,10 @@
 
 use crate::cache::{CacheError, PageId};
 
-/// Hands out pages, lets several owners share a page, and takes it back from the
-/// last one.
+/// Hands out pages, lets several owners share a page, and takes it back from the last one.
 ///
-/// However large the pool is, every call takes the same few steps for each page
-/// that it hands out, shares, frees or looks up.
+/// However large the pool is, every call takes the same few steps for each page that it hands
+/// out, shares, frees or looks up.
 pub struct PagePool {
     /// The reference count of each page.
     owners: Vec<u32>,

@@ -21,7 +21,7 @@ use std::rc::Rc;
 
 use crate::cache::{CacheError, KvCache, KvLayout, PageId, Usage};
 use crate::chapters::ch04_page_pool::PagePool;
-use crate::chapters::ch05_page_table::PageTable;
+use crate::chapters::ch05_page_table::{PageTable, Slot};
 
 /// The memory of all pages, and the pool that hands them out.
 pub struct PageSlab {
@@ -154,8 +154,7 @@ impl KvCache for PagedCache {
         let slab = self.slab.borrow();
         let slots = self.table.slots();
         let numbers = 2 * slots * slab.layout.n_layers * slab.layout.kv_width();
-        let (tokens, bytes) = (self.table.len(), numbers * size_of::<f32>());
-        Usage { tokens, slots, bytes, rows_copied: 0 }
+        Usage { tokens: self.table.len(), slots, bytes: numbers * size_of::<f32>(), rows_copied: 0 }
     }
 }
 

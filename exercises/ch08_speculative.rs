@@ -48,8 +48,8 @@ impl Drafter for DraftModel<'_> {
         todo!("ch08 task 1: draft k tokens, one after the other")
     }
 
-    fn settle(&mut self, tokens: &[u32]) -> Result<(), StepError> {
-        remember(self.model, tokens)
+    fn sync_cache(&mut self, tokens: &[u32]) -> Result<(), StepError> {
+        sync_cache(self.model, tokens)
     }
 }
 
@@ -82,7 +82,7 @@ pub fn accept_matching(drafted: &[u32], rows: &[Vec<f32>], pick: &mut dyn FnMut(
 ///
 /// # Errors
 /// The model's [`StepError`]. Except after [`StepError::NotFinite`], its cache is unchanged.
-pub fn remember(model: &mut dyn RewindableModel, tokens: &[u32]) -> Result<(), StepError> {
+pub fn sync_cache(model: &mut dyn RewindableModel, tokens: &[u32]) -> Result<(), StepError> {
     todo!("ch08 task 3: rewind the surplus, or compute what is missing")
 }
 
@@ -148,21 +148,21 @@ impl Speculation<'_> {
     pub fn step(&mut self, tokens: &[u32], k: usize, end_of_text: &[u32]) -> Result<Vec<u32>, StepError> {
         let new_tokens = self.advance(tokens, k, end_of_text);
         if new_tokens.is_err() {
-            self.settle(&tokens[..tokens.len() - 1])?;
+            self.sync_caches(&tokens[..tokens.len() - 1])?;
         }
         new_tokens
     }
 
     /// Does the work of a step. It calls the drafter, then the target, then `accept`, each once,
-    /// even if `k` is 0. It cuts the new tokens after the first that ends the sequence, and settles
+    /// even if `k` is 0. It cuts the new tokens after the first that ends the sequence, and syncs
     /// both caches. If one of these calls fails, the step returns its error.
     fn advance(&mut self, tokens: &[u32], k: usize, end_of_text: &[u32]) -> Result<Vec<u32>, StepError> {
-        todo!("ch08 task 4: draft, verify and accept, then settle what both caches hold")
+        todo!("ch08 task 4: draft, verify and accept, then sync both caches")
     }
 
     /// Makes the caches of target and drafter, in this order, hold exactly `tokens`.
-    fn settle(&mut self, tokens: &[u32]) -> Result<(), StepError> {
-        remember(self.target, tokens)?;
-        self.drafter.settle(tokens)
+    fn sync_caches(&mut self, tokens: &[u32]) -> Result<(), StepError> {
+        sync_cache(self.target, tokens)?;
+        self.drafter.sync_cache(tokens)
     }
 }

@@ -19,7 +19,7 @@
 //!
 //! Check your work with `cargo test --features solution --test ch09_chance`.
 
-use crate::chapters::ch08_speculative::remember;
+use crate::chapters::ch08_speculative::sync_cache;
 use crate::decode::sampler::{Sampler, draw};
 use crate::decode::{Draft, Drafter, RewindableModel};
 use crate::model::StepError;
@@ -50,8 +50,8 @@ impl Drafter for SamplingDraftModel<'_> {
         todo!("ch09 task 1: draw k tokens, one after the other, and keep the row each was drawn from")
     }
 
-    fn settle(&mut self, tokens: &[u32]) -> Result<(), StepError> {
-        remember(self.model, tokens)
+    fn sync_cache(&mut self, tokens: &[u32]) -> Result<(), StepError> {
+        sync_cache(self.model, tokens)
     }
 }
 

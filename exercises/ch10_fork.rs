@@ -42,7 +42,7 @@ impl PageTable {
     /// If a table has six tokens in pages 12 and 5, its fork also has six tokens in pages 12 and 5.
     ///
     /// # Errors
-    /// The error of `all_owned`, which is asked before any page is shared:
+    /// The error of `all_owned`, which is called before any page is shared:
     /// [`CacheError::ForeignPage`] if the pool has no such page, [`CacheError::DoubleFree`] if a
     /// page has no owner in it. The pool is then unchanged.
     pub fn fork(&self, pool: &mut PagePool) -> Result<PageTable, CacheError> {

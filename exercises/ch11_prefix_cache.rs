@@ -13,8 +13,7 @@
 //! ```
 //!
 //! The first sequence's page 2 never gets into the trie, because it is only partly filled and the
-//! next token would still go into it. It is free when that sequence ends, and the next sequence
-//! fills it.
+//! next token would still go into it. It is free when the sequence ends, and the next one fills it.
 //!
 //! The trait in `src/prefixes/mod.rs` documents what each call promises.
 //!
@@ -27,7 +26,7 @@ use crate::chapters::ch04_page_pool::PagePool;
 use crate::chapters::ch05_page_table::{PageTable, all_owned};
 use crate::chapters::ch06_paged::{PageSlab, SharedSlab};
 use crate::chapters::ch10_fork::ForkCache;
-use crate::prefixes::{HeldPage, Prefixes};
+use crate::prefixes::{HeldPage, Prefixes, held_tokens};
 
 /// From the tokens of a page to the page that holds their rows.
 type Children = HashMap<Box<[u32]>, PageId>;
@@ -73,34 +72,34 @@ impl PrefixCache {
     fn children(&mut self, parent: Option<PageId>) -> &mut Children {
         match parent {
             None => &mut self.first,
-            Some(page) => {
-                let parent = self.nodes.get_mut(&page);
-                let words =
-                    "is a parent, and not in the trie: has the table another page by now, or was it evicted first?";
-                &mut parent.unwrap_or_else(|| panic!("page {page} {words}")).children
-            }
+            Some(page) => &mut self.node(page).children,
         }
     }
 
-    /// Adds a page after `parent`.
+    /// The node of a page, which must be in the trie.
+    fn node(&mut self, page: PageId) -> &mut Node {
+        let Some(node) = self.nodes.get_mut(&page) else {
+            panic!("page {page} is not in the trie: another page has its tokens, or it was evicted before its children")
+        };
+        node
+    }
+
+    /// Adds a page after `parent`. It is used now.
     fn add(&mut self, parent: Option<PageId>, tokens: &[u32], page: PageId) {
         self.children(parent).insert(tokens.into(), page);
-        let (tokens, children) = (tokens.into(), Children::new());
-        self.nodes.insert(page, Node { parent, tokens, children, last_used: 0 });
+        let node = Node { parent, tokens: tokens.into(), children: Children::new(), last_used: self.clock };
+        self.nodes.insert(page, node);
     }
 
     /// Takes a leaf out of the trie.
     fn remove(&mut self, page: PageId) {
-        let node = self.nodes.remove(&page).expect("the page is in the trie");
+        let node = self.nodes.remove(&page).expect("a victim is a page of the trie");
         self.children(node.parent).remove(&node.tokens);
     }
 
     /// Notes that a page is used now.
     fn touch(&mut self, page: PageId) {
-        let clock = self.clock;
-        let node = self.nodes.get_mut(&page);
-        node.unwrap_or_else(|| panic!("page {page} is used, and not in the trie: was it to be swapped?")).last_used =
-            clock;
+        self.node(page).last_used = self.clock;
     }
 
     /// Returns the pages that hold the beginning of `tokens`, in order, as far as the trie has
@@ -124,10 +123,10 @@ impl PrefixCache {
 
 impl Prefixes for PrefixCache {
     fn insert(&mut self, tokens: &[u32], table: &mut PageTable, pool: &mut PagePool) -> Result<(), CacheError> {
-        // First the panics, then `all_owned` for all pages of the table, the last one included, and for those
-        // found. Only then does anything change. For task 3: an insert is a tick of the `clock`, and uses
-        // (`touch`) the pages that the table then has in the trie, and no others.
-        todo!("ch11 task 1: add the full pages that are new, swap those that are not")
+        let held = held_tokens(tokens, table, self.page_size);
+        // First `all_owned` for all pages of the table, the last one included, and for those found. Then tick
+        // the `clock`, for task 3, and `touch` the pages that the table has in the trie, and no others.
+        todo!("ch11 task 1: swap the pages that the trie has, add those that are new")
     }
 
     fn lookup(&mut self, tokens: &[u32], pool: &mut PagePool) -> Result<PageTable, CacheError> {
@@ -150,12 +149,11 @@ impl Prefixes for PrefixCache {
 
     /// The pages, for the checks of chapter 15.
     fn pages(&self) -> Vec<HeldPage<'_>> {
-        let nodes = self.nodes.iter();
-        let held = nodes.map(|(page, node)| {
-            let Node { parent, tokens, last_used, .. } = node;
-            HeldPage { page: *page, parent: *parent, tokens, last_used: *last_used }
-        });
-        held.collect()
+        let mut held = Vec::new();
+        for (page, Node { parent, tokens, last_used, .. }) in &self.nodes {
+            held.push(HeldPage { page: *page, parent: *parent, tokens, last_used: *last_used });
+        }
+        held
     }
 }
 

@@ -9,7 +9,7 @@
 //!   page size 4, six tokens in pages 2 and 0, rows of 8 numbers, one layer
 //!
 //!   keys     page 0           page 1           page 2
-//!   number   0                32               64
+//!   index    0                32               64
 //!            t4 t5 .. ..      (another's)      t0 t1 t2 t3
 //!
 //!   runs     Run { start: 64, rows: 4 }, Run { start: 0, rows: 2 }
@@ -48,28 +48,8 @@ impl InPlace for ForkCache {
 /// Where each row of some runs starts, in order. `width`: 32-bit words of a row.
 ///
 /// Rows of 2 numbers, `Run { start: 40, rows: 2 }`, `Run { start: 8, rows: 1 }` → 40, 42, 8.
-pub fn places(runs: &[Run], width: usize) -> Places<'_> {
-    Places { runs, width, row: 0 }
-}
-
-/// A walk through runs, row by row: what [`places`] gives.
-pub struct Places<'a> {
-    /// The runs that are left; the walk is in the first of them.
-    runs: &'a [Run],
-    /// Words of a row.
-    width: usize,
-    /// The next row of the first run.
-    row: usize,
-}
-
-impl Iterator for Places<'_> {
-    type Item = usize;
-
-    /// Where the next row starts; `None` after the last one, however often it is called. A run
-    /// without rows is skipped.
-    fn next(&mut self) -> Option<usize> {
-        todo!("ch13 task 1: the next row of the runs")
-    }
+pub fn row_starts(runs: &[Run], width: usize) -> impl Iterator<Item = usize> {
+    runs.iter().flat_map(move |run| (0..run.rows).map(move |row| run.start + row * width))
 }
 
 /// Attention of one token over the first `seen` positions of its sequence.

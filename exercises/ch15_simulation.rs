@@ -1,22 +1,19 @@
 //! Chapter 15: break the scheduler, with rules that are checked after every event.
 //!
 //! A seed draws a world and the events in it. Requests arrive, are cancelled and finish, and
-//! strangers take pages and give them back. After each event the rules are checked. When one is
-//! broken, the list of events is cut shorter and shorter, as long as the same rule is still
-//! broken, until what is left reads like a story.
+//! strangers take pages and give them back. When a rule is broken, events are left out as long as
+//! the same rule is still broken, until the rest reads like a story.
 //!
 //! ```text
 //!   seed 15   115 events   ✗ pages      the rule that is broken
 //!              58          ✗ pages      without the first half: go on with that
-//!              30          ✗ pages
-//!              16          ✗ pages
 //!             ...
 //!               3          ✗ pages      none of the three can be left out
 //! ```
 //!
 //! Check your work with `cargo test --features solution --test ch15_simulation`.
 
-use crate::serving::schedule::{FinishReason, ScheduledChunk};
+use crate::serving::schedule::{FinishReason, ScheduledChunk, SequenceId};
 use crate::simulation::{
     Case, Ended, Event, Failure, Kept, Make, Planned, Rule, Scene, Seen, SeenSequence, Setup, Shrinking, Violation,
     World, alone, smaller,
@@ -50,13 +47,11 @@ pub fn check_order(seen: &Seen) -> Result<(), Violation> {
     todo!("ch15 task 1: compare what is listed with what is alive")
 }
 
-/// Checks that the plan can be computed. `seen` is the state after it was made, before anything is
-/// computed.
+/// Checks that the plan can be computed. `seen` is the state before anything is computed.
 ///
 /// - No more sequences run than allowed, and all chunks together fit into the budget.
 /// - Each chunk belongs to a running sequence, at most one to each, oldest first.
-/// - A chunk has at least one token. The sequence's table holds the chunk's tokens, and no more
-///   than the sequence has.
+/// - A chunk has at least one token, the table holds them, and no more than the sequence has.
 /// - A chunk has [caught up](ScheduledChunk::caught_up) exactly if the table holds all tokens.
 ///
 /// # Errors
@@ -78,8 +73,6 @@ fn total_tokens(plan: &[ScheduledChunk]) -> usize {
 ///
 /// Suppose the budget is 8, and three sequences run with 1, 9 and 1 tokens left to compute. Chunks
 /// of 1 and 7 keep the rule. Chunks of 1 and 1, for the first and the third, break it.
-///
-/// [`check`] calls it only for plans that keep the rules *plan* and *order*.
 ///
 /// # Errors
 /// [`Rule::Progress`], with the sequence.
@@ -124,20 +117,18 @@ pub fn check(setup: &Setup, scene: &Scene) -> Result<(), Violation> {
     scene.ended.iter().try_for_each(check_output)
 }
 
-/// Runs a case in a new world, each event in order and then `finish`. Returns the
-/// [steps made](World::steps).
+/// Runs a case in a new world: its events, then `finish`. Returns the [steps made](World::steps).
 ///
 /// # Errors
 /// The first rule that is broken, with the event's place in the list and the steps until then. In
-/// `finish`, the place is the number of events. A world that cannot even be made breaks its rule
-/// at place 0, after 0 steps.
+/// `finish`, the place is the number of events. If no world can be made, both are 0.
 pub fn run(make: &Make<'_>, case: &Case) -> Result<u64, Failure> {
     let mut world = World::new(make, case.setup).map_err(|violation| Failure { event: 0, step: 0, violation })?;
-    for (event, what) in case.events.iter().enumerate() {
-        happens(&mut world, *what).map_err(|violation| Failure { event, step: world.steps(), violation })?;
+    for (place, event) in case.events.iter().enumerate() {
+        happens(&mut world, *event).map_err(|violation| Failure { event: place, step: world.steps(), violation })?;
     }
-    let event = case.events.len();
-    finish(&mut world).map_err(|violation| Failure { event, step: world.steps(), violation })?;
+    let last = case.events.len();
+    finish(&mut world).map_err(|violation| Failure { event: last, step: world.steps(), violation })?;
     Ok(world.steps())
 }
 
@@ -154,8 +145,7 @@ fn happens(world: &mut World, event: Event) -> Result<(), Violation> {
 /// they have prompt tokens and requested new tokens.
 ///
 /// # Errors
-/// The first rule that is broken. [`Rule::Ends`] if a sequence is still there after that many
-/// steps.
+/// The first rule that is broken, or [`Rule::Ends`] if a sequence is left after that many steps.
 fn finish(world: &mut World) -> Result<(), Violation> {
     todo!("ch15 task 3: step until all have finished, but not forever")
 }
@@ -176,7 +166,7 @@ fn leave_out(list: &mut Shrinking<'_>) {
     todo!("ch15 task 4: leave out large pieces first")
 }
 
-/// Replaces events with smaller ones, as long as there are any that will do.
+/// Replaces each event with a smaller one that will do, and that one in turn, until none will.
 fn make_smaller(list: &mut Shrinking<'_>) {
     todo!("ch15 task 4: replace events with smaller ones")
 }

@@ -19,13 +19,13 @@
 //!
 //! Check your work with `cargo test --features solution --test ch16_pages_on_disk`.
 
-use crate::cache::{CacheError, KvCache};
+use crate::cache::{CacheError, KvCache, PageId};
 use crate::chapters::ch05_page_table::PageTable;
 use crate::chapters::ch06_paged::{PageSlab, SharedSlab};
 use crate::chapters::ch10_fork::ForkCache;
 use crate::disk::record::{Head, PageRows, RecordError, decode_head, encode};
-use crate::disk::{PageFile, PageFileError, PageShape, Read, Wanted};
-use crate::prefixes::Prefixes;
+use crate::disk::{MissingPage, PageFile, PageFileError, PageShape, Read};
+use crate::prefixes::{Prefixes, held_tokens};
 
 /// Reads a record, as the inverse of [`encode`]. `bytes` has as many bytes as a record.
 ///
@@ -62,7 +62,7 @@ impl PageFile {
     /// Writes a page to a place from [`make_room`](Self::make_room). `rows` are its keys and its
     /// values. The page can be found only after it is written. If the write fails, the place is
     /// given back, and the number is not used again.
-    fn put(&mut self, place: usize, parent: u64, tokens: &[u32], rows: [&[f32]; 2]) -> Result<(), PageFileError> {
+    fn write(&mut self, place: usize, parent: u64, tokens: &[u32], rows: [&[f32]; 2]) -> Result<(), PageFileError> {
         todo!("ch16 task 3: write the page, and only then let it be found")
     }
 
@@ -70,54 +70,61 @@ impl PageFile {
     /// returns how many. All its pages are used now. `table` and `slab` hold their computed rows,
     /// and `tokens` begins with the tokens that the table holds.
     ///
-    /// If the file is full, the pages that were used longest ago make room, but never one of this
-    /// sequence. So if a sequence is longer than the file, its beginning is kept.
-    ///
     /// # Errors
-    /// [`PageFileError::Unwritable`]. The pages written before are kept, and are used now. The
+    /// [`PageFileError::Unwritable`]. The pages written before are stored, and are used now. The
     /// record at the place is forgotten, because it can be half overwritten.
     ///
     /// # Panics
     /// If the table holds more tokens than `tokens` has, or has pages of a different size.
-    pub fn keep(&mut self, tokens: &[u32], table: &PageTable, slab: &PageSlab) -> Result<usize, PageFileError> {
-        let size = self.shape.page_size;
-        assert_eq!(table.page_size(), size, "slots in a page: table and file");
-        let (held, given) = (table.len(), tokens.len());
-        assert!(held <= given, "the table holds {held} tokens, {given} are given");
-        let full = &tokens[..held / size * size];
-        todo!("ch16 task 3: write what is missing, in the order of the sequence")
+    pub fn store(&mut self, tokens: &[u32], table: &PageTable, slab: &PageSlab) -> Result<usize, PageFileError> {
+        let held = held_tokens(tokens, table, self.shape.page_size);
+        todo!("ch16 task 3: write what is missing between one touch and another")
+    }
+
+    /// Writes the pages that follow those at `places`, in order, and adds the places that they get.
+    ///
+    /// If the file is full, the pages that were used longest ago make room, but never one that was
+    /// used after `before`. So if a sequence is longer than the file, its beginning is stored.
+    fn write_missing(
+        &mut self,
+        places: &mut Vec<usize>,
+        before: u64,
+        tokens: &[u32],
+        table: &PageTable,
+        slab: &PageSlab,
+    ) -> Result<(), PageFileError> {
+        todo!("ch16 task 3: page by page, until there is no room or a write fails")
     }
 
     /// Returns the pages of a sequence that the file has and `prefixes` lacks, in the order of the
-    /// sequence. At least one token is left to compute. All pages of the sequence that the file has
-    /// are used now, also those that are in memory. A last page is left out if
-    /// nothing would remain to compute.
-    /// No page gains an owner.
+    /// sequence. At least one token is left to compute, so a last page that holds it is left out.
+    /// All pages of the sequence that the file has are used now, also those that are in memory. No
+    /// page gains an owner.
     ///
     /// # Errors
     /// The error of [`Prefixes::lookup`].
-    pub fn wanted(
+    pub fn missing(
         &mut self,
         tokens: &[u32],
         prefixes: &mut dyn Prefixes,
         slab: &SharedSlab,
-    ) -> Result<Vec<Wanted>, CacheError> {
-        let held = ForkCache::with_prefix(slab, prefixes, tokens)?.len() / self.shape.page_size;
+    ) -> Result<Vec<MissingPage>, CacheError> {
+        let held = ForkCache::with_prefix(slab, prefixes, tokens)?.table().pages().len();
         let places = self.find(&tokens[..tokens.len().saturating_sub(1)]);
         self.touch(&places);
         let missing = places.into_iter().enumerate().skip(held);
-        Ok(missing.map(|(page, place)| Wanted { page, place, number: self.index.head(place).number }).collect())
+        Ok(missing.map(|(page, place)| MissingPage { page, place, number: self.index.head(place).number }).collect())
     }
 
-    /// Returns the rows of a page that was read, if the file still has the record that was wanted.
+    /// Returns the rows of a page that was read, if the file still has the record that was missing.
     /// If that record cannot be read, is damaged, or its head differs from the one in the index, it
     /// is forgotten.
     fn accept(&mut self, read: &Read) -> Option<PageRows> {
-        todo!("ch16 task 4: the rows, if they are those that were wanted")
+        todo!("ch16 task 4: the rows, if they are those of the missing page")
     }
 
     /// Gives pages that were read to `prefixes`, and returns how many. `read` holds what was read
-    /// for [`wanted`](Self::wanted), in its order. Some pages can be missing, even in the middle,
+    /// for [`missing`](Self::missing), in its order. Some pages can be missing, even in the middle,
     /// because they are being read for a different sequence.
     ///
     /// Suppose memory now holds the first `held` pages of the sequence. A page that was read and
@@ -126,12 +133,12 @@ impl PageFile {
     /// left the file since. What comes after that is recomputed.
     ///
     /// The rows go to free pages of the slab. If there are too few, others are evicted, but none of
-    /// this sequence. If that is not enough, only the first pages are brought back. Afterwards
+    /// this sequence. If that is not enough, only the first pages are loaded. Afterwards
     /// `prefixes` is the only owner of the new pages.
     ///
     /// # Errors
     /// The errors of [`Prefixes`]: the slab is not the one that its pages came from.
-    pub fn bring_back(
+    pub fn load(
         &mut self,
         tokens: &[u32],
         read: &[Read],
@@ -139,5 +146,14 @@ impl PageFile {
         slab: &SharedSlab,
     ) -> Result<usize, CacheError> {
         todo!("ch16 task 4: hold what is there, make room, copy, insert")
+    }
+}
+
+impl PageSlab {
+    /// Writes the rows of a page, in all layers.
+    fn write_page(&mut self, page: PageId, rows: &PageRows) {
+        let start = page.index() * rows.k.len();
+        self.k[start..][..rows.k.len()].copy_from_slice(&rows.k);
+        self.v[start..][..rows.v.len()].copy_from_slice(&rows.v);
     }
 }

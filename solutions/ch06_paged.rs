@@ -19,7 +19,7 @@ use std::rc::Rc;
 
 use crate::cache::{CacheError, KvCache, KvLayout, PageId, Usage};
 use crate::chapters::ch04_page_pool::PagePool;
-use crate::chapters::ch05_page_table::PageTable;
+use crate::chapters::ch05_page_table::{PageTable, Slot};
 
 // ANCHOR: slab
 /// The memory of all pages, and the pool that hands them out.
@@ -155,12 +155,14 @@ impl KvCache for PagedCache {
     fn write(&mut self, layer: usize, k: &[f32], v: &[f32]) {
         let rows = self.layout().rows(k, v);
         // ch06 task 2: scatter the new rows to their slots
+        let held = self.table.len();
+        assert!(rows <= held, "{rows} rows to write, {held} tokens held");
+        let first = held - rows;
         let slab = &mut *self.slab.borrow_mut();
         let width = slab.layout.kv_width();
-        let first = self.table.len() - rows;
         for row in 0..rows {
-            let place = self.table.locate(first + row).expect("extend has made the room");
-            let to = slab.range(place.page, layer, place.slot..place.slot + 1);
+            let Slot { page, slot } = self.table.locate(first + row).expect("extend has made the room");
+            let to = slab.range(page, layer, slot..slot + 1);
             let from = row * width..(row + 1) * width;
             slab.k[to.clone()].copy_from_slice(&k[from.clone()]);
             slab.v[to].copy_from_slice(&v[from]);
@@ -192,8 +194,7 @@ impl KvCache for PagedCache {
         let slab = self.slab.borrow();
         let slots = self.table.slots();
         let numbers = 2 * slots * slab.layout.n_layers * slab.layout.kv_width();
-        let (tokens, bytes) = (self.table.len(), numbers * size_of::<f32>());
-        Usage { tokens, slots, bytes, rows_copied: 0 }
+        Usage { tokens: self.table.len(), slots, bytes: numbers * size_of::<f32>(), rows_copied: 0 }
     }
 }
 

@@ -57,8 +57,8 @@ impl Drafter for DraftModel<'_> {
     }
     // ANCHOR_END: draft
 
-    fn settle(&mut self, tokens: &[u32]) -> Result<(), StepError> {
-        remember(self.model, tokens)
+    fn sync_cache(&mut self, tokens: &[u32]) -> Result<(), StepError> {
+        sync_cache(self.model, tokens)
     }
 }
 
@@ -98,7 +98,7 @@ pub fn accept_matching(drafted: &[u32], rows: &[Vec<f32>], pick: &mut dyn FnMut(
 }
 // ANCHOR_END: accept_matching
 
-// ANCHOR: remember
+// ANCHOR: sync_cache
 /// Makes a model's cache hold exactly `tokens`. It forgets all tokens beyond these in one rewind,
 /// or computes the missing ones in one pass that returns no logits. If the cache already holds
 /// just these tokens, the model has nothing to do.
@@ -107,18 +107,18 @@ pub fn accept_matching(drafted: &[u32], rows: &[Vec<f32>], pick: &mut dyn FnMut(
 ///
 /// # Errors
 /// The model's [`StepError`]. Except after [`StepError::NotFinite`], its cache is unchanged.
-pub fn remember(model: &mut dyn RewindableModel, tokens: &[u32]) -> Result<(), StepError> {
+pub fn sync_cache(model: &mut dyn RewindableModel, tokens: &[u32]) -> Result<(), StepError> {
     // ch08 task 3: rewind the surplus, or compute what is missing
-    let remembered = model.remembered();
-    if remembered > tokens.len() {
-        model.rewind(remembered - tokens.len())?;
+    let cached = model.cached_len();
+    if cached > tokens.len() {
+        model.rewind(cached - tokens.len())?;
     }
-    if remembered < tokens.len() {
+    if cached < tokens.len() {
         model.last_logits(tokens, 0)?;
     }
     Ok(())
 }
-// ANCHOR_END: remember
+// ANCHOR_END: sync_cache
 
 /// A target, a drafter for it, and the rule that accepts or rejects draft tokens.
 pub struct Speculation<'a> {
@@ -182,31 +182,31 @@ impl Speculation<'_> {
     pub fn step(&mut self, tokens: &[u32], k: usize, end_of_text: &[u32]) -> Result<Vec<u32>, StepError> {
         let new_tokens = self.advance(tokens, k, end_of_text);
         if new_tokens.is_err() {
-            self.settle(&tokens[..tokens.len() - 1])?;
+            self.sync_caches(&tokens[..tokens.len() - 1])?;
         }
         new_tokens
     }
 
     // ANCHOR: advance
     /// Does the work of a step. It calls the drafter, then the target, then `accept`, each once,
-    /// even if `k` is 0. It cuts the new tokens after the first that ends the sequence, and settles
+    /// even if `k` is 0. It cuts the new tokens after the first that ends the sequence, and syncs
     /// both caches. If one of these calls fails, the step returns its error.
     fn advance(&mut self, tokens: &[u32], k: usize, end_of_text: &[u32]) -> Result<Vec<u32>, StepError> {
-        // ch08 task 4: draft, verify and accept, then settle what both caches hold
+        // ch08 task 4: draft, verify and accept, then sync both caches
         let draft = self.drafter.draft(tokens, k)?;
         let rows = verify(self.target, tokens, &draft.tokens)?;
         let mut new_tokens = (self.accept)(&draft, &rows);
         if let Some(end) = new_tokens.iter().position(|token| end_of_text.contains(token)) {
             new_tokens.truncate(end + 1);
         }
-        self.settle(&[tokens, &new_tokens[..new_tokens.len() - 1]].concat())?;
+        self.sync_caches(&[tokens, &new_tokens[..new_tokens.len() - 1]].concat())?;
         Ok(new_tokens)
     }
     // ANCHOR_END: advance
 
     /// Makes the caches of target and drafter, in this order, hold exactly `tokens`.
-    fn settle(&mut self, tokens: &[u32]) -> Result<(), StepError> {
-        remember(self.target, tokens)?;
-        self.drafter.settle(tokens)
+    fn sync_caches(&mut self, tokens: &[u32]) -> Result<(), StepError> {
+        sync_cache(self.target, tokens)?;
+        self.drafter.sync_cache(tokens)
     }
 }

@@ -17,7 +17,7 @@
 //! The last column is `p` again. The target accepts 0.625 of these draft tokens, which is the sum
 //! of the smaller of `p` and `q` in each line.
 
-use crate::chapters::ch08_speculative::remember;
+use crate::chapters::ch08_speculative::sync_cache;
 use crate::decode::sampler::{Sampler, draw};
 use crate::decode::{Draft, Drafter, RewindableModel};
 use crate::model::StepError;
@@ -60,8 +60,8 @@ impl Drafter for SamplingDraftModel<'_> {
     }
     // ANCHOR_END: draft
 
-    fn settle(&mut self, tokens: &[u32]) -> Result<(), StepError> {
-        remember(self.model, tokens)
+    fn sync_cache(&mut self, tokens: &[u32]) -> Result<(), StepError> {
+        sync_cache(self.model, tokens)
     }
 }
 

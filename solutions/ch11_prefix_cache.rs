@@ -13,8 +13,7 @@
 //! ```
 //!
 //! The first sequence's page 2 never gets into the trie, because it is only partly filled and the
-//! next token would still go into it. It is free when that sequence ends, and the next sequence
-//! fills it.
+//! next token would still go into it. It is free when the sequence ends, and the next one fills it.
 //!
 //! The trait in `src/prefixes/mod.rs` documents what each call promises.
 
@@ -25,7 +24,7 @@ use crate::chapters::ch04_page_pool::PagePool;
 use crate::chapters::ch05_page_table::{PageTable, all_owned};
 use crate::chapters::ch06_paged::{PageSlab, SharedSlab};
 use crate::chapters::ch10_fork::ForkCache;
-use crate::prefixes::{HeldPage, Prefixes};
+use crate::prefixes::{HeldPage, Prefixes, held_tokens};
 
 /// From the tokens of a page to the page that holds their rows.
 type Children = HashMap<Box<[u32]>, PageId>;
@@ -71,38 +70,38 @@ impl PrefixCache {
     fn children(&mut self, parent: Option<PageId>) -> &mut Children {
         match parent {
             None => &mut self.first,
-            Some(page) => {
-                let parent = self.nodes.get_mut(&page);
-                let words =
-                    "is a parent, and not in the trie: has the table another page by now, or was it evicted first?";
-                &mut parent.unwrap_or_else(|| panic!("page {page} {words}")).children
-            }
+            Some(page) => &mut self.node(page).children,
         }
     }
 
+    /// The node of a page, which must be in the trie.
+    fn node(&mut self, page: PageId) -> &mut Node {
+        let Some(node) = self.nodes.get_mut(&page) else {
+            panic!("page {page} is not in the trie: another page has its tokens, or it was evicted before its children")
+        };
+        node
+    }
+
     // ANCHOR: add
-    /// Adds a page after `parent`.
+    /// Adds a page after `parent`. It is used now.
     fn add(&mut self, parent: Option<PageId>, tokens: &[u32], page: PageId) {
         self.children(parent).insert(tokens.into(), page);
-        let (tokens, children) = (tokens.into(), Children::new());
-        self.nodes.insert(page, Node { parent, tokens, children, last_used: 0 });
+        let node = Node { parent, tokens: tokens.into(), children: Children::new(), last_used: self.clock };
+        self.nodes.insert(page, node);
     }
     // ANCHOR_END: add
 
     // ANCHOR: remove
     /// Takes a leaf out of the trie.
     fn remove(&mut self, page: PageId) {
-        let node = self.nodes.remove(&page).expect("the page is in the trie");
+        let node = self.nodes.remove(&page).expect("a victim is a page of the trie");
         self.children(node.parent).remove(&node.tokens);
     }
     // ANCHOR_END: remove
 
     /// Notes that a page is used now.
     fn touch(&mut self, page: PageId) {
-        let clock = self.clock;
-        let node = self.nodes.get_mut(&page);
-        node.unwrap_or_else(|| panic!("page {page} is used, and not in the trie: was it to be swapped?")).last_used =
-            clock;
+        self.node(page).last_used = self.clock;
     }
 
     // ANCHOR: find
@@ -147,35 +146,28 @@ impl PrefixCache {
 impl Prefixes for PrefixCache {
     // ANCHOR: insert
     fn insert(&mut self, tokens: &[u32], table: &mut PageTable, pool: &mut PagePool) -> Result<(), CacheError> {
-        // stub: // First the panics, then `all_owned` for all pages of the table, the last one included, and for those
-        // stub: // found. Only then does anything change. For task 3: an insert is a tick of the `clock`, and uses
-        // stub: // (`touch`) the pages that the table then has in the trie, and no others.
-        // ch11 task 1: add the full pages that are new, swap those that are not
-        let (held, given) = (table.len(), tokens.len());
-        assert!(held <= given, "the table holds {held} tokens, and {given} are given");
-        assert_eq!(table.page_size(), self.page_size, "slots in a page: table and trie");
-        let tokens = &tokens[..held];
-        let found = self.find(tokens);
+        let held = held_tokens(tokens, table, self.page_size);
+        // stub: // First `all_owned` for all pages of the table, the last one included, and for those found. Then tick
+        // stub: // the `clock`, for task 3, and `touch` the pages that the table has in the trie, and no others.
+        // ch11 task 1: swap the pages that the trie has, add those that are new
+        let found = self.find(held);
         all_owned(&table.pages, pool)?;
         all_owned(&found, pool)?;
         self.clock += 1;
-        let mut parent = None;
-        for (place, page_tokens) in tokens.chunks_exact(self.page_size).enumerate() {
-            let own = table.pages[place];
-            match found.get(place) {
-                Some(page) if *page != own => {
-                    pool.share(*page)?;
-                    pool.free(own)?;
-                    table.pages[place] = *page;
-                }
-                Some(_) => {}
-                None => {
-                    pool.share(own)?;
-                    self.add(parent, page_tokens, own);
-                }
+        for (own, page) in table.pages.iter_mut().zip(&found) {
+            if own != page {
+                pool.share(*page)?;
+                pool.free(*own)?;
+                *own = *page;
             }
-            self.touch(table.pages[place]);
-            parent = Some(table.pages[place]);
+            self.touch(*page);
+        }
+        let mut parent = found.last().copied();
+        let full_pages = table.pages.iter().zip(held.chunks_exact(self.page_size));
+        for (page, page_tokens) in full_pages.skip(found.len()) {
+            pool.share(*page)?;
+            self.add(parent, page_tokens, *page);
+            parent = Some(*page);
         }
         Ok(())
     }
@@ -223,12 +215,11 @@ impl Prefixes for PrefixCache {
 
     /// The pages, for the checks of chapter 15.
     fn pages(&self) -> Vec<HeldPage<'_>> {
-        let nodes = self.nodes.iter();
-        let held = nodes.map(|(page, node)| {
-            let Node { parent, tokens, last_used, .. } = node;
-            HeldPage { page: *page, parent: *parent, tokens, last_used: *last_used }
-        });
-        held.collect()
+        let mut held = Vec::new();
+        for (page, Node { parent, tokens, last_used, .. }) in &self.nodes {
+            held.push(HeldPage { page: *page, parent: *parent, tokens, last_used: *last_used });
+        }
+        held
     }
 }
 

@@ -27,26 +27,27 @@ use crate::serving::schedule::*;
 ///
 /// With `page_size` 4, 8 tokens and a table that holds 4 of them, it needs 2 more pages for 9
 /// rows. With only one new token to come it needs 1, because that token is never computed.
-fn pages_needed(sequence: &Sequence, table: &PageTable) -> usize {
+pub(crate) fn pages_needed(sequence: &Sequence, table: &PageTable) -> usize {
     // ch12 task 2: how many more pages, for its tokens and the next?
     let rows = sequence.max_rows().min(sequence.tokens.len() + 1);
     table.pages_needed(rows - table.len())
 }
 // ANCHOR_END: pages_needed
 
-/// Shares a slab, a prefix cache and the steps of a model among sequences.
+/// Shares a slab, a prefix cache and the steps of a model among sequences. What else can be asked
+/// of it is given, in `src/serving/scheduler.rs`.
 pub struct Scheduler {
-    slab: SharedSlab,
-    prefixes: Box<dyn Prefixes>,
-    limits: StepLimits,
+    pub(crate) slab: SharedSlab,
+    pub(crate) prefixes: Box<dyn Prefixes>,
+    pub(crate) limits: StepLimits,
     end_of_text: Vec<u32>,
-    next_id: u64,
+    pub(crate) next_id: u64,
     /// In order of arrival. All of them arrived after those that run.
-    waiting: VecDeque<Sequence>,
+    pub(crate) waiting: VecDeque<Sequence>,
     /// In order of arrival.
-    running: Vec<Running>,
-    finished: Vec<Finished>,
-    planned: Plan,
+    pub(crate) running: Vec<Running>,
+    pub(crate) finished: Vec<Finished>,
+    pub(crate) planned: Plan,
 }
 
 impl Scheduler {
@@ -64,26 +65,6 @@ impl Scheduler {
         let (waiting, running, finished, planned) = Default::default();
         let (slab, end_of_text) = (slab.clone(), end_of_text.to_vec());
         Ok(Scheduler { slab, prefixes, limits, end_of_text, next_id: 0, waiting, running, finished, planned })
-    }
-
-    /// The waiting sequences, in the order in which they will run.
-    pub fn waiting(&self) -> impl Iterator<Item = &Sequence> {
-        self.waiting.iter()
-    }
-
-    /// The running sequences, oldest first, with their pages.
-    pub fn running(&self) -> impl Iterator<Item = (&Sequence, &PageTable)> {
-        self.running.iter().map(|running| (&running.sequence, running.cache.table()))
-    }
-
-    /// The sequences that have finished since the last call.
-    pub fn take_finished(&mut self) -> Vec<Finished> {
-        std::mem::take(&mut self.finished)
-    }
-
-    /// The prefix cache.
-    pub fn prefixes(&self) -> &dyn Prefixes {
-        &*self.prefixes
     }
 
     // ANCHOR: submit
@@ -192,16 +173,16 @@ impl Scheduler {
     /// enough pages are available for it and for all running sequences
     /// ([`pages_needed`] of each). Returns whether it did.
     ///
-    /// The sequence begins with the pages that the prefix cache holds for it. While it owns them
-    /// they aren't available. If it doesn't fit, it keeps none of them, and no later arrival
-    /// overtakes it.
+    /// The sequence begins with the pages that the prefix cache holds for the tokens that it
+    /// [looks up](Sequence::looked_up). While it owns them they aren't available. If it doesn't
+    /// fit, it keeps none of them, and no later arrival overtakes it.
     fn admit(&mut self) -> Result<bool, CacheError> {
         // ch12 task 2: can the first of the queue start?
         if self.running.len() == self.limits.sequences {
             return Ok(false);
         }
         let Some(first) = self.waiting.front() else { return Ok(false) };
-        let cache = ForkCache::with_prefix(&self.slab, &mut *self.prefixes, &first.tokens)?;
+        let cache = ForkCache::with_prefix(&self.slab, &mut *self.prefixes, first.looked_up())?;
         let others = self.running().map(|(sequence, table)| pages_needed(sequence, table));
         let needed = pages_needed(first, cache.table()) + others.sum::<usize>();
         if needed > available_pages(&*self.prefixes, &self.slab) {
@@ -212,11 +193,6 @@ impl Scheduler {
         Ok(true)
     }
     // ANCHOR_END: admit
-
-    /// What the model has to compute, which is the chunks of the plan in its order.
-    pub fn inputs(&mut self) -> Vec<ChunkInput<'_>> {
-        self.planned.inputs(&mut self.running)
-    }
 
     // ANCHOR: settle
     /// Called when the step is computed. `next` holds the next token of each sequence that has

@@ -9,7 +9,7 @@
 //!   page size 4, six tokens in pages 2 and 0, rows of 8 numbers, one layer
 //!
 //!   keys     page 0           page 1           page 2
-//!   number   0                32               64
+//!   index    0                32               64
 //!            t4 t5 .. ..      (another's)      t0 t1 t2 t3
 //!
 //!   runs     Run { start: 64, rows: 4 }, Run { start: 0, rows: 2 }
@@ -54,44 +54,14 @@ impl InPlace for ForkCache {
     }
 }
 
+// ANCHOR: row_starts
 /// Where each row of some runs starts, in order. `width`: 32-bit words of a row.
 ///
 /// Rows of 2 numbers, `Run { start: 40, rows: 2 }`, `Run { start: 8, rows: 1 }` → 40, 42, 8.
-pub fn places(runs: &[Run], width: usize) -> Places<'_> {
-    Places { runs, width, row: 0 }
+pub fn row_starts(runs: &[Run], width: usize) -> impl Iterator<Item = usize> {
+    runs.iter().flat_map(move |run| (0..run.rows).map(move |row| run.start + row * width))
 }
-
-/// A walk through runs, row by row: what [`places`] gives.
-pub struct Places<'a> {
-    /// The runs that are left; the walk is in the first of them.
-    runs: &'a [Run],
-    /// Words of a row.
-    width: usize,
-    /// The next row of the first run.
-    row: usize,
-}
-
-impl Iterator for Places<'_> {
-    type Item = usize;
-
-    // ANCHOR: next
-    /// Where the next row starts; `None` after the last one, however often it is called. A run
-    /// without rows is skipped.
-    fn next(&mut self) -> Option<usize> {
-        // ch13 task 1: the next row of the runs
-        while let Some(run) = self.runs.first() {
-            if self.row < run.rows {
-                let place = run.start + self.row * self.width;
-                self.row += 1;
-                return Some(place);
-            }
-            self.runs = &self.runs[1..];
-            self.row = 0;
-        }
-        None
-    }
-    // ANCHOR_END: next
-}
+// ANCHOR_END: row_starts
 
 // ANCHOR: attend_row
 /// Attention of one token over the first `seen` positions of its sequence.
@@ -123,18 +93,19 @@ pub fn attend_row(
     let scale = 1.0 / (head_dim as f32).sqrt();
     let mut weights = Vec::with_capacity(seen);
     for head in 0..n_heads {
-        let at = head / (n_heads / n_kv_heads) * words;
+        // Where its key/value head lies in a row.
+        let offset = head / (n_heads / n_kv_heads) * words;
         let query = &q[head * head_dim..][..head_dim];
         weights.clear();
-        for place in places(sequence.runs, width).take(seen) {
-            let key = reader.read(&sequence.keys[place + at..][..words]);
+        for start in row_starts(sequence.runs, width).take(seen) {
+            let key = reader.read(&sequence.keys[start + offset..][..words]);
             weights.push(dot(query, key));
         }
         softmax_scaled(&mut weights, scale);
         let out = &mut out[head * head_dim..][..head_dim];
         out.fill(0.0);
-        for (place, weight) in places(sequence.runs, width).zip(&weights) {
-            let value = reader.read(&sequence.values[place + at..][..words]);
+        for (start, weight) in row_starts(sequence.runs, width).zip(&weights) {
+            let value = reader.read(&sequence.values[start + offset..][..words]);
             add_scaled(out, *weight, value);
         }
     }
@@ -183,8 +154,8 @@ pub fn attend_batch(
     let width = heads.n_heads * heads.head_dim;
     let mut first = 0;
     for sequence in sequences {
-        let numbers = first * width..(first + sequence.queries) * width;
-        attend_chunk(heads, reader, sequence, &q[numbers.clone()], &mut out[numbers]);
+        let range = first * width..(first + sequence.queries) * width;
+        attend_chunk(heads, reader, sequence, &q[range.clone()], &mut out[range]);
         first += sequence.queries;
     }
     Ok(())

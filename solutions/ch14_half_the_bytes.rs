@@ -104,8 +104,8 @@ fn encode_bytes(head: &[f32], out: &mut [f32]) {
     for (word, four) in out[1..].iter_mut().zip(head.chunks(4)) {
         let mut bytes = [0; 4];
         for (byte, x) in bytes.iter_mut().zip(four) {
-            let scales = if scale == 0.0 { 0.0 } else { x / scale };
-            *byte = (scales.round_ties_even().clamp(-127.0, 127.0) as i8).cast_unsigned();
+            let quotient = if scale == 0.0 { 0.0 } else { x / scale };
+            *byte = (quotient.round_ties_even().clamp(-127.0, 127.0) as i8).cast_unsigned();
         }
         *word = f32::from_bits(u32::from_le_bytes(bytes));
     }

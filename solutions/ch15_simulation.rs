@@ -1,20 +1,17 @@
 //! Chapter 15: break the scheduler, with rules that are checked after every event.
 //!
 //! A seed draws a world and the events in it. Requests arrive, are cancelled and finish, and
-//! strangers take pages and give them back. After each event the rules are checked. When one is
-//! broken, the list of events is cut shorter and shorter, as long as the same rule is still
-//! broken, until what is left reads like a story.
+//! strangers take pages and give them back. When a rule is broken, events are left out as long as
+//! the same rule is still broken, until the rest reads like a story.
 //!
 //! ```text
 //!   seed 15   115 events   ✗ pages      the rule that is broken
 //!              58          ✗ pages      without the first half: go on with that
-//!              30          ✗ pages
-//!              16          ✗ pages
 //!             ...
 //!               3          ✗ pages      none of the three can be left out
 //! ```
 
-use crate::serving::schedule::{FinishReason, ScheduledChunk};
+use crate::serving::schedule::{FinishReason, ScheduledChunk, SequenceId};
 use crate::simulation::{
     Case, Ended, Event, Failure, Kept, Make, Planned, Rule, Scene, Seen, SeenSequence, Setup, Shrinking, Violation,
     World, alone, smaller,
@@ -35,16 +32,16 @@ use crate::simulation::{
 /// [`Rule::Pages`], with the page.
 pub fn check_pages(seen: &Seen) -> Result<(), Violation> {
     // ch15 task 1: count who has each page, and compare
-    let mut known = vec![0; seen.owners.len()];
     let tables = seen.running.iter().flat_map(|sequence| &sequence.pages);
+    let mut known_owners = vec![0; seen.owners.len()];
     for page in tables.chain(&seen.cached).chain(&seen.strangers) {
-        let known = known.get_mut(page.index());
-        *known.ok_or_else(|| Rule::Pages.broken(format!("page {page} is not in the pool")))? += 1;
+        Rule::Pages.ensure(page.index() < seen.owners.len(), || format!("page {page} is not in the pool"))?;
+        known_owners[page.index()] += 1;
     }
-    for (page, (owners, known)) in seen.owners.iter().zip(&known).enumerate() {
+    for (page, (owners, known)) in seen.owners.iter().zip(&known_owners).enumerate() {
         Rule::Pages.ensure(owners == known, || format!("page {page}: {owners} owners, {known} known"))?;
     }
-    let (free, unowned) = (seen.n_free, known.iter().filter(|known| **known == 0).count());
+    let (free, unowned) = (seen.n_free, known_owners.iter().filter(|known| **known == 0).count());
     Rule::Pages.ensure(free == unowned, || format!("{free} pages are free, {unowned} have no owner"))
 }
 // ANCHOR_END: check_pages
@@ -66,13 +63,11 @@ pub fn check_order(seen: &Seen) -> Result<(), Violation> {
 // ANCHOR_END: check_order
 
 // ANCHOR: check_plan
-/// Checks that the plan can be computed. `seen` is the state after it was made, before anything is
-/// computed.
+/// Checks that the plan can be computed. `seen` is the state before anything is computed.
 ///
 /// - No more sequences run than allowed, and all chunks together fit into the budget.
 /// - Each chunk belongs to a running sequence, at most one to each, oldest first.
-/// - A chunk has at least one token. The sequence's table holds the chunk's tokens, and no more
-///   than the sequence has.
+/// - A chunk has at least one token, the table holds them, and no more than the sequence has.
 /// - A chunk has [caught up](ScheduledChunk::caught_up) exactly if the table holds all tokens.
 ///
 /// # Errors
@@ -86,11 +81,11 @@ pub fn check_plan(setup: &Setup, plan: &[ScheduledChunk], seen: &Seen) -> Result
     Rule::Plan.ensure(in_order, || "the chunks are not in order of arrival".into())?;
     for chunk in plan {
         let id = chunk.sequence;
-        let does_not_run = || Rule::Plan.broken(format!("sequence {id} does not run"));
-        let SeenSequence { held, n_tokens: all, .. } = seen.find_running(id).ok_or_else(does_not_run)?;
-        let fits = 0 < chunk.tokens && chunk.tokens <= *held && held <= all;
-        let right = fits && chunk.caught_up == (held == all);
-        Rule::Plan.ensure(right, || format!("sequence {id} holds {held} of {all}: {chunk:?}"))?;
+        let sequence = seen.find_running(id).ok_or_else(|| Rule::Plan.broken(format!("sequence {id} does not run")))?;
+        let (held, n_tokens) = (sequence.held, sequence.n_tokens);
+        let is_held = 0 < chunk.tokens && chunk.tokens <= held && held <= n_tokens;
+        let is_marked = chunk.caught_up == (held == n_tokens);
+        Rule::Plan.ensure(is_held && is_marked, || format!("sequence {id} holds {held} of {n_tokens}: {chunk:?}"))?;
     }
     Ok(())
 }
@@ -111,23 +106,22 @@ fn total_tokens(plan: &[ScheduledChunk]) -> usize {
 /// Suppose the budget is 8, and three sequences run with 1, 9 and 1 tokens left to compute. Chunks
 /// of 1 and 7 keep the rule. Chunks of 1 and 1, for the first and the third, break it.
 ///
-/// [`check`] calls it only for plans that keep the rules *plan* and *order*.
-///
 /// # Errors
 /// [`Rule::Progress`], with the sequence.
 pub fn check_progress(setup: &Setup, plan: &[ScheduledChunk], seen: &Seen) -> Result<(), Violation> {
     // ch15 task 3: could any sequence compute more?
-    let pairs = seen.running.iter().zip(plan);
-    let done = pairs.take_while(|(it, chunk)| it.id == chunk.sequence && it.held == it.n_tokens).count();
-    if let Some(SeenSequence { id, .. }) = seen.running.get(done) {
-        let has_chunk = plan.get(done).is_some_and(|chunk| chunk.sequence == *id);
-        let is_last = plan.len() == done + usize::from(has_chunk);
+    let has_chunk = |id: SequenceId| plan.iter().any(|chunk| chunk.sequence == id);
+    let is_served = |it: &SeenSequence| has_chunk(it.id) && it.held == it.n_tokens;
+    let mut oldest_first = seen.running.iter();
+    if let Some(SeenSequence { id, .. }) = oldest_first.find(|it| !is_served(it)) {
         let budget_used = total_tokens(plan) >= setup.limits.tokens;
-        Rule::Progress.ensure(is_last && budget_used, || format!("sequence {id} could compute more"))?;
+        // Only the younger ones are left to go through.
+        let is_overtaken = oldest_first.any(|younger| has_chunk(younger.id));
+        Rule::Progress.ensure(budget_used && !is_overtaken, || format!("sequence {id} could compute more"))?;
     }
     let Some(oldest) = seen.alive.first() else { return Ok(()) };
-    let advances = plan.first().is_some_and(|chunk| chunk.sequence == *oldest);
-    Rule::Progress.ensure(advances || !seen.strangers.is_empty(), || format!("sequence {oldest} computes nothing"))
+    let advances = has_chunk(*oldest) || !seen.strangers.is_empty();
+    Rule::Progress.ensure(advances, || format!("sequence {oldest} computes nothing"))
 }
 // ANCHOR_END: check_progress
 
@@ -140,8 +134,8 @@ pub fn check_progress(setup: &Setup, plan: &[ScheduledChunk], seen: &Seen) -> Re
 /// [`Rule::Fits`], with the sequence.
 pub fn check_fits(setup: &Setup, before: &Seen, seen: &Seen) -> Result<(), Violation> {
     // ch15 task 3: are there pages for all, if one was admitted?
-    let newest = seen.running.iter().rfind(|sequence| before.find_running(sequence.id).is_none());
-    let Some(SeenSequence { id, .. }) = newest else { return Ok(()) };
+    let is_admitted = |it: &&SeenSequence| before.find_running(it.id).is_none();
+    let Some(SeenSequence { id, .. }) = seen.running.iter().rfind(is_admitted) else { return Ok(()) };
     let needed: usize = seen.running.iter().map(|sequence| sequence.pages_needed(setup.page_size)).sum();
     let available = seen.available();
     Rule::Fits.ensure(needed <= available, || format!("sequence {id}: {needed} pages needed, {available} available"))
@@ -158,12 +152,12 @@ pub fn check_fits(setup: &Setup, before: &Seen, seen: &Seen) -> Result<(), Viola
 pub fn check_output(ended: &Ended) -> Result<(), Violation> {
     // ch15 task 2: compare with the sequence running alone
     let (expected, reason) = alone(&ended.prompt, ended.max_new_tokens);
-    let right = match ended.reason {
+    let is_as_alone = match ended.reason {
         FinishReason::Cancelled => expected.starts_with(&ended.received),
         finished => expected == ended.received && finished == reason,
     };
-    let whole = ended.tokens == [&ended.prompt[..], &ended.received].concat();
-    Rule::Output.ensure(right && whole, || format!("sequence {} is not the same as alone", ended.id))
+    let is_received_once = ended.tokens == [&ended.prompt[..], &ended.received].concat();
+    Rule::Output.ensure(is_as_alone && is_received_once, || format!("sequence {} is not the same as alone", ended.id))
 }
 // ANCHOR_END: check_output
 
@@ -185,20 +179,18 @@ pub fn check(setup: &Setup, scene: &Scene) -> Result<(), Violation> {
 }
 
 // ANCHOR: run
-/// Runs a case in a new world, each event in order and then `finish`. Returns the
-/// [steps made](World::steps).
+/// Runs a case in a new world: its events, then `finish`. Returns the [steps made](World::steps).
 ///
 /// # Errors
 /// The first rule that is broken, with the event's place in the list and the steps until then. In
-/// `finish`, the place is the number of events. A world that cannot even be made breaks its rule
-/// at place 0, after 0 steps.
+/// `finish`, the place is the number of events. If no world can be made, both are 0.
 pub fn run(make: &Make<'_>, case: &Case) -> Result<u64, Failure> {
     let mut world = World::new(make, case.setup).map_err(|violation| Failure { event: 0, step: 0, violation })?;
-    for (event, what) in case.events.iter().enumerate() {
-        happens(&mut world, *what).map_err(|violation| Failure { event, step: world.steps(), violation })?;
+    for (place, event) in case.events.iter().enumerate() {
+        happens(&mut world, *event).map_err(|violation| Failure { event: place, step: world.steps(), violation })?;
     }
-    let event = case.events.len();
-    finish(&mut world).map_err(|violation| Failure { event, step: world.steps(), violation })?;
+    let last = case.events.len();
+    finish(&mut world).map_err(|violation| Failure { event: last, step: world.steps(), violation })?;
     Ok(world.steps())
 }
 
@@ -215,8 +207,7 @@ fn happens(world: &mut World, event: Event) -> Result<(), Violation> {
 /// they have prompt tokens and requested new tokens.
 ///
 /// # Errors
-/// The first rule that is broken. [`Rule::Ends`] if a sequence is still there after that many
-/// steps.
+/// The first rule that is broken, or [`Rule::Ends`] if a sequence is left after that many steps.
 fn finish(world: &mut World) -> Result<(), Violation> {
     // ch15 task 3: step until all have finished, but not forever
     happens(world, Event::GiveBack { pages: usize::MAX })?;
@@ -269,7 +260,7 @@ fn leave_out(list: &mut Shrinking<'_>) {
     }
 }
 
-/// Replaces events with smaller ones, as long as there are any that will do.
+/// Replaces each event with a smaller one that will do, and that one in turn, until none will.
 fn make_smaller(list: &mut Shrinking<'_>) {
     // ch15 task 4: replace events with smaller ones
     for place in 0..list.events().len() {

@@ -17,13 +17,13 @@
 //! Given in `src/disk` are the file (`mod.rs`), the bytes of a record (`record.rs`), and the index
 //! of what is at which place (`index.rs`), which is read from the heads when the file is opened.
 
-use crate::cache::{CacheError, KvCache};
+use crate::cache::{CacheError, KvCache, PageId};
 use crate::chapters::ch05_page_table::PageTable;
 use crate::chapters::ch06_paged::{PageSlab, SharedSlab};
 use crate::chapters::ch10_fork::ForkCache;
 use crate::disk::record::{Head, PageRows, RecordError, decode_head, encode};
-use crate::disk::{PageFile, PageFileError, PageShape, Read, Wanted};
-use crate::prefixes::Prefixes;
+use crate::disk::{MissingPage, PageFile, PageFileError, PageShape, Read};
+use crate::prefixes::{Prefixes, held_tokens};
 
 // ANCHOR: decode
 /// Reads a record, as the inverse of [`encode`]. `bytes` has as many bytes as a record.
@@ -98,11 +98,11 @@ impl PageFile {
     }
     // ANCHOR_END: make_room
 
-    // ANCHOR: put
+    // ANCHOR: write
     /// Writes a page to a place from [`make_room`](Self::make_room). `rows` are its keys and its
     /// values. The page can be found only after it is written. If the write fails, the place is
     /// given back, and the number is not used again.
-    fn put(&mut self, place: usize, parent: u64, tokens: &[u32], rows: [&[f32]; 2]) -> Result<(), PageFileError> {
+    fn write(&mut self, place: usize, parent: u64, tokens: &[u32], rows: [&[f32]; 2]) -> Result<(), PageFileError> {
         // ch16 task 3: write the page, and only then let it be found
         let number = self.index.take_number();
         let bytes = encode(&self.shape, number, parent, tokens, rows[0], rows[1]);
@@ -115,79 +115,86 @@ impl PageFile {
         self.index.add(place, head);
         Ok(())
     }
-    // ANCHOR_END: put
+    // ANCHOR_END: write
 
-    // ANCHOR: keep
+    // ANCHOR: store
     /// Writes the full pages of a sequence that the file lacks, in the order of the sequence, and
     /// returns how many. All its pages are used now. `table` and `slab` hold their computed rows,
     /// and `tokens` begins with the tokens that the table holds.
     ///
-    /// If the file is full, the pages that were used longest ago make room, but never one of this
-    /// sequence. So if a sequence is longer than the file, its beginning is kept.
-    ///
     /// # Errors
-    /// [`PageFileError::Unwritable`]. The pages written before are kept, and are used now. The
+    /// [`PageFileError::Unwritable`]. The pages written before are stored, and are used now. The
     /// record at the place is forgotten, because it can be half overwritten.
     ///
     /// # Panics
     /// If the table holds more tokens than `tokens` has, or has pages of a different size.
-    pub fn keep(&mut self, tokens: &[u32], table: &PageTable, slab: &PageSlab) -> Result<usize, PageFileError> {
-        let size = self.shape.page_size;
-        assert_eq!(table.page_size(), size, "slots in a page: table and file");
-        let (held, given) = (table.len(), tokens.len());
-        assert!(held <= given, "the table holds {held} tokens, {given} are given");
-        let full = &tokens[..held / size * size];
-        // ch16 task 3: write what is missing, in the order of the sequence
+    pub fn store(&mut self, tokens: &[u32], table: &PageTable, slab: &PageSlab) -> Result<usize, PageFileError> {
+        let held = held_tokens(tokens, table, self.shape.page_size);
+        // ch16 task 3: write what is missing between one touch and another
         let before = self.index.clock();
-        let mut places = self.find(full);
-        self.touch(&places);
+        let mut places = self.find(held);
         let found = places.len();
-        let mut outcome = Ok(());
-        for (page, tokens) in full.chunks_exact(size).enumerate().skip(found) {
+        self.touch(&places);
+        let written = self.write_missing(&mut places, before, held, table, slab);
+        self.touch(&places);
+        written?;
+        Ok(places.len() - found)
+    }
+
+    /// Writes the pages that follow those at `places`, in order, and adds the places that they get.
+    ///
+    /// If the file is full, the pages that were used longest ago make room, but never one that was
+    /// used after `before`. So if a sequence is longer than the file, its beginning is stored.
+    fn write_missing(
+        &mut self,
+        places: &mut Vec<usize>,
+        before: u64,
+        tokens: &[u32],
+        table: &PageTable,
+        slab: &PageSlab,
+    ) -> Result<(), PageFileError> {
+        // ch16 task 3: page by page, until there is no room or a write fails
+        let pages = table.pages().iter().zip(tokens.chunks_exact(self.shape.page_size));
+        for (page, tokens) in pages.skip(places.len()) {
             let Some(place) = self.make_room(before) else { break };
             let parent = places.last().map_or(0, |place| self.index.head(*place).number);
-            let rows = self.shape.range_of(table.pages()[page]);
-            outcome = self.put(place, parent, tokens, [&slab.k[rows.clone()], &slab.v[rows]]);
-            if outcome.is_err() {
-                break;
-            }
+            let rows = self.shape.range_of(*page);
+            self.write(place, parent, tokens, [&slab.keys()[rows.clone()], &slab.values()[rows]])?;
             places.push(place);
         }
-        self.touch(&places);
-        outcome.map(|()| places.len() - found)
+        Ok(())
     }
-    // ANCHOR_END: keep
+    // ANCHOR_END: store
 
-    // ANCHOR: wanted
+    // ANCHOR: missing
     /// Returns the pages of a sequence that the file has and `prefixes` lacks, in the order of the
-    /// sequence. At least one token is left to compute. All pages of the sequence that the file has
-    /// are used now, also those that are in memory. A last page is left out if
-    /// nothing would remain to compute.
-    /// No page gains an owner.
+    /// sequence. At least one token is left to compute, so a last page that holds it is left out.
+    /// All pages of the sequence that the file has are used now, also those that are in memory. No
+    /// page gains an owner.
     ///
     /// # Errors
     /// The error of [`Prefixes::lookup`].
-    pub fn wanted(
+    pub fn missing(
         &mut self,
         tokens: &[u32],
         prefixes: &mut dyn Prefixes,
         slab: &SharedSlab,
-    ) -> Result<Vec<Wanted>, CacheError> {
-        let held = ForkCache::with_prefix(slab, prefixes, tokens)?.len() / self.shape.page_size;
+    ) -> Result<Vec<MissingPage>, CacheError> {
+        let held = ForkCache::with_prefix(slab, prefixes, tokens)?.table().pages().len();
         let places = self.find(&tokens[..tokens.len().saturating_sub(1)]);
         self.touch(&places);
         let missing = places.into_iter().enumerate().skip(held);
-        Ok(missing.map(|(page, place)| Wanted { page, place, number: self.index.head(place).number }).collect())
+        Ok(missing.map(|(page, place)| MissingPage { page, place, number: self.index.head(place).number }).collect())
     }
-    // ANCHOR_END: wanted
+    // ANCHOR_END: missing
 
     // ANCHOR: accept
-    /// Returns the rows of a page that was read, if the file still has the record that was wanted.
+    /// Returns the rows of a page that was read, if the file still has the record that was missing.
     /// If that record cannot be read, is damaged, or its head differs from the one in the index, it
     /// is forgotten.
     fn accept(&mut self, read: &Read) -> Option<PageRows> {
-        // ch16 task 4: the rows, if they are those that were wanted
-        let Wanted { place, number, .. } = read.wanted;
+        // ch16 task 4: the rows, if they are those of the missing page
+        let MissingPage { place, number, .. } = read.missing;
         let expected = self.index.get(place).filter(|head| head.number == number)?;
         let bytes = read.bytes.as_ref().ok();
         match bytes.and_then(|bytes| decode(&self.shape, bytes).ok()) {
@@ -200,9 +207,9 @@ impl PageFile {
     }
     // ANCHOR_END: accept
 
-    // ANCHOR: bring_back
+    // ANCHOR: load
     /// Gives pages that were read to `prefixes`, and returns how many. `read` holds what was read
-    /// for [`wanted`](Self::wanted), in its order. Some pages can be missing, even in the middle,
+    /// for [`missing`](Self::missing), in its order. Some pages can be missing, even in the middle,
     /// because they are being read for a different sequence.
     ///
     /// Suppose memory now holds the first `held` pages of the sequence. A page that was read and
@@ -211,12 +218,12 @@ impl PageFile {
     /// left the file since. What comes after that is recomputed.
     ///
     /// The rows go to free pages of the slab. If there are too few, others are evicted, but none of
-    /// this sequence. If that is not enough, only the first pages are brought back. Afterwards
+    /// this sequence. If that is not enough, only the first pages are loaded. Afterwards
     /// `prefixes` is the only owner of the new pages.
     ///
     /// # Errors
     /// The errors of [`Prefixes`]: the slab is not the one that its pages came from.
-    pub fn bring_back(
+    pub fn load(
         &mut self,
         tokens: &[u32],
         read: &[Read],
@@ -226,28 +233,32 @@ impl PageFile {
         // ch16 task 4: hold what is there, make room, copy, insert
         // As long as this cache lives, the pages before those that are missing stay.
         let mut cache = ForkCache::with_prefix(slab, prefixes, tokens)?;
-        let held = cache.len() / self.shape.page_size;
+        let held = cache.table().pages().len();
         let mut pages = Vec::new();
         for read in read {
             let Some(rows) = self.accept(read) else { break };
-            if read.wanted.page == held + pages.len() {
+            if read.missing.page == held + pages.len() {
                 pages.push(rows);
             }
         }
-        {
-            let mut slab = slab.borrow_mut();
-            let missing = pages.len().saturating_sub(slab.pool().n_free());
-            slab.evict(prefixes, missing)?;
-            pages.truncate(slab.pool().n_free());
-        }
+        let n_to_evict = pages.len().saturating_sub(slab.borrow().pool().n_free());
+        slab.borrow_mut().evict(prefixes, n_to_evict)?;
+        pages.truncate(slab.borrow().pool().n_free());
         cache.extend(pages.len() * self.shape.page_size)?;
         for (page, rows) in cache.table().pages()[held..].iter().zip(&pages) {
-            let (numbers, slab) = (self.shape.range_of(*page), &mut *slab.borrow_mut());
-            slab.k[numbers.clone()].copy_from_slice(&rows.k);
-            slab.v[numbers].copy_from_slice(&rows.v);
+            slab.borrow_mut().write_page(*page, rows);
         }
         cache.insert_into(prefixes, tokens)?;
         Ok(pages.len())
     }
-    // ANCHOR_END: bring_back
+    // ANCHOR_END: load
+}
+
+impl PageSlab {
+    /// Writes the rows of a page, in all layers.
+    fn write_page(&mut self, page: PageId, rows: &PageRows) {
+        let start = page.index() * rows.k.len();
+        self.k[start..][..rows.k.len()].copy_from_slice(&rows.k);
+        self.v[start..][..rows.v.len()].copy_from_slice(&rows.v);
+    }
 }

@@ -2,7 +2,7 @@
 //!
 //! `build.rs` compares each stub in `exercises/` with its recorded hash. A chapter that the reader has started is taken
 //! from `exercises/`. One that is untouched comes from `solutions/` with `--features solution`; without the feature its
-//! stub is compiled, and its grader ignored.
+//! stub is compiled, and its grader ignored. It also writes the table of the chapters, from `exercises/untouched.txt`.
 
 #[cfg_attr(reference = "ch01_recompute", path = "../solutions/ch01_recompute.rs")]
 #[cfg_attr(not(reference = "ch01_recompute"), path = "../exercises/ch01_recompute.rs", allow(unused))]
@@ -79,8 +79,12 @@ pub struct Chapter {
     pub name: &'static str,
     /// Whose code was compiled.
     pub source: Source,
+    /// The numbers of the chapters whose code its checks run, its own last.
+    pub stands_on: &'static [usize],
     /// The reader's file as it was when this was compiled; an untouched stub, unless the code is the reader's.
     pub exercise: &'static str,
+    /// What is still `todo!()` in that file, in the order of the tasks: the task, and its words.
+    pub tasks_left: &'static [(u32, &'static str)],
 }
 
 /// Whose code a chapter runs.
@@ -94,56 +98,7 @@ pub enum Source {
     Unstarted,
 }
 
-impl Chapter {
-    /// What is still `todo!()` in the reader's file, by the number of the task: `task 2: gather …`.
-    pub fn tasks_left(&self) -> Vec<&'static str> {
-        let prefix = format!("todo!(\"ch{:02} ", self.number);
-        let messages = self.exercise.split(prefix.as_str()).skip(1);
-        let mut tasks: Vec<&str> = messages.filter_map(|rest| rest.split_once('"')).map(|(task, _)| task).collect();
-        tasks.sort_by_key(|task| task.split(':').next());
-        tasks
-    }
-}
-
-/// The table of chapters: number, title in the book, name of the files.
-macro_rules! chapters {
-    ($($number:literal $title:literal $name:literal;)*) => {
-        const CHAPTERS: [Chapter; 16] = [$(Chapter {
-            number: $number,
-            title: $title,
-            name: $name,
-            source: source(cfg!(reference = $name), cfg!(unstarted = $name)),
-            exercise: include_str!(concat!("../exercises/", $name, ".rs")),
-        }),*];
-    };
-}
-
-chapters! {
-    1 "Recompute everything" "ch01_recompute";
-    2 "The flat cache" "ch02_flat";
-    3 "The contiguous cache" "ch03_contiguous";
-    4 "The page pool" "ch04_page_pool";
-    5 "The page table" "ch05_page_table";
-    6 "The paged cache" "ch06_paged";
-    7 "Rewind" "ch07_rewind";
-    8 "Speculative decoding" "ch08_speculative";
-    9 "Speculative sampling" "ch09_chance";
-    10 "Fork and copy-on-write" "ch10_fork";
-    11 "The prefix cache" "ch11_prefix_cache";
-    12 "The scheduler" "ch12_scheduler";
-    13 "Paged attention" "ch13_paged_attention";
-    14 "Half the bytes" "ch14_half_the_bytes";
-    15 "Break the scheduler" "ch15_simulation";
-    16 "Pages on disk" "ch16_pages_on_disk";
-}
-
-const fn source(reference: bool, unstarted: bool) -> Source {
-    match (reference, unstarted) {
-        (true, _) => Source::Reference,
-        (false, true) => Source::Unstarted,
-        (false, false) => Source::Yours,
-    }
-}
+include!(concat!(env!("OUT_DIR"), "/chapters.rs"));
 
 /// All chapters that have an exercise, in order.
 pub fn all() -> &'static [Chapter] {

@@ -1,7 +1,7 @@
 //! What came from a file or from outside, as a message shows it: nothing that a terminal would obey, and not too long.
 //!
-//! A file whose text holds an escape sequence could move the cursor, hide a line or change the window's title. So control
-//! characters are shown as what they are: `\u{1b}`.
+//! A file whose text holds an escape sequence could move the cursor, hide a line or change the window's title. So
+//! control characters are shown as what they are: `\u{1b}`.
 
 use std::borrow::Cow;
 

@@ -9,8 +9,8 @@
 //!     3. story.cache               renamed, in one move; then the folder is on the disk too
 //! ```
 //!
-//! A program that is killed in step 2 leaves its part, but not its lock. So the next writer of the same file knows an abandoned
-//! part from one that is being written, and removes it.
+//! A program that is killed in step 2 leaves its part, but not its lock. So the next writer of the same file knows an
+//! abandoned part from one that is being written, and removes it.
 
 use std::ffi::OsStr;
 use std::fs::{self, File, Metadata, Permissions, TryLockError};
@@ -126,7 +126,8 @@ impl NewFile {
                 output => output?,
             };
             let new = NewFile { file: file.clone(), part, output, is_in_place: false };
-            // Before it was locked, a different program might have taken it for abandoned. Where files cannot be locked, it stays.
+            // Before it was locked, a different program might have taken it for abandoned. Where files cannot be
+            // locked, it stays.
             if matches!(new.output.try_lock(), Err(TryLockError::WouldBlock)) || !new.part.exists() {
                 continue;
             }

@@ -10,29 +10,34 @@
 //!                            └ the loop itself is chapter 1
 //! ```
 //!
-//! - [`cache`]: the contract between the model and its memory, its shapes and its errors. Start here. Beside it are the caches
-//!   [by name](cache::kind), a cache's rows [in place](cache::in_place), a cache as a [file](cache::snapshot), and contiguous
-//!   regions, [first fit](cache::first_fit), which pages replace.
+//! - [`cache`]: the contract between the model and its memory, its shapes and its errors, and a cache's rows [in
+//!   place](cache::in_place). Start here.
+//! - [`caches`]: the caches by name, and the one place where they are made.
 //! - [`chapters`]: the course, one module a chapter, yours or the reference's.
-//! - [`model`]: Qwen3, tokens in and logits out; its [checkpoint](model::checkpoint) and its [tokenizer](model::tokenizer).
+//! - [`model`]: Qwen3, tokens in and logits out; its [checkpoint](model::checkpoint) and its
+//!   [tokenizer](model::tokenizer).
 //! - [`kernels`]: the arithmetic, in one fixed order for every sum; the only place with SIMD.
-//! - [`decode`]: what generates one sequence asks of a model; one sequence [generated](decode::generation) with any cache, and
-//!   with [drafts](decode::drafting); how the next token is [chosen](decode::sampler), how
+//! - [`decode`]: what generates one sequence asks of a model; one sequence [generated](decode::generation) with any
+//!   cache, and with [drafts](decode::drafting); how the next token is [chosen](decode::sampler), how
 //!   [likely](decode::scoring) tokens were, drafts by [lookup](decode::prompt_lookup), and [beams](decode::beams).
 //! - [`serving`]: the loop around the scheduler, with many sequences in the pages of one slab. What [scheduler and
 //!   loop](serving::schedule) agree on, and what a [page](serving::view) shows of a run.
 //! - [`prefixes`]: what a prefix cache does.
-//! - [`disk`]: pages of a prefix cache in a file, read on a thread of its own.
+//! - [`disk`]: rows in files. Pages of a prefix cache are read on a thread of their own, [one cache](disk::snapshot) as a whole.
 //! - [`simulation`]: a made-up world for schedulers, in which a seed decides everything. Chapter 15 breaks them in it.
 //! - [`workload`]: requests that come and go in a pool of pages, counted without a model.
 //! - [`experiments`]: what the chapters gain, counted on the code that is compiled.
 //! - [`files`]: files read only if they are what they should be, written whole or not at all.
 //! - [`escape`]: text from a file or a client, made safe for a terminal.
+//! - [`english`]: numbers and lists as people read them.
 
 pub mod cache;
+pub mod caches;
 pub mod chapters;
 pub mod decode;
+mod dice;
 pub mod disk;
+pub mod english;
 pub mod escape;
 pub mod experiments;
 pub mod files;

@@ -1,16 +1,6 @@
 //! Grader of chapter 1: the loop without a cache.
 
-#[cfg(unstarted = "ch01_recompute")]
-#[test]
-#[ignore = "not started: edit exercises/ch01_recompute.rs, or run with --features solution"]
-fn ch01_recompute() {}
-
-#[cfg(not(unstarted = "ch01_recompute"))]
-#[macro_use]
-mod support;
-
-#[cfg(not(unstarted = "ch01_recompute"))]
-whose_code! { ch01_recompute = "ch01_recompute" }
+grading::grader!();
 
 #[cfg(not(unstarted = "ch01_recompute"))]
 mod checks {
@@ -22,11 +12,7 @@ mod checks {
     use page_by_page::decode::{LanguageModel, Limits};
     use page_by_page::model::StepError;
 
-    use crate::support::asking::{ask, made};
-    use crate::support::limits::allocated;
-    use crate::support::oracle::Dice;
-    use crate::support::story::{SAMPLING, Storyteller};
-    use crate::support::transcript::{Transcript, assert_transcript};
+    use grading::prelude::*;
 
     // Task 1
 
@@ -155,7 +141,7 @@ mod checks {
             log.borrow_mut().push(format!("  reported {token}"));
         };
         let question = format!("generate {what}");
-        let new_tokens = ask(question, || generate(&mut model, prompt, limits, &mut pick, &mut on_token));
+        let new_tokens = during(question, || generate(&mut model, prompt, limits, &mut pick, &mut on_token));
         Run { what, new_tokens, reported, asked: asked.take(), log: log.take() }
     }
 
@@ -238,7 +224,7 @@ mod checks {
         };
         let mut on_token = |token| reported.push(token);
         let question = "generate with the prompt [9], at most 4 new tokens";
-        let new_tokens = ask(question, || generate(&mut model, &[9], limits, &mut pick, &mut on_token));
+        let new_tokens = during(question, || generate(&mut model, &[9], limits, &mut pick, &mut on_token));
         same!(new_tokens, Ok(picks.to_vec()), "new tokens, when pick chooses {picks:?}");
         same!(reported, picks, "tokens given to on_token, when pick chooses {picks:?}");
         let expected: [&[u32]; 4] = [&[9], &[9, 300], &[9, 300, 70_000], &[9, 300, 70_000, 151_643]];
@@ -299,7 +285,7 @@ mod checks {
     /// Asks about some tokens; how many logits come, or why none.
     fn n_logits(model: &mut Recompute<'_>, tokens: &[u32]) -> Result<usize, StepError> {
         let question = format!("next_logits of {} tokens", tokens.len());
-        ask(question, || model.next_logits(tokens)).map(|logits| logits.len())
+        during(question, || model.next_logits(tokens)).map(|logits| logits.len())
     }
 
     #[test]
@@ -358,7 +344,7 @@ mod checks {
         let tokens = [1; 200];
         let (_, once) = allocated(|| storyteller.model.step(&tokens, None));
         let mut model = Recompute::new(&storyteller.model);
-        let (_, taken) = ask("next_logits of 200 tokens", || allocated(|| model.next_logits(&tokens)));
+        let (_, taken) = during("next_logits of 200 tokens", || allocated(|| model.next_logits(&tokens)));
         let share = taken as f64 / once as f64;
         assert!(
             share < 1.5,

@@ -1,27 +1,15 @@
 //! Grader of chapter 3: the contiguous cache.
 
-#[cfg(unstarted = "ch03_contiguous")]
-#[test]
-#[ignore = "not started: edit exercises/ch03_contiguous.rs, or run with --features solution"]
-fn ch03_contiguous() {}
-
-#[cfg(not(unstarted = "ch03_contiguous"))]
-#[macro_use]
-mod support;
-
-#[cfg(not(unstarted = "ch03_contiguous"))]
-whose_code! { ch03_contiguous = "ch03_contiguous" }
+grading::grader!();
 
 #[cfg(not(unstarted = "ch03_contiguous"))]
 mod checks {
     use page_by_page::cache::{CacheError, KvCache, KvLayout, Usage};
     use page_by_page::chapters::ch03_contiguous::{ContiguousCache, cache_bytes, wasted_share};
 
-    use crate::support::asking::ask;
-    use crate::support::in_place::{self, LAYOUT};
-    use crate::support::limits::allocated;
-    use crate::support::story::Storyteller;
-    use crate::support::transcript::{Transcript, assert_transcript};
+    use grading::in_place::{self, LAYOUT};
+    use grading::prelude::*;
+    use grading::{same, tests_on};
 
     #[track_caller]
     fn extend(cache: &mut ContiguousCache, n: usize) {
@@ -74,10 +62,11 @@ mod checks {
         let (len, capacity) = (cache.len(), cache.usage().slots);
         let free = capacity - len;
         let expected = Err(CacheError::OutOfSlots { needed: n, free, capacity });
-        same!(cache.extend(n), expected, "extend({n}) with {len} of {capacity} slots taken");
-        same!(cache.len(), len, "tokens after a refused extend({n}), with {len} held before");
+        let call = format!("extend({})", argument(n));
+        same!(cache.extend(n), expected, "{call} with {len} of {capacity} slots taken");
+        same!(cache.len(), len, "tokens after a refused {call}, with {len} held before");
         let usage = cache.usage();
-        same!((usage.tokens, usage.slots), (len, capacity), "tokens and slots after a refused extend({n})");
+        same!((usage.tokens, usage.slots), (len, capacity), "tokens and slots after a refused {call}");
     }
 
     #[test]
@@ -97,7 +86,7 @@ mod checks {
         let mut cache = ContiguousCache::new(LAYOUT, 100);
         for n in [3, 0, 1, 60, 36] {
             let question = format!("extend({n}) with {} of 100 slots taken", cache.len());
-            let (outcome, taken) = ask(&question, || allocated(|| cache.extend(n)));
+            let (outcome, taken) = during(&question, || allocated(|| cache.extend(n)));
             same!(outcome, Ok(()), "{question}");
             same!(taken, 0, "bytes that extend({n}) asks the allocator for: the room is there");
         }
@@ -125,27 +114,31 @@ mod checks {
 
     // Task 4
 
-    fn of(slots: usize, tokens: usize) -> Usage {
+    fn usage(slots: usize, tokens: usize) -> Usage {
         Usage { tokens, slots, bytes: slots * LAYOUT.kv_width() * LAYOUT.n_layers * 8, rows_copied: 0 }
     }
 
     #[test]
     fn task_4_four_unequal_sequences_waste_45_percent() {
-        let usages = [of(1024, 1024), of(1024, 700), of(1024, 300), of(1024, 224)];
+        let usages = [usage(1024, 1024), usage(1024, 700), usage(1024, 300), usage(1024, 224)];
         let share = wasted_share(&usages);
         same!(share, 1848.0 / 4096.0, "2,248 of 4,096 slots used: 1,848 are empty");
     }
 
     #[test]
     fn task_4_all_slots_count_alike_whatever_the_reservation() {
-        same!(wasted_share(&[of(10, 0), of(30, 30)]), 0.25, "0 of 10 and 30 of 30 slots used: 10 of 40 are empty");
-        same!(wasted_share(&[of(8, 8)]), 0.0, "a full reservation");
-        same!(wasted_share(&[of(8, 0)]), 1.0, "an empty reservation");
-        same!(wasted_share(&[of(0, 0), of(8, 2)]), 0.75, "no slots, and 2 of 8 slots used: 6 of 8 are empty");
-        // The first with rows three times as wide.
-        let wide = Usage { bytes: 3 * of(10, 0).bytes, ..of(10, 0) };
         same!(
-            wasted_share(&[wide, of(30, 30)]),
+            wasted_share(&[usage(10, 0), usage(30, 30)]),
+            0.25,
+            "0 of 10 and 30 of 30 slots used: 10 of 40 are empty"
+        );
+        same!(wasted_share(&[usage(8, 8)]), 0.0, "a full reservation");
+        same!(wasted_share(&[usage(8, 0)]), 1.0, "an empty reservation");
+        same!(wasted_share(&[usage(0, 0), usage(8, 2)]), 0.75, "no slots, and 2 of 8 slots used: 6 of 8 are empty");
+        // The first with rows three times as wide.
+        let wide = Usage { bytes: 3 * usage(10, 0).bytes, ..usage(10, 0) };
+        same!(
+            wasted_share(&[wide, usage(30, 30)]),
             0.25,
             "0 of 10 wide slots and 30 of 30 slots used: slots count, not bytes"
         );
@@ -156,10 +149,10 @@ mod checks {
         // Whatever the order of the steps, f64 comes so close; f32 does not.
         let (slots, tokens) = (3 << 40, 1 << 40);
         for (usages, expected, what) in [
-            (&[of(3, 2)][..], 1.0 / 3.0, "2 of 3 slots used"),
-            (&[of(slots, tokens); 2], 2.0 / 3.0, "2^40 of 3 · 2^40 slots used, twice"),
+            (&[usage(3, 2)][..], 1.0 / 3.0, "2 of 3 slots used"),
+            (&[usage(slots, tokens); 2], 2.0 / 3.0, "2^40 of 3 · 2^40 slots used, twice"),
         ] {
-            let found = ask(format!("wasted_share: {what}"), || wasted_share(usages));
+            let found = during(format!("wasted_share: {what}"), || wasted_share(usages));
             let is_near = (found - expected).abs() < 1e-12;
             assert!(is_near, "wasted_share: {what}\n  expected: {expected}\n  yours:    {found}");
         }
@@ -168,7 +161,7 @@ mod checks {
     #[test]
     fn task_4_without_any_slot_nothing_is_wasted() {
         same!(wasted_share(&[]), 0.0, "no sequences");
-        same!(wasted_share(&[of(0, 0)]), 0.0, "a reservation of no slots");
+        same!(wasted_share(&[usage(0, 0)]), 0.0, "a reservation of no slots");
     }
 
     // All tasks

@@ -1,26 +1,13 @@
 //! Grader of chapter 4: the page pool.
 
-#[cfg(unstarted = "ch04_page_pool")]
-#[test]
-#[ignore = "not started: edit exercises/ch04_page_pool.rs, or run with --features solution"]
-fn ch04_page_pool() {}
-
-#[cfg(not(unstarted = "ch04_page_pool"))]
-#[macro_use]
-mod support;
-
-#[cfg(not(unstarted = "ch04_page_pool"))]
-whose_code! { ch04_page_pool = "ch04_page_pool" }
+grading::grader!();
 
 #[cfg(not(unstarted = "ch04_page_pool"))]
 mod checks {
     use page_by_page::cache::{CacheError, PageId};
     use page_by_page::chapters::ch04_page_pool::PagePool;
 
-    use crate::support::asking::{asking, made};
-    use crate::support::limits::{often, same_each};
-    use crate::support::oracle::{Dice, STEPS, seeds};
-    use crate::support::transcript::{Transcript, assert_transcript, told, told_pages};
+    use grading::prelude::*;
 
     /// Pages enough for a walk through them at every call to take minutes.
     const VERY_MANY: u32 = if cfg!(miri) { 400 } else { 1_000_000 };
@@ -34,7 +21,7 @@ mod checks {
     #[track_caller]
     fn full(n_pages: u32) -> PagePool {
         let mut pool = pool(n_pages as usize);
-        let _asking = asking(format!("alloc, until a new pool of {n_pages} has no free page"));
+        let _calling = calling(format!("alloc, until a new pool of {n_pages} has no free page"));
         for number in 0..n_pages {
             same_each(pool.alloc(), Ok(PageId(number)), || format!("alloc number {number} on a new pool of {n_pages}"));
         }
@@ -106,9 +93,13 @@ mod checks {
 
     #[test]
     #[cfg(target_pointer_width = "64")]
-    #[should_panic(expected = "a page's number is a u32")]
     fn task_1_a_number_of_pages_beyond_u32_panics() {
-        let _ = PagePool::new(1 << 32);
+        let words = last_words(|| PagePool::new(1 << 32));
+        let is_promised = words.as_ref().is_some_and(|words| words.contains("a page's number is a u32"));
+        assert!(
+            is_promised,
+            "PagePool::new(1 << 32)\n  expected: a panic: a page's number is a u32\n  yours:    {words:?}"
+        );
     }
 
     // Task 2
@@ -138,10 +129,10 @@ mod checks {
         same!(pool.alloc_n(2), Ok(ids(0..2)), "alloc_n(2) on a new pool of 6");
         // An odd number of them: a list that is turned round each time must not be right again at the end.
         for n in [5, 6, 7, 1000, usize::MAX] {
-            let refused = pool.alloc_n(n);
-            assert!(refused.is_err(), "alloc_n({n}) with 4 pages free was not refused: {refused:?}");
-            same!(pool.n_free(), 4, "free pages after alloc_n({n}) was refused with 4 free: a refusal takes none");
-            same!(refused, Err(CacheError::OutOfPages { needed: n, free: 4 }), "alloc_n({n}) with 4 pages free");
+            let (call, refused) = (format!("alloc_n({})", argument(n)), pool.alloc_n(n));
+            assert!(refused.is_err(), "{call} with 4 pages free was not refused: {refused:?}");
+            same!(pool.n_free(), 4, "free pages after {call} was refused with 4 free: a refusal takes none");
+            same!(refused, Err(CacheError::OutOfPages { needed: n, free: 4 }), "{call} with 4 pages free");
         }
         hands_out(&mut pool, [2, 3, 4, 5], "after the refusals");
     }

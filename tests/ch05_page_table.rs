@@ -1,16 +1,6 @@
 //! Grader of chapter 5: the page table.
 
-#[cfg(unstarted = "ch05_page_table")]
-#[test]
-#[ignore = "not started: edit exercises/ch05_page_table.rs, or run with --features solution"]
-fn ch05_page_table() {}
-
-#[cfg(not(unstarted = "ch05_page_table"))]
-#[macro_use]
-mod support;
-
-#[cfg(not(unstarted = "ch05_page_table"))]
-whose_code! { ch04_page_pool = "ch04_page_pool", ch05_page_table = "ch05_page_table" }
+grading::grader!();
 
 #[cfg(not(unstarted = "ch05_page_table"))]
 mod checks {
@@ -18,11 +8,8 @@ mod checks {
     use page_by_page::chapters::ch04_page_pool::PagePool;
     use page_by_page::chapters::ch05_page_table::{PageTable, Slot};
 
-    use crate::support::asking::made;
-    use crate::support::limits::{often, same_each};
-    use crate::support::oracle::{Dice, STEPS, seeds};
-    use crate::support::transcript::{Transcript, assert_transcript, outcome, told, told_pages};
-    use crate::support::words::count;
+    use grading::ledger::{fact, foreign, free, ids, of_other_pool, pool, pool_with_free, refused};
+    use grading::prelude::*;
 
     /// Tokens enough for a walk through their pages at every call to take minutes.
     const VERY_MANY: usize = if cfg!(miri) { 300 } else { 1_000_000 };
@@ -35,39 +22,11 @@ mod checks {
         made(format!("PageTable::new({page_size})"), || PageTable::new(page_size))
     }
 
-    #[track_caller]
-    fn pool(n_pages: usize) -> PagePool {
-        made(format!("PagePool::new({n_pages}), of chapter 4"), || PagePool::new(n_pages))
-    }
-
-    /// A pool that has handed out all of its pages.
-    #[track_caller]
-    fn full_pool(n_pages: usize) -> PagePool {
-        let mut pool = pool(n_pages);
-        let pages = pool.alloc_n(n_pages).map(|pages| pages.len());
-        same!(pages, Ok(n_pages), "pages that alloc_n({n_pages}) of chapter 4 gives");
-        pool
-    }
-
-    /// Frees a page that was handed out, as chapter 4 does it.
-    #[track_caller]
-    fn free(pool: &mut PagePool, page: u32) {
-        same!(pool.free(PageId(page)), Ok(()), "free of chapter 4, of page {page}, which was handed out");
-    }
-
     /// A pool of 16 that has handed out all pages but these, and hands out these next.
     #[track_caller]
     fn pool_that_gives(pages: &[u32]) -> PagePool {
-        let mut pool = full_pool(16);
-        for page in pages.iter().rev() {
-            free(&mut pool, *page);
-        }
-        same!(pool.n_free(), pages.len(), "free pages of the pool of chapter 4, when pages {pages:?} came back");
-        pool
-    }
-
-    fn ids(pages: &[u32]) -> Vec<PageId> {
-        pages.iter().copied().map(PageId).collect()
+        let last_first: Vec<u32> = pages.iter().rev().copied().collect();
+        pool_with_free(16, &last_first)
     }
 
     /// Pages of `page_size` slots for this many tokens: the number that every growth must come to.
@@ -75,7 +34,7 @@ mod checks {
         tokens.div_ceil(page_size)
     }
 
-    /// Grows a table for which there are pages enough, and looks at what it holds then.
+    /// Grows a table for which there are enough pages, and looks at what it holds then.
     #[track_caller]
     fn grow(table: &mut PageTable, n: usize, pool: &mut PagePool) {
         let (len, free, held) = (table.len(), pool.n_free(), table.pages().len());
@@ -86,6 +45,19 @@ mod checks {
         let pages = pages_of(len + n, size);
         same!(table.pages().len(), pages, "pages of the table after {at}");
         same!(pool.n_free(), free + held - pages, "free pages after {at}, {held} pages in the table before");
+    }
+
+    /// Grows a table for which there are too few pages. That must change nothing.
+    #[track_caller]
+    fn refuses(table: &mut PageTable, n: usize, needed: usize, pool: &mut PagePool) {
+        let (held, free) = (count(table.len(), "token"), pool.n_free());
+        let call = format!("grow({}) on {held}, page size 4, {free} pages free", argument(n));
+        let facts = |(table, pool): &mut (&mut PageTable, &mut PagePool)| {
+            let pages = fact("pages", told_pages(table.pages()));
+            vec![fact("tokens held", table.len()), pages, fact("free pages", pool.n_free())]
+        };
+        let errors = [CacheError::OutOfPages { needed, free }];
+        refused(&mut (table, pool), &call, &errors, facts, |(table, pool)| table.grow(n, pool));
     }
 
     /// Ten tokens in pages 12, 5, 3 of 4 slots: the example of the chapter. Page 9 is free.
@@ -102,7 +74,7 @@ mod checks {
     fn needs(table: &PageTable, n: usize, pages: usize) {
         let (held, size) = (count(table.len(), "token"), table.page_size());
         let verb = if table.len() == 1 { "is" } else { "are" };
-        same!(table.pages_needed(n), pages, "pages_needed({n}) when {held} {verb} held, page size {size}");
+        same!(table.pages_needed(n), pages, "pages_needed({}) when {held} {verb} held, page size {size}", argument(n));
     }
 
     /// Compares the place of a position; `pages` are those of the table.
@@ -117,7 +89,7 @@ mod checks {
     fn past_the_end(table: &PageTable, position: usize) {
         let len = table.len();
         let expected = Err(CacheError::PastTheEnd { position, len });
-        same!(table.locate(position), expected, "position {position} of {len} tokens");
+        same!(table.locate(position), expected, "position {} of {len} tokens", argument(position));
     }
 
     /// Releases a table, which must then be empty.
@@ -151,9 +123,7 @@ mod checks {
         for n in [10, 1, 1, 0] {
             grow(&mut table, n, &mut pool);
         }
-        let expected = Err(CacheError::OutOfPages { needed: 1, free: 0 });
-        same!(table.grow(1, &mut pool), expected, "grow(1) on 12 tokens in three full pages, with no page free");
-        same!(table.len(), 12, "tokens held after grow(1) was refused");
+        refuses(&mut table, 1, 1, &mut pool);
     }
 
     #[test]
@@ -164,7 +134,7 @@ mod checks {
             let needed = usize::from(held % 16 == 0);
             let told = |call: &str| format!("{call} on {held} tokens, page size 16");
             same_each(table.pages_needed(1), needed, || told("pages_needed(1)"));
-            same_each(table.grow(1, &mut pool), Ok(()), || told("grow(1), with pages enough,"));
+            same_each(table.grow(1, &mut pool), Ok(()), || told("grow(1), with enough pages,"));
         });
         same!(table.len(), VERY_MANY, "tokens held after {VERY_MANY} times grow(1)");
         same!(table.pages().len(), pages_of(VERY_MANY, 16), "pages of {VERY_MANY} tokens, page size 16");
@@ -182,13 +152,7 @@ mod checks {
     fn task_1_too_many_tokens_change_nothing() {
         let (mut table, mut pool) = ten_tokens();
         for (n, needed) in [(7, 2), (100, 25)] {
-            let refused = table.grow(n, &mut pool);
-            assert!(refused.is_err(), "grow({n}) on ten tokens with one page of 4 free was not refused");
-            same!(table.len(), 10, "tokens held after grow({n}) was refused");
-            same!(table.pages(), ids(&[12, 5, 3]), "pages after grow({n}) was refused");
-            same!(pool.n_free(), 1, "free pages after grow({n}) was refused");
-            let expected = Err(CacheError::OutOfPages { needed, free: 1 });
-            same!(refused, expected, "grow({n}) on ten tokens with one page of 4 free");
+            refuses(&mut table, n, needed, &mut pool);
         }
         grow(&mut table, 6, &mut pool);
     }
@@ -198,8 +162,7 @@ mod checks {
         for n in [17, 100] {
             let mut pool = pool_that_gives(&[12, 5, 3, 9]);
             let mut table = table(4);
-            let expected = Err(CacheError::OutOfPages { needed: pages_of(n, 4), free: 4 });
-            same!(table.grow(n, &mut pool), expected, "grow({n}) on an empty table, page size 4, 4 pages free");
+            refuses(&mut table, n, pages_of(n, 4), &mut pool);
             grow(&mut table, 16, &mut pool);
             let given = "pages of 16 tokens, when the pool gives 12, 5, 3, 9";
             same!(table.pages(), ids(&[12, 5, 3, 9]), "{given}, after grow({n}) was refused");
@@ -212,9 +175,7 @@ mod checks {
         for n in [usize::MAX, usize::MAX - 1, usize::MAX - 9, usize::MAX - 10, usize::MAX / 2] {
             let needed = (n - 2).div_ceil(4);
             needs(&table, n, needed);
-            let expected = Err(CacheError::OutOfPages { needed, free: 1 });
-            same!(table.grow(n, &mut pool), expected, "grow({n}) on ten tokens, page size 4: mind the overflow");
-            same!(table.len(), 10, "tokens held after grow({n}) was refused");
+            refuses(&mut table, n, needed, &mut pool);
         }
     }
 
@@ -295,11 +256,24 @@ mod checks {
     fn task_3_a_pool_in_which_a_page_is_free_or_missing_changes_nothing() {
         // The page is the table's first, its last, or between them.
         for pages in [[12, 5, 3], [3, 5, 12], [5, 12, 3]] {
-            let expected = CacheError::ForeignPage { page: PageId(12), n_pages: 10 };
-            refused(pages, full_pool(10), expected, "which has pages 0 to 9, each with an owner");
-            let mut other = full_pool(16);
-            free(&mut other, 12);
-            refused(pages, other, CacheError::DoubleFree(PageId(12)), "in which 12 is free");
+            for (other, error, which) in [
+                (pool_with_free(10, &[]), foreign(12, 10), "which has pages 0 to 9, each with an owner"),
+                (pool_with_free(16, &[12]), free(12), "in which 12 is free"),
+            ] {
+                let mut pool = pool_that_gives(&pages);
+                let mut table = table(4);
+                grow(&mut table, 10, &mut pool);
+                let call = format!("release of {} into another pool, {which}", told_pages(table.pages()));
+                let facts = |(table, other): &mut (PageTable, PagePool)| {
+                    let (len, pages) = (table.len(), table.pages());
+                    let of_table = [fact("pages of the table", pages), fact("tokens of the table", len)];
+                    [of_other_pool(other), of_table].concat()
+                };
+                let mut world = (table, other);
+                refused(&mut world, &call, &[error], facts, |(table, other)| table.release(other));
+                release(&mut world.0, &mut pool);
+                same!(pool.n_free(), 3, "free pages of the right pool after that");
+            }
         }
     }
 
@@ -308,24 +282,6 @@ mod checks {
         let (mut table, mut other) = (table(4), pool(1));
         release(&mut table, &mut other);
         same!(other.n_free(), 1, "free pages of the pool, of 1, after the release of a table without pages");
-    }
-
-    /// Releases ten tokens in these pages into another pool, which must refuse and stay as it is; so must the table.
-    #[track_caller]
-    fn refused(pages: [u32; 3], mut other: PagePool, expected: CacheError, which: &str) {
-        let mut pool = pool_that_gives(&pages);
-        let mut table = table(4);
-        grow(&mut table, 10, &mut pool);
-        let at = format!("release of {} into another pool, {which}", told_pages(table.pages()));
-        let owners = |pool: &PagePool| (0..16).map(|page| pool.owners(PageId(page)).ok()).collect::<Vec<_>>();
-        let before = (other.n_free(), owners(&other));
-        same!(table.release(&mut other), Err(expected), "{at}");
-        same!(other.n_free(), before.0, "free pages of the other pool after the refused {at}");
-        same!(owners(&other), before.1, "owners of the other pool's pages 0 to 15 after the refused {at}");
-        same!(table.pages(), ids(&pages), "pages of the table after the refused {at}");
-        same!(table.len(), 10, "tokens of the table after the refused {at}");
-        release(&mut table, &mut pool);
-        same!(pool.n_free(), 3, "free pages of the right pool after that");
     }
 
     // All tasks

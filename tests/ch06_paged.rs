@@ -1,20 +1,6 @@
 //! Grader of chapter 6: the paged cache.
 
-#[cfg(unstarted = "ch06_paged")]
-#[test]
-#[ignore = "not started: edit exercises/ch06_paged.rs, or run with --features solution"]
-fn ch06_paged() {}
-
-#[cfg(not(unstarted = "ch06_paged"))]
-#[macro_use]
-mod support;
-
-#[cfg(not(unstarted = "ch06_paged"))]
-#[path = "support/paged.rs"]
-mod paged;
-
-#[cfg(not(unstarted = "ch06_paged"))]
-whose_code! { ch04_page_pool = "ch04_page_pool", ch05_page_table = "ch05_page_table", ch06_paged = "ch06_paged" }
+grading::grader!();
 
 #[cfg(not(unstarted = "ch06_paged"))]
 mod checks {
@@ -22,13 +8,11 @@ mod checks {
     use page_by_page::chapters::ch05_page_table::Slot;
     use page_by_page::chapters::ch06_paged::{PageSlab, PagedCache, SharedSlab};
 
-    use crate::paged::{self, Content, LAYOUT, ONE_NUMBER, cache, check_pages, n_free, pages, slab, slab_of};
-    use crate::support::asking::{ask, made, quietly};
-    use crate::support::limits::{allocated, often, same_each};
-    use crate::support::oracle::{self, Oracle, fresh};
-    use crate::support::rows::{self, KINDS};
-    use crate::support::story::Storyteller;
-    use crate::support::transcript::{Transcript, assert_transcript, outcome, told_pages};
+    use grading::ledger::{LAYOUT, ONE_NUMBER, slab_of};
+    use grading::oracle;
+    use grading::paged::{self, Content, cache, check_pages, n_free, pages, slab};
+    use grading::prelude::*;
+    use grading::rows::{self, KINDS};
 
     /// Tokens enough for a walk through them at every call to take minutes.
     const MANY: usize = if cfg!(miri) { 100 } else { 200_000 };
@@ -42,7 +26,7 @@ mod checks {
     /// A row in which rounding, a lost sign, and a number that is taken for nothing all show.
     const TELLING: [f32; 10] = [-0.0, 0.1, -2.5, f32::MIN_POSITIVE, 1e-40, 1e38, -1e30, 1.0 / 3.0, 16_777_213.0, 0.0];
 
-    /// Extends a cache for which there are pages enough.
+    /// Extends a cache for which there are enough pages.
     #[track_caller]
     fn extend(cache: &mut PagedCache, n: usize) {
         let len = cache.len();
@@ -54,7 +38,7 @@ mod checks {
     #[track_caller]
     fn release(cache: &mut PagedCache) {
         let at = format!("release of {} tokens in pages {:?}", cache.len(), pages(cache));
-        ask(&at, || cache.release());
+        during(&at, || cache.release());
         same!((cache.len(), pages(cache)), (0, vec![]), "tokens and pages after {at}");
     }
 
@@ -111,7 +95,7 @@ mod checks {
     fn task_1_very_long_sequences_cost_no_more() {
         let mut cache = cache(&slab_of(ONE_NUMBER, 16, MANY / 16 + 1));
         often("extend(1), again and again, page size 16", MANY, |held| {
-            same_each(cache.extend(1), Ok(()), || format!("extend(1) on {held} tokens, with pages enough"));
+            same_each(cache.extend(1), Ok(()), || format!("extend(1) on {held} tokens, with enough pages"));
         });
         same!(cache.len(), MANY, "tokens after {MANY} times extend(1)");
     }
@@ -264,7 +248,7 @@ mod checks {
     fn write_layer(cache: &mut PagedCache, layer: usize, tokens: &[usize]) {
         let [k, v] = KINDS.map(|kind| rows::rows(LAYOUT, tokens, layer, kind));
         let question = format!("write of {} rows to layer {layer}, {} tokens held", tokens.len(), cache.len());
-        ask(question, || cache.write(layer, &k, &v));
+        during(question, || cache.write(layer, &k, &v));
     }
 
     #[test]
@@ -337,7 +321,7 @@ mod checks {
         for &page_size in PAGE_SIZES {
             for pieces in PIECES {
                 let mut cache = cache(&slab(page_size, 30));
-                let mut oracle = Oracle::of(format!("page size {page_size}"));
+                let mut oracle = Oracle::in_run(format!("page size {page_size}"));
                 let mut next = 0;
                 for n in pieces {
                     oracle.append(&mut cache, &fresh(&mut next, n));
@@ -381,8 +365,8 @@ mod checks {
         let mut cache = cache(&slab(4, 3));
         let rows: Vec<f32> = (0..6).flat_map(|token| TELLING.map(|x| x * (token as f32 - 2.0))).collect();
         extend(&mut cache, 6);
-        ask("write of 6 rows to layer 1, 6 tokens held", || cache.write(1, &rows, &rows));
-        let (k, v) = ask("gather(1) of 6 tokens", || cache.gather(1));
+        during("write of 6 rows to layer 1, 6 tokens held", || cache.write(1, &rows, &rows));
+        let (k, v) = during("gather(1) of 6 tokens", || cache.gather(1));
         for (kind, found) in KINDS.into_iter().zip([k, v]) {
             let bits = |numbers: &[f32]| numbers.iter().map(|x| x.to_bits()).collect::<Vec<u32>>();
             same!(bits(&found), bits(&rows), "bits of the {kind} that gather(1) gives, written to layer 1: {rows:?}");
@@ -401,8 +385,8 @@ mod checks {
         let bytes = 2 * 15_000 * size_of::<f32>();
         assert!(
             asked <= bytes + bytes / 4,
-            "{at} asks for {asked} bytes of memory; its rows take {bytes}: take the room for all of them at once, or those \
-             that are there already are copied again and again"
+            "{at} asks for {asked} bytes of memory; its rows take {bytes}: take room for all of them at once, so \
+             that those that are there are not copied again and again"
         );
     }
 

@@ -1,26 +1,10 @@
-//! Grader of chapter 7: rewind.
+//! Grader of chapter 7: rewind, what `chapters::ch07_rewind` adds to the three caches.
 
-#[cfg(unstarted = "ch07_rewind")]
-#[test]
-#[ignore = "not started: edit exercises/ch07_rewind.rs, or run with --features solution"]
-fn ch07_rewind() {}
-
-#[cfg(not(unstarted = "ch07_rewind"))]
-#[macro_use]
-mod support;
-
-#[cfg(not(unstarted = "ch07_rewind"))]
-#[path = "support/paged.rs"]
-mod paged;
-
-#[cfg(not(unstarted = "ch07_rewind"))]
-whose_code! {
-    ch02_flat = "ch02_flat", ch03_contiguous = "ch03_contiguous", ch04_page_pool = "ch04_page_pool",
-    ch05_page_table = "ch05_page_table", ch06_paged = "ch06_paged", ch07_rewind = "ch07_rewind",
-}
+grading::grader!();
 
 #[cfg(not(unstarted = "ch07_rewind"))]
 mod checks {
+    use page_by_page::cache::in_place::InPlace;
     use page_by_page::cache::{CacheError, KvCache, KvLayout, PageId, Rewind};
     use page_by_page::chapters::ch02_flat::FlatCache;
     use page_by_page::chapters::ch03_contiguous::ContiguousCache;
@@ -28,12 +12,13 @@ mod checks {
     use page_by_page::chapters::ch05_page_table::PageTable;
     use page_by_page::decode::{Cached, LanguageModel};
 
-    use crate::paged::{self, Content, LAYOUT, ONE_NUMBER, cache, check_pages, extend, n_free, slab, slab_of};
-    use crate::support::asking::{ask, made, one_of, quietly};
-    use crate::support::limits::{allocated, often, once, same_each};
-    use crate::support::oracle::{self, Oracle, fresh};
-    use crate::support::story::Storyteller;
-    use crate::support::transcript::{Transcript, assert_transcript, outcome, told_pages};
+    use grading::ledger::{
+        self, LAYOUT, ONE_NUMBER, fact, foreign, grow, of_other_pool, pool, pool_with_free, refused, slab_of, table,
+    };
+    use grading::oracle;
+    use grading::paged::{self, Content, cache, check_pages, extend, n_free, slab};
+    use grading::prelude::*;
+    use grading::{same, tests_on};
 
     /// Pages enough for a walk through them at every call to take minutes.
     const VERY_MANY: usize = if cfg!(miri) { 300 } else { 1_000_000 };
@@ -57,28 +42,6 @@ mod checks {
         [0, 0], // nothing of nothing
     ];
 
-    #[track_caller]
-    fn pool(n_pages: usize) -> PagePool {
-        made(format!("PagePool::new({n_pages}) of chapter 4"), || PagePool::new(n_pages))
-    }
-
-    /// A table over pages of `page_size` slots that has grown by `tokens`, as chapter 5 does it.
-    #[track_caller]
-    fn table(page_size: usize, tokens: usize, pool: &mut PagePool) -> PageTable {
-        let mut table = made(format!("PageTable::new({page_size}) of chapter 5"), || PageTable::new(page_size));
-        grow(&mut table, tokens, pool);
-        table
-    }
-
-    #[track_caller]
-    fn grow(table: &mut PageTable, n: usize, pool: &mut PagePool) {
-        let (len, size) = (table.len(), table.page_size());
-        let at = format!("grow({n}) of chapter 5, on {len} tokens, page size {size}");
-        same!(table.grow(n, pool), Ok(()), "{at}, with pages enough");
-        let found = (table.len(), table.pages().len());
-        same!(found, (len + n, (len + n).div_ceil(size)), "(tokens, pages) after {at}");
-    }
-
     /// Rewinds a table over its own pool, and looks at what both hold then.
     #[track_caller]
     fn rewound(table: &mut PageTable, n: usize, pool: &mut PagePool) {
@@ -93,18 +56,6 @@ mod checks {
         if held.len() < 100 {
             same!(*table.pages(), held[..kept], "pages of the table after {at}");
         }
-    }
-
-    /// A pool that has handed out all of its pages but these, which came back in this order.
-    #[track_caller]
-    fn pool_with_free(n_pages: usize, free: &[u32]) -> PagePool {
-        let mut pool = pool(n_pages);
-        let pages = pool.alloc_n(n_pages).map(|pages| pages.len());
-        same!(pages, Ok(n_pages), "pages that alloc_n({n_pages}) of chapter 4 gives");
-        for page in free {
-            same!(pool.free(PageId(*page)), Ok(()), "free of chapter 4, of page {page}, which was handed out");
-        }
-        pool
     }
 
     /// Rewinds the cache, and looks first at what it says of itself: a wrong length or a missing page would show as a
@@ -142,8 +93,8 @@ mod checks {
         for (held, n) in [(0, 1), (0, usize::MAX), (3, 4), (3, usize::MAX), (5, 6)] {
             oracle.append(&mut cache, &(oracle.tokens.len()..held).collect::<Vec<_>>());
             let expected = Err(CacheError::PastTheStart { n, len: held });
-            same!(cache.rewind(n), expected, "rewind({n}) on {held} tokens");
-            oracle.note(format!("rewind({n}) refused"));
+            same!(cache.rewind(n), expected, "rewind({}) on {held} tokens", argument(n));
+            oracle.record(format!("rewind({}) refused", argument(n)));
             oracle.check(&cache);
         }
         oracle.append(&mut cache, &[100, 101]);
@@ -178,11 +129,11 @@ mod checks {
         for n in [0, 1, 3, 4] {
             let at = format!("rewind({n}) on {} tokens", cache.len());
             let before = places(&cache);
-            let (outcome, asked) = ask(&at, || allocated(|| cache.rewind(n)));
+            let (outcome, asked) = during(&at, || allocated(|| cache.rewind(n)));
             same!(outcome, Ok(()), "{at}");
             let moved = places(&cache).iter().zip(&before).position(|(after, before)| after != before);
             same!(moved, None, "{at}: the first layer whose rows lie elsewhere in memory now, so they were copied");
-            assert!(asked < 1000, "{at} asks for {asked} bytes of memory: nothing is to be copied");
+            assert!(asked < 1000, "{at} asks for {asked} bytes of memory: nothing must be copied");
         }
         same!(cache.usage().rows_copied, 0, "rows copied by four rewinds");
     }
@@ -228,7 +179,7 @@ mod checks {
         rewind(&mut oracle, &mut cache, 5);
         extend(&mut cache, 5);
         // Nothing was written since: what lies in the slots are the rows that were forgotten.
-        oracle.note("extend(5) without a write, to see what lies in the slots: nothing is to be erased".into());
+        oracle.record("extend(5) without a write, to see what lies in the slots: nothing must be erased".into());
         oracle.tokens.extend([4, 5, 6, 7, 8]);
         oracle.check(&cache);
         same!(cache.usage().slots, 8, "slots of a reservation of 8 after rewind(5) and extend(5)");
@@ -251,9 +202,10 @@ mod checks {
         let mut pool = pool(5);
         let mut table = table(4, 6, &mut pool);
         for n in [7, 8, usize::MAX] {
-            same!(table.rewind(n, &mut pool), Err(CacheError::PastTheStart { n, len: 6 }), "rewind({n}) on 6 tokens");
-            same!((table.len(), pool.n_free()), (6, 3), "(tokens, free pages of 5) after rewind({n}) was refused");
-            same!(table.pages(), [PageId(0), PageId(1)], "pages after rewind({n}) was refused");
+            let (call, expected) = (format!("rewind({})", argument(n)), Err(CacheError::PastTheStart { n, len: 6 }));
+            same!(table.rewind(n, &mut pool), expected, "{call} on 6 tokens");
+            same!((table.len(), pool.n_free()), (6, 3), "(tokens, free pages of 5) after {call} was refused");
+            same!(table.pages(), [PageId(0), PageId(1)], "pages after {call} was refused");
         }
         rewound(&mut table, 6, &mut pool);
         let expected = Err(CacheError::PastTheStart { n: 1, len: 0 });
@@ -285,16 +237,13 @@ mod checks {
 
     /// Rewinds over another pool, which must refuse and stay as it is; so must the table.
     #[track_caller]
-    fn refused_by(other: &mut PagePool, table: &mut PageTable, n: usize, expected: &[CacheError], which: &str) {
-        let at = format!("rewind({n}) on {} tokens in pages 0, 1, 2, over another pool, {which}", table.len());
-        let owners = |pool: &PagePool| (0..5).map(|page| pool.owners(PageId(page)).ok()).collect::<Vec<_>>();
-        let before = (other.n_free(), owners(other), table.len(), table.pages().to_vec());
-        let outcome = table.rewind(n, other);
-        same!(other.n_free(), before.0, "free pages of the other pool after the refused {at}");
-        same!(owners(other), before.1, "owners of the other pool's pages 0 to 4 after the refused {at}");
-        same!((table.len(), table.pages().to_vec()), (before.2, before.3), "tokens and pages after the refused {at}");
-        let is_known = outcome.as_ref().is_err_and(|error| expected.contains(error));
-        assert!(is_known, "{at}\n  expected: {}\n  yours:    {outcome:?}", one_of(expected));
+    fn refused_by(other: &mut PagePool, table: &mut PageTable, n: usize, errors: &[CacheError], which: &str) {
+        let call = format!("rewind({n}) on {} tokens in pages 0, 1, 2, over another pool, {which}", table.len());
+        let facts = |(other, table): &mut (&mut PagePool, &mut PageTable)| {
+            let of_table = fact("tokens and pages", (table.len(), table.pages()));
+            [&of_other_pool(other)[..], &[of_table]].concat()
+        };
+        refused(&mut (other, table), &call, errors, facts, |(other, table)| table.rewind(n, other));
     }
 
     #[test]
@@ -303,13 +252,12 @@ mod checks {
         let mut table = table(4, 9, &mut pool);
         // Of the table's pages 0, 1, 2, some are free in the other pool: the oldest, the newest, the one between, two.
         for free in [&[0][..], &[2], &[1, 2]] {
-            let expected: Vec<_> = free.iter().map(|page| CacheError::DoubleFree(PageId(*page))).collect();
+            let expected: Vec<_> = free.iter().copied().map(ledger::free).collect();
             let which = format!("in which of these {free:?} are free");
             refused_by(&mut pool_with_free(5, free), &mut table, 9, &expected, &which);
         }
-        let foreign = CacheError::ForeignPage { page: PageId(2), n_pages: 2 };
         for n in [9, 1] {
-            refused_by(&mut pool_with_free(2, &[]), &mut table, n, std::slice::from_ref(&foreign), "which has only 2");
+            refused_by(&mut pool_with_free(2, &[]), &mut table, n, &[foreign(2, 2)], "which has only 2");
         }
         rewound(&mut table, 1, &mut pool);
     }
@@ -351,7 +299,7 @@ mod checks {
         extend(&mut cache, VERY_MANY);
         let at = format!(
             "rewind(1) and extend(1) in turns on a paged cache of {VERY_MANY} tokens, page size 1: the other pages \
-             are to stay, and not to be let go and taken again"
+             must stay, and not be freed and allocated again"
         );
         often(&at, VERY_MANY / 4, |turn| {
             let found = (cache.rewind(1), cache.extend(1), cache.len());
@@ -368,11 +316,11 @@ mod checks {
         let before = Content::of(&slab, &cache);
         for n in [1, 3, 0, 5, 5] {
             let at = format!("rewind({n}) on {} tokens, page size 4", cache.len());
-            let (outcome, asked) = ask(&at, || allocated(|| cache.rewind(n)));
+            let (outcome, asked) = during(&at, || allocated(|| cache.rewind(n)));
             same!(outcome, Ok(()), "{at}");
             check_pages(&cache, &at);
-            before.assert_kept(&slab, &format!("{at} (nothing is to be erased)"));
-            assert!(asked < 1000, "{at} asks for {asked} bytes of memory: nothing is to be copied");
+            before.assert_kept(&slab, &format!("{at} (nothing must be erased)"));
+            assert!(asked < 1000, "{at} asks for {asked} bytes of memory: nothing must be copied");
         }
         same!(cache.usage().rows_copied, 0, "rows copied by five rewinds");
     }
@@ -445,7 +393,7 @@ mod checks {
         let mut flat = FlatCache::new(layout);
         let mut contiguous = ContiguousCache::new(layout, 100);
         let mut paged = cache(&slab);
-        let caches: [(&str, &mut dyn Rewind); 3] =
+        let caches: [(&str, &mut dyn InPlace); 3] =
             [("flat", &mut flat), ("contiguous", &mut contiguous), ("paged", &mut paged)];
         for (kind, cache) in caches {
             let mut guesses = 0;
@@ -459,7 +407,7 @@ mod checks {
                     made(&step, || storyteller.model.step(&read_on, Some(&mut *cache)));
                     let (n, len) = (guesses + 1, cache.len());
                     let at = format!("rewind({n}) on {len} tokens, the {kind} cache in the story");
-                    same!(ask(&at, || cache.rewind(n)), Ok(()), "{at}");
+                    same!(during(&at, || cache.rewind(n)), Ok(()), "{at}");
                     same!(cache.len(), len - n, "tokens after {at}");
                 }
                 let next = format!("a step of the story, through the {kind} cache");

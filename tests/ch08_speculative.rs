@@ -1,42 +1,22 @@
 //! Grader of chapter 8: speculative decoding.
 
-#[cfg(unstarted = "ch08_speculative")]
-#[test]
-#[ignore = "not started: edit exercises/ch08_speculative.rs, or run with --features solution"]
-fn ch08_speculative() {}
-
-#[cfg(not(unstarted = "ch08_speculative"))]
-#[macro_use]
-mod support;
-
-#[cfg(not(unstarted = "ch08_speculative"))]
-#[path = "support/paged.rs"]
-mod paged;
-
-#[cfg(not(unstarted = "ch08_speculative"))]
-whose_code! {
-    ch01_recompute = "ch01_recompute", ch02_flat = "ch02_flat", ch03_contiguous = "ch03_contiguous",
-    ch04_page_pool = "ch04_page_pool", ch05_page_table = "ch05_page_table", ch06_paged = "ch06_paged",
-    ch07_rewind = "ch07_rewind", ch08_speculative = "ch08_speculative",
-}
+grading::grader!();
 
 #[cfg(not(unstarted = "ch08_speculative"))]
 mod checks {
     use page_by_page::cache::{CacheError, PageId};
     use page_by_page::chapters::ch01_recompute::Recompute;
-    use page_by_page::chapters::ch08_speculative::{DraftModel, Speculation, accept_matching, remember, verify};
+    use page_by_page::chapters::ch08_speculative::{DraftModel, Speculation, accept_matching, sync_cache, verify};
     use page_by_page::decode::sampler::{Sampler, Sampling};
     use page_by_page::decode::{Accept, Draft, Drafter, Limits, RewindableModel};
     use page_by_page::model::{Model, StepError};
 
-    use crate::paged::assert_stories;
-    use crate::support::asking::{ask, made};
-    use crate::support::drafts::{self, draft, drafted};
-    use crate::support::oracle::{Dice, seeds};
-    use crate::support::script::{Log, Script, next_of, one_hot, refusals};
-    use crate::support::story::{SAMPLING, Storyteller, assets};
-    use crate::support::transcript::{Transcript, assert_transcript};
-    use crate::support::words::count;
+    use grading::caches::assert_stories;
+    use grading::drafts::{self, draft, drafted};
+    use grading::prelude::*;
+    use grading::script::{Log, Script, next_of, one_hot, refusals};
+    use grading::story::assets;
+    use grading::{same, tests_on};
 
     const VOCAB: usize = 12;
     const END: u32 = 11;
@@ -51,7 +31,7 @@ mod checks {
         let n = draft.tokens.len();
         assert!(
             rows.len() == n + 1,
-            "the rule hears a draft of {n} and {} of the target: there is one row more than draft tokens",
+            "the rule is given a draft of {n} and {} of the target: there is one row more than draft tokens",
             count(rows.len(), "row")
         );
         let choices: Vec<u32> = rows.iter().map(|row| likeliest(row)).collect();
@@ -87,7 +67,7 @@ mod checks {
 
     /// The target's rows after `tokens` and each token of `drafted`.
     fn verified(target: &mut Script<'_>, tokens: &[u32], drafted: &[u32]) -> Result<Vec<Vec<f32>>, StepError> {
-        ask(format!("verify {drafted:?} after {tokens:?}"), || verify(target, tokens, drafted))
+        during(format!("verify {drafted:?} after {tokens:?}"), || verify(target, tokens, drafted))
     }
 
     tests_on! {
@@ -156,7 +136,7 @@ mod checks {
             same!(verified(&mut target, &[3, 4], &[5, 9, 2]), Err(refusal.clone()), "{told}");
             same!(*log.borrow(), [""; 0], "{told}: what the target did besides");
             if !matches!(refusal, StepError::NotFinite { .. }) {
-                same!(target.read(), [3], "{told}: what it remembers then");
+                same!(target.read(), [3], "{told}: what its cache holds then");
             }
         }
     }
@@ -180,7 +160,7 @@ mod checks {
             asked += 1;
             choices[asked - 1]
         };
-        let new_tokens = ask(&what, || accept_matching(drafted, &rows, &mut pick));
+        let new_tokens = during(&what, || accept_matching(drafted, &rows, &mut pick));
         (new_tokens, asked)
     }
 
@@ -211,9 +191,9 @@ mod checks {
     // Task 3
 
     #[test]
-    fn task_3_remember_reads_or_rewinds_to_just_this_sequence() {
+    fn task_3_sync_cache_reads_or_rewinds_to_just_this_sequence() {
         let tokens = [3, 4, 5, 6];
-        // Tokens that the model remembers, tokens that it is to remember, and what it does for that.
+        // Tokens that its cache holds, tokens that it is to hold, and what the model does for that.
         let cases: [(usize, usize, &[&str]); 8] = [
             (4, 3, &["model forgets [6]"]),
             (4, 1, &["model forgets [4, 5, 6]"]),
@@ -229,30 +209,30 @@ mod checks {
             let mut model = noting("model", &log, &[]);
             model.reads(&tokens[..read]);
             let (held, goal) = (&tokens[..read], &tokens[..wanted]);
-            let told = format!("a model that remembers {held:?} is to remember {goal:?}");
-            same!(remember(&mut model, goal), Ok(()), "{told}");
+            let told = format!("sync_cache(model, {goal:?}), whose cache holds {held:?}");
+            same!(sync_cache(&mut model, goal), Ok(()), "{told}");
             same!(*log.borrow(), expected, "{told}: what it does");
-            same!(model.read(), goal, "{told}: what it remembers then");
+            same!(model.read(), goal, "{told}: what its cache holds then");
         }
     }
 
     #[test]
-    fn task_3_remember_tells_of_a_refusal() {
+    fn task_3_sync_cache_tells_of_a_refusal() {
         for refusal in refusals() {
             let mut model = script("model", &[]);
             model.reads(&[3, 4]);
             (model.room, model.refusal) = (3, Some(refusal.clone()));
-            let told = "a model that remembers 3, 4 and refuses more than 3 tokens is to remember 3, 4, 5, 6";
-            same!(remember(&mut model, &[3, 4, 5, 6]), Err(refusal.clone()), "{told}");
+            let told = "sync_cache(model, [3, 4, 5, 6]), whose cache holds [3, 4] and has room for 3 tokens";
+            same!(sync_cache(&mut model, &[3, 4, 5, 6]), Err(refusal.clone()), "{told}");
             if !matches!(refusal, StepError::NotFinite { .. }) {
-                same!(model.read(), [3, 4], "{told}: what it remembers after the refusal");
+                same!(model.read(), [3, 4], "{told}: what its cache holds after the refusal");
             }
         }
         let mut model = script("model", &[]);
         model.reads(&[3, 4, 5]);
         model.stuck = Some(STUCK);
-        let told = "a model that remembers 3, 4, 5 and cannot rewind is to remember 3";
-        same!(remember(&mut model, &[3]), Err(STUCK.into()), "{told}");
+        let told = "sync_cache(model, [3]), whose cache holds [3, 4, 5] and cannot rewind";
+        same!(sync_cache(&mut model, &[3]), Err(STUCK.into()), "{told}");
     }
 
     // Task 4
@@ -269,7 +249,7 @@ mod checks {
         end_of_text: &[u32],
     ) -> Result<Vec<u32>, StepError> {
         let mut speculation = Speculation { target, drafter, accept: &mut matching };
-        ask(format!("a step after {tokens:?}, k = {k}"), || speculation.step(tokens, k, end_of_text))
+        during(format!("a step after {tokens:?}, k = {k}"), || speculation.step(tokens, k, end_of_text))
     }
 
     /// The output of speculation, and the tokens that were reported.
@@ -284,7 +264,7 @@ mod checks {
     ) -> (Result<Vec<u32>, StepError>, Vec<u32>) {
         let mut reported = Vec::new();
         let mut speculation = Speculation { target, drafter, accept };
-        let output = ask(told, || speculation.generate(prompt, limits, k, &mut |token| reported.push(token)));
+        let output = during(told, || speculation.generate(prompt, limits, k, &mut |token| reported.push(token)));
         (output, reported)
     }
 
@@ -293,7 +273,7 @@ mod checks {
     }
 
     /// A step of a target that generates `whole`, where a draft model drafts from `drafted`: the new tokens, and what target and
-    /// draft model remember then.
+    /// draft model hold then.
     fn step_of(
         whole: &[u32],
         drafted: &[u32],
@@ -311,7 +291,7 @@ mod checks {
     const WRONG: [[u32; 7]; 3] = [[1, 2, 9, 4, 5, 6, 7], [1, 2, 3, 9, 5, 6, 7], [1, 2, 3, 4, 9, 6, 7]];
 
     #[test]
-    fn task_4_both_remember_all_but_the_newest_token() {
+    fn task_4_both_cache_all_but_the_newest_token() {
         let cases = [
             ("the first draft token is wrong", WRONG[0], 3, 1),
             ("one in the middle is wrong", WRONG[1], 3, 2),
@@ -323,8 +303,8 @@ mod checks {
         for (what, drafted, k, n_new) in cases {
             let (new_tokens, target, small) = step_of(&WHOLE, &drafted, 2, k, &[END]);
             same!(new_tokens, Ok(WHOLE[2..2 + n_new].to_vec()), "{what}: new tokens after 1, 2 with k = {k}");
-            same!(target, WHOLE[..2 + n_new - 1], "{what}: what the target remembers, k = {k}");
-            same!(small, WHOLE[..2 + n_new - 1], "{what}: what the draft model remembers, k = {k}");
+            same!(target, WHOLE[..2 + n_new - 1], "{what}: what the target holds, k = {k}");
+            same!(small, WHOLE[..2 + n_new - 1], "{what}: what the draft model holds, k = {k}");
         }
     }
 
@@ -361,7 +341,7 @@ mod checks {
                     let (new_tokens, target, small) = step_of(&whole, &drafted, 2, 3, &ENDS);
                     let told = format!("{:?} drafted, the target generates {:?}", &drafted[2..5], &whole[2..6]);
                     same!(new_tokens, Ok(expected.to_vec()), "{told}: new tokens after 1, 2; {ENDS:?} are ends");
-                    same!((&target[..], &small[..]), (known, known), "{told}: what target and draft model remember");
+                    same!((&target[..], &small[..]), (known, known), "{told}: what target and draft model hold");
                 }
             }
         }
@@ -379,7 +359,7 @@ mod checks {
             let told = format!("{what}: {:?} drafted after {:?}", &drafted[2..5], &whole[..2]);
             same!(new_tokens, Ok(whole[2..2 + n_new].to_vec()), "{told}: new tokens");
             let known = &whole[..2 + n_new - 1];
-            same!((&target[..], &small[..]), (known, known), "{told}: what target and draft model remember");
+            same!((&target[..], &small[..]), (known, known), "{told}: what target and draft model hold");
         }
     }
 
@@ -389,9 +369,9 @@ mod checks {
         draft: Draft,
         /// What it says to the next question instead.
         refuses_to_draft: Option<StepError>,
-        refuses_to_settle: Option<StepError>,
+        refuses_to_sync: Option<StepError>,
         asked: Vec<(Vec<u32>, usize)>,
-        settled: Vec<Vec<u32>>,
+        synced: Vec<Vec<u32>>,
     }
 
     impl Told {
@@ -415,9 +395,9 @@ mod checks {
             Ok(draft)
         }
 
-        fn settle(&mut self, tokens: &[u32]) -> Result<(), StepError> {
-            self.settled.push(tokens.to_vec());
-            self.refuses_to_settle.take().map_or(Ok(()), Err)
+        fn sync_cache(&mut self, tokens: &[u32]) -> Result<(), StepError> {
+            self.synced.push(tokens.to_vec());
+            self.refuses_to_sync.take().map_or(Ok(()), Err)
         }
     }
 
@@ -431,10 +411,10 @@ mod checks {
             let told = format!("a step after 1, 2 with k = {k}, of a drafter that has {tokens:?}");
             let found = step(&mut target, &mut drafter, &[1, 2], k, &[END]);
             same!(found, Ok(WHOLE[2..2 + n_new].to_vec()), "{told}: new tokens");
-            same!(target.read(), &WHOLE[..2 + n_new - 1], "{told}: what the target remembers");
+            same!(target.read(), &WHOLE[..2 + n_new - 1], "{told}: what the target holds");
             let asked = "tokens that the drafter is asked to continue, once, and by how many tokens";
             same!(drafter.asked, [(vec![1, 2], k)], "{told}: {asked}");
-            same!(drafter.settled, [&WHOLE[..2 + n_new - 1]], "{told}: what the drafter is told to remember");
+            same!(drafter.synced, [&WHOLE[..2 + n_new - 1]], "{told}: tokens given to the drafter's sync_cache");
         }
     }
 
@@ -458,10 +438,10 @@ mod checks {
             same!(heard.len(), 1, "{told}: times that the rule is asked");
             let tokens = [&[1, 2], &draft.tokens[..]].concat();
             let rows: Vec<Vec<f32>> = (2..=tokens.len()).map(|len| answer(&tokens[..len])).collect();
-            same!(heard[0].0, draft, "{told}: the draft that the rule hears");
-            same!(heard[0].1, rows, "{told}: the rows that the rule hears");
-            let remembered = (target.read(), &drafter.settled[..]);
-            same!(remembered, (&[1, 2][..], &[vec![1, 2]][..]), "{told}: what both remember");
+            same!(heard[0].0, draft, "{told}: the draft that the rule is given");
+            same!(heard[0].1, rows, "{told}: the rows that the rule is given");
+            let held = (target.read(), &drafter.synced[..]);
+            same!(held, (&[1, 2][..], &[vec![1, 2]][..]), "{told}: what both hold");
         }
     }
 
@@ -472,14 +452,16 @@ mod checks {
         {
             let mut target = script("target", &WHOLE);
             let mut drafter = Told::certain(&[3, 4]);
-            let refuses = if to_draft { &mut drafter.refuses_to_draft } else { &mut drafter.refuses_to_settle };
+            let refuses = if to_draft { &mut drafter.refuses_to_draft } else { &mut drafter.refuses_to_sync };
             *refuses = Some(refusal.clone());
-            let told =
-                format!("a step after 1, 2 whose drafter refuses to {}", if to_draft { "draft" } else { "settle" });
+            let told = format!(
+                "a step after 1, 2 whose drafter refuses to {}",
+                if to_draft { "draft" } else { "sync its cache" }
+            );
             same!(step(&mut target, &mut drafter, &[1, 2], 2, &[END]), Err(refusal), "{told}");
-            same!(target.read(), [1], "{told}: what the target remembers then");
+            same!(target.read(), [1], "{told}: what the target holds then");
             if to_draft {
-                same!(drafter.settled, [[1]], "{told}: what the drafter is told to remember then");
+                same!(drafter.synced, [[1]], "{told}: tokens given to the drafter's sync_cache then");
             }
             let again = step(&mut target, &mut drafter, &[1, 2], 2, &[END]);
             same!(again, Ok(vec![3, 4, 5]), "{told}: the same step again, which the drafter does not refuse");
@@ -494,16 +476,12 @@ mod checks {
             let told = "a step after 1, 2 with k = 3 of a target that refuses more than 4 tokens";
             let refused = step(&mut target, &mut DraftModel::new(&mut small), &[1, 2], 3, &[END]);
             same!(refused, Err(refusal), "{told}");
-            same!(
-                (target.read(), small.read()),
-                (&[1][..], &[1][..]),
-                "{told}: what target and draft model remember then"
-            );
+            same!((target.read(), small.read()), (&[1][..], &[1][..]), "{told}: what target and draft model hold then");
             target.room = 5;
             let again = step(&mut target, &mut DraftModel::new(&mut small), &[1, 2], 3, &[END]);
             same!(again, Ok(vec![3, 4, 5, 6]), "the same step again, of a target with room for 5 tokens");
-            let remembered = (target.read(), small.read());
-            same!(remembered, (&WHOLE[..5], &WHOLE[..5]), "what target and draft model remember then");
+            let held = (target.read(), small.read());
+            same!(held, (&WHOLE[..5], &WHOLE[..5]), "what target and draft model hold then");
         }
         let mut target = script("target", &WHOLE);
         target.stuck = Some(STUCK);
@@ -542,7 +520,7 @@ mod checks {
             same!(found, Ok(expected.clone()), "{told}");
             same!(reported, expected, "{told}: tokens that are reported");
             let known = &whole[..read];
-            same!((target.read(), small.read()), (known, known), "{told}: what target and draft model remember");
+            same!((target.read(), small.read()), (known, known), "{told}: what target and draft model hold");
         }
     }
 
@@ -624,7 +602,7 @@ mod checks {
             same!(found, Ok(expected.clone()), "{told}");
             same!(reported, expected, "{told}: tokens that are reported");
             let known = &[&prompt[..], &expected].concat()[..read];
-            same!((target.read(), small.read()), (known, known), "{told}: what target and draft model remember");
+            same!((target.read(), small.read()), (known, known), "{told}: what target and draft model hold");
         }
     }
 

@@ -1,24 +1,6 @@
 //! Grader of chapter 9: speculative sampling.
 
-#[cfg(unstarted = "ch09_chance")]
-#[test]
-#[ignore = "not started: edit exercises/ch09_chance.rs, or run with --features solution"]
-fn ch09_chance() {}
-
-#[cfg(not(unstarted = "ch09_chance"))]
-#[macro_use]
-mod support;
-
-#[cfg(not(unstarted = "ch09_chance"))]
-#[path = "support/paged.rs"]
-mod paged;
-
-#[cfg(not(unstarted = "ch09_chance"))]
-whose_code! {
-    ch01_recompute = "ch01_recompute", ch02_flat = "ch02_flat", ch03_contiguous = "ch03_contiguous",
-    ch04_page_pool = "ch04_page_pool", ch05_page_table = "ch05_page_table", ch06_paged = "ch06_paged",
-    ch07_rewind = "ch07_rewind", ch08_speculative = "ch08_speculative", ch09_chance = "ch09_chance",
-}
+grading::grader!();
 
 #[cfg(not(unstarted = "ch09_chance"))]
 mod checks {
@@ -29,14 +11,11 @@ mod checks {
     use page_by_page::decode::{Cached, Draft, Limits, RewindableModel};
     use page_by_page::model::StepError;
 
-    use crate::paged::{assert_stories, one_of_caches};
-    use crate::support::asking::{ask, made};
-    use crate::support::drafts::{self, draft, drafted};
-    use crate::support::limits::allocated;
-    use crate::support::oracle::{Dice, seeds};
-    use crate::support::script::{Log, Script};
-    use crate::support::story::{SAMPLING, Storyteller};
-    use crate::support::transcript::{Transcript, assert_transcript};
+    use grading::caches::{assert_stories, one_of_caches};
+    use grading::drafts::{self, draft, drafted};
+    use grading::prelude::*;
+    use grading::script::{Log, Script};
+    use grading::{same, tests_on};
 
     /// The table of the chapter.
     const P: [f32; 3] = [0.5, 0.375, 0.125];
@@ -59,7 +38,7 @@ mod checks {
             assert!(taken < 1000, "1000 random numbers were taken for one draft: does a loop of yours never end?");
             numbers.get(taken - 1).copied().unwrap_or(0.5)
         };
-        let new_tokens = ask(told, || accept_sampled(draft, rows, &mut next));
+        let new_tokens = during(told, || accept_sampled(draft, rows, &mut next));
         (new_tokens, taken)
     }
 
@@ -98,7 +77,7 @@ mod checks {
     ) {
         let mut tokens = vec![0, 1];
         for k in ks {
-            let told = format!("{k} draft tokens after {tokens:?}, `draw`n with the sampler's next numbers");
+            let told = format!("{k} draft tokens after {tokens:?}, drawn with the sampler's next numbers");
             let found = made(told.as_str(), || draft(drafter, &tokens, *k));
             let (before, mut expected) = (tokens.clone(), Draft::default());
             for _ in 0..*k {
@@ -164,7 +143,7 @@ mod checks {
         let again = drafted(&mut drafter, &[0, 1], 4).tokens;
         let mut willing = Script::new("draft", &Log::default(), five);
         let expected = drafted(&mut SamplingDraftModel::new(&mut willing, Sampler::new(PLAIN)), &[0, 1], 4).tokens;
-        same!(again, expected, "{told}, again: `draw`n with the sampler's first numbers, as none has been taken");
+        same!(again, expected, "{told}, again: drawn with the sampler's first numbers, as none has been taken");
     }
 
     // Task 2
@@ -345,7 +324,7 @@ mod checks {
     fn task_4_share_to_expect_adds_up_the_smaller_of_both() {
         same!(share_to_expect(&[0.5, 0.25, 0.25], &[0.25, 0.5, 0.25]), 0.75, "share of the example");
         same!(share_to_expect(&P, &Q), 0.625, "share of the chapter's table, p {P:?}, q {Q:?}");
-        same!(share_to_expect(&Q, &P), 0.625, "share of the table with p and q changed over");
+        same!(share_to_expect(&Q, &P), 0.625, "share of the table with p and q swapped");
         same!(share_to_expect(&P, &P), 1.0, "share where q is p");
         same!(share_to_expect(&[1.0, 0.0], &[0.0, 1.0]), 0.0, "share where q never draws what p has");
         same!(share_to_expect(&P, &[0.0, 0.0, 1.0]), 0.125, "share of a draft token that was not drawn: p of token 2");

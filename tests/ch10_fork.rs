@@ -1,22 +1,6 @@
-//! Grader of chapter 10: fork and copy-on-write.
+//! Grader of chapter 10: fork and copy-on-write. Its caches rewind too, with `ch07_rewind`.
 
-#[cfg(unstarted = "ch10_fork")]
-#[test]
-#[ignore = "not started: edit exercises/ch10_fork.rs, or run with --features solution"]
-fn ch10_fork() {}
-
-#[cfg(not(unstarted = "ch10_fork"))]
-#[macro_use]
-mod support;
-
-#[cfg(not(unstarted = "ch10_fork"))]
-whose_code! {
-    ch04_page_pool = "ch04_page_pool",
-    ch05_page_table = "ch05_page_table",
-    ch06_paged = "ch06_paged",
-    ch07_rewind = "ch07_rewind",
-    ch10_fork = "ch10_fork",
-}
+grading::grader!();
 
 #[cfg(not(unstarted = "ch10_fork"))]
 mod checks {
@@ -25,22 +9,16 @@ mod checks {
     use page_by_page::cache::{CacheError, KvCache, KvLayout, PageId, Rewind};
     use page_by_page::chapters::ch04_page_pool::PagePool;
     use page_by_page::chapters::ch05_page_table::PageTable;
-    use page_by_page::chapters::ch06_paged::{PageSlab, SharedSlab};
+    use page_by_page::chapters::ch06_paged::SharedSlab;
     use page_by_page::chapters::ch10_fork::{ForkCache, PageCopy};
     use page_by_page::decode::sampler::{Sampler, Sampling};
 
-    use crate::support::asking::{asking, made};
-    use crate::support::limits::{often, once, same_each};
-    use crate::support::oracle::{self, Dice, Oracle, STEPS, any_layout, fresh, seeds};
-    use crate::support::story::{SAMPLING, Storyteller};
-    use crate::support::transcript::{Transcript, assert_transcript, outcome, told_pages};
-    use crate::support::words::count;
-
-    /// Three numbers that cannot be mistaken for one another.
-    const LAYOUT: KvLayout = KvLayout { n_layers: 3, n_kv_heads: 2, head_dim: 5 };
-
-    /// The smallest rows there are.
-    const ONE_NUMBER: KvLayout = KvLayout { n_layers: 1, n_kv_heads: 1, head_dim: 1 };
+    use grading::ledger::{
+        LAYOUT, Ledger, ONE_NUMBER, check_owners, foreign, free, grow, numbers, of_other_pool, owners, pool,
+        pool_with_free, pool_with_owned, refused, slab_of, table,
+    };
+    use grading::oracle::{self, any_layout};
+    use grading::prelude::*;
 
     /// Enough pages for a walk through all of them at every call to take minutes.
     const VERY_MANY: usize = if cfg!(miri) { 300 } else { 300_000 };
@@ -48,38 +26,10 @@ mod checks {
     /// Up to this page size every case is tried.
     const LARGEST_PAGE: usize = if cfg!(miri) { 3 } else { 5 };
 
-    #[track_caller]
-    fn pool(n_pages: usize) -> PagePool {
-        made(format!("PagePool::new({n_pages}) of chapter 4"), || PagePool::new(n_pages))
-    }
-
-    /// A table of `tokens` tokens, grown by chapter 5.
-    #[track_caller]
-    fn table(page_size: usize, tokens: usize, pool: &mut PagePool) -> PageTable {
-        let mut table = made(format!("PageTable::new({page_size}) of chapter 5"), || PageTable::new(page_size));
-        grow(&mut table, tokens, pool);
-        table
-    }
-
-    #[track_caller]
-    fn grow(table: &mut PageTable, n: usize, pool: &mut PagePool) {
-        let held = count(table.len(), "token");
-        made(format!("grow({n}) of chapter 5, on {held}, with pages enough"), || table.grow(n, pool));
-    }
-
     /// `fork of a table of 6 tokens in pages [0, 1], page size 4`
-    fn at(call: &str, table: &PageTable) -> String {
+    fn told(call: &str, table: &PageTable) -> String {
         let (tokens, size) = (count(table.len(), "token"), table.page_size());
         format!("{call} of a table of {tokens} in pages {:?}, page size {size}", numbers(table))
-    }
-
-    fn numbers(table: &PageTable) -> Vec<u32> {
-        table.pages().iter().map(|page| page.0).collect()
-    }
-
-    /// Owners of all pages of a pool.
-    fn owners(pool: &PagePool) -> Vec<u32> {
-        (0..pool.n_pages() as u32).map(|page| pool.owners(PageId(page)).unwrap_or(u32::MAX)).collect()
     }
 
     /// Whether a table has a tail, a last page that is partly filled; and the owners of its last page.
@@ -88,17 +38,17 @@ mod checks {
         (!table.len().is_multiple_of(table.page_size()), owners)
     }
 
-    /// A pool and tables over it. Each page has as many owners as there are tables with it.
-    struct Tables {
+    /// Tables over one pool. What each call must do is worked out from the tables before it.
+    struct PooledTables {
         size: usize,
         pool: PagePool,
         tables: Vec<PageTable>,
     }
 
-    impl Tables {
+    impl PooledTables {
         #[track_caller]
         fn new(size: usize, n_pages: usize, tokens: usize) -> Self {
-            let mut tables = Tables { size, pool: pool(n_pages), tables: Vec::new() };
+            let mut tables = PooledTables { size, pool: pool(n_pages), tables: Vec::new() };
             tables.begin(tokens);
             tables
         }
@@ -117,19 +67,19 @@ mod checks {
         #[track_caller]
         fn fork(&mut self, index: usize) {
             let table = &self.tables[index];
-            let at = at("fork", table);
-            let fork = made(at.as_str(), || table.fork(&mut self.pool));
+            let call = told("fork", table);
+            let fork = made(call.as_str(), || table.fork(&mut self.pool));
             let expected = (table.len(), table.page_size(), numbers(table));
-            same!((fork.len(), fork.page_size(), numbers(&fork)), expected, "(tokens, page size, pages) of a {at}");
+            same!((fork.len(), fork.page_size(), numbers(&fork)), expected, "(tokens, page size, pages) of a {call}");
             self.tables.push(fork);
-            self.check(&format!("a {at}: it takes none, and each has one more for each of its pages"));
+            self.check(&format!("a {call}: it takes none, and each has one more for each of its pages"));
         }
 
         #[track_caller]
         fn release(&mut self, index: usize) {
-            let at = at("release", &self.tables[index]);
-            made(format!("{at}, by chapter 5"), || self.tables[index].release(&mut self.pool));
-            self.check(&format!("a {at}, of table {index}"));
+            let call = told("release", &self.tables[index]);
+            made(format!("{call}, by chapter 5"), || self.tables[index].release(&mut self.pool));
+            self.check(&format!("a {call}, of table {index}"));
         }
 
         #[track_caller]
@@ -141,7 +91,7 @@ mod checks {
                 true => format!("the last page is partly filled, and has {}", count(owners as usize, "owner")),
             };
             let expected = Ok(partly_filled && owners > 1);
-            same!(table.shares_tail(&self.pool), expected, "{}: {why}", at("shares_tail", table));
+            same!(table.shares_tail(&self.pool), expected, "{}: {why}", told("shares_tail", table));
         }
 
         #[track_caller]
@@ -151,47 +101,36 @@ mod checks {
             let (before, free) = (owners(&self.pool), self.pool.n_free());
             let table = &mut self.tables[index];
             let (mut expected, held) = (numbers(table), table.len());
-            let at = format!("{}, {} free", at("own_tail", table), count(free, "page"));
-            let question = asking(at.as_str());
-            let found = table.own_tail(&mut self.pool);
-            drop(question);
+            let call = format!("{}, {} free", told("own_tail", table), count(free, "page"));
+            let found = during(call.as_str(), || table.own_tail(&mut self.pool));
             if !partly_filled || owners_of_last < 2 {
-                same!(found, Ok(None), "{at}: it has no tail, or alone owns it, so it needs none");
+                same!(found, Ok(None), "{call}: it has no tail, or is the tail's only owner, so it needs none");
             } else if free == 0 {
-                same!(found, Err(CacheError::OutOfPages { needed: 1, free: 0 }), "{at}");
+                same!(found, Err(CacheError::OutOfPages { needed: 1, free: 0 }), "{call}");
             } else {
                 let from = PageId(expected.pop().expect("a table with a tail has pages"));
                 let to = table.pages().last().copied().unwrap_or(from);
-                same!(found, Ok(Some(PageCopy { from, to, rows: held % self.size })), "{at}");
-                same!(before[to.index()], 0, "owners that page {to}, the new one, had before {at}");
+                same!(found, Ok(Some(PageCopy { from, to, rows: held % self.size })), "{call}");
+                same!(before[to.index()], 0, "owners that page {to}, the new one, had before {call}");
                 expected.push(to.0);
             }
-            same!((table.len(), numbers(table)), (held, expected), "(tokens, pages) after {at}");
-            self.check(&at);
+            same!((table.len(), numbers(table)), (held, expected), "(tokens, pages) after {call}");
+            self.check(&call);
         }
 
         #[track_caller]
-        fn check(&self, at: &str) {
-            check_owners(&self.pool, self.tables.iter().flat_map(PageTable::pages), at);
+        fn check(&self, after: &str) {
+            check_pool(&self.pool, self.tables.iter().flat_map(PageTable::pages), after);
         }
     }
 
-    /// Compares the pool with the pages of all tables over it: each of them is one owner.
+    /// Compares the pool with the pages of all tables over it.
     #[track_caller]
-    fn check_owners<'a>(pool: &PagePool, owned: impl Iterator<Item = &'a PageId>, at: &str) {
-        let n_pages = pool.n_pages();
-        let mut expected = vec![0; n_pages];
-        owned.for_each(|page| expected[page.index()] += 1);
-        let free = expected.iter().filter(|owners| **owners == 0).count();
-        same!(pool.n_free(), free, "free pages of {n_pages} after {at}");
-        same!(owners(pool), expected, "owners of pages 0 to {} after {at}", n_pages - 1);
-    }
-
-    #[track_caller]
-    fn slab_of(layout: KvLayout, page_size: usize, n_pages: usize) -> SharedSlab {
-        made(format!("PageSlab::new of chapter 6, with {n_pages} pages of {page_size} slots"), || {
-            PageSlab::new(layout, page_size, n_pages)
-        })
+    fn check_pool<'a>(pool: &PagePool, in_tables: impl Iterator<Item = &'a PageId>, after: &str) {
+        let owners = owners(pool);
+        check_owners(&owners, in_tables, [], after);
+        let free = owners.iter().filter(|owners| **owners == 0).count();
+        same!(pool.n_free(), free, "free pages of {} after {after}", owners.len());
     }
 
     #[track_caller]
@@ -210,18 +149,17 @@ mod checks {
     /// The rows of a slab, as bits: by page, layer, slot, and keys or values.
     type Rows = BTreeMap<(u32, usize, usize, &'static str), Vec<u32>>;
 
-    /// Sequences over one slab. Everything that a call must do is worked out from their tables.
-    struct Family {
+    /// Sequences over one slab. What each call must do is worked out from their tables.
+    struct Sequences {
         layout: KvLayout,
         size: usize,
         slab: SharedSlab,
-        sequences: Vec<Sequence>,
-        /// In which run: a seed, say.
-        run: String,
+        all: Vec<Sequence>,
+        ledger: Ledger,
         next: usize,
     }
 
-    impl Family {
+    impl Sequences {
         /// No sequence yet; all free pages hold old rows.
         #[track_caller]
         fn new(layout: KvLayout, size: usize, n_pages: usize, run: &str) -> Self {
@@ -229,22 +167,28 @@ mod checks {
             let mut old = cache(&slab);
             made(format!("extend to all {n_pages} pages"), || old.extend(n_pages * size));
             oracle::write(&mut old, &fresh(&mut next, n_pages * size));
-            Family { layout, size, slab, sequences: Vec::new(), run: run.into(), next }
+            Sequences { layout, size, slab, all: Vec::new(), ledger: Ledger::new(run), next }
         }
 
         /// One sequence, named a, in pages of 4.
         #[track_caller]
-        fn of(n_pages: usize, tokens: usize) -> Self {
-            let mut family = Family::new(LAYOUT, 4, n_pages, "page size 4");
-            family.begin("a");
-            family.extend(0, tokens);
-            family
+        fn with_a(n_pages: usize, tokens: usize) -> Self {
+            let mut sequences = Sequences::new(LAYOUT, 4, n_pages, "page size 4");
+            sequences.begin("a");
+            sequences.extend(0, tokens);
+            sequences
         }
 
         #[track_caller]
         fn begin(&mut self, name: &str) {
-            let oracle = Oracle::of(format!("sequence {name}, {}", self.run));
-            self.sequences.push(Sequence { name: name.into(), cache: cache(&self.slab), oracle, copied: 0 });
+            self.add(name, cache(&self.slab), Vec::new());
+        }
+
+        fn add(&mut self, name: &str, cache: ForkCache, tokens: Vec<usize>) {
+            let mut oracle = Oracle::in_run(format!("sequence {name}, {}", self.ledger.about));
+            oracle.record(format!("it begins with {}", count(tokens.len(), "token")));
+            oracle.tokens = tokens;
+            self.all.push(Sequence { name: name.into(), cache, oracle, copied: 0 });
         }
 
         fn n_free(&self) -> usize {
@@ -266,26 +210,23 @@ mod checks {
         /// Forks a sequence: no row moves, no page is taken, and no counter is inherited.
         #[track_caller]
         fn fork(&mut self, index: usize, name: &str) {
-            let Sequence { name: from, cache, oracle, .. } = &self.sequences[index];
-            let at = format!("{name} = {from}.fork() with {}, {}", count(cache.len(), "token"), self.run);
             let before = self.rows();
-            let fork = made(at.as_str(), || cache.fork());
+            let Sequence { name: from, cache, oracle, .. } = &self.all[index];
+            let call = self.ledger.call(format!("{name} = {from}.fork() with {}", count(cache.len(), "token")));
+            let fork = made(call.as_str(), || cache.fork());
             let expected = (cache.len(), numbers(cache.table()));
-            same!((fork.len(), numbers(fork.table())), expected, "(tokens, pages) of a fork, the same: {at}");
-            same!(fork.usage().rows_copied, 0, "rows copied by {name}, which has copied none yet: {at}");
-            let mut its = Oracle::of(format!("sequence {name}, {}", self.run));
-            its.tokens = oracle.tokens.clone();
-            its.note(format!("forked from {from} with {}", count(fork.len(), "token")));
-            self.sequences.push(Sequence { name: name.into(), cache: fork, oracle: its, copied: 0 });
-            self.check_copy(&before, None, &at);
-            self.check(&at);
+            same!((fork.len(), numbers(fork.table())), expected, "(tokens, pages) of a fork, the same: {call}");
+            same!(fork.usage().rows_copied, 0, "rows copied by {name}, which has copied none yet: {call}");
+            self.add(name, fork, oracle.tokens.clone());
+            self.check_copy(&before, None, &call);
+            self.check(&call);
         }
 
-        /// Extends a sequence by `n` tokens and writes their rows, if there are pages enough; otherwise it must be refused.
+        /// Extends a sequence by `n` tokens and writes their rows, if there are enough pages; otherwise it must be refused.
         #[track_caller]
         fn extend(&mut self, index: usize, n: usize) {
             let (before, free) = (self.rows(), self.n_free());
-            let Sequence { name, cache, oracle, .. } = &mut self.sequences[index];
+            let Sequence { name, cache, oracle, .. } = &mut self.all[index];
             let (len, size, pages) = (cache.len(), self.size, numbers(cache.table()));
             let (partly_filled, owners) = tail(cache.table(), self.slab.borrow().pool());
             let copies = n > 0 && partly_filled && owners > 1;
@@ -296,39 +237,37 @@ mod checks {
                 (_, false) => "it shares no tail",
             };
             let (held, needs) = (count(len, "token"), count(needed, "page"));
-            let mut at = format!(
-                "extend({n}) of {name}, {held} in pages {pages:?}; {why}, so it needs {needs}, and {free} are free; {}",
-                self.run
-            );
-            oracle.note(format!("extend({n})"));
+            let mut call = self.ledger.call(format!(
+                "extend({}) of {name}, {held} in pages {pages:?}; {why}, so it needs {needs}, and {free} are free",
+                argument(n)
+            ));
+            oracle.record(format!("extend({n})"));
             let is_refused = needed > free;
             let expected = if is_refused { Err(CacheError::OutOfPages { needed, free }) } else { Ok(()) };
-            let question = asking(at.as_str());
-            let found = cache.extend(n);
-            drop(question);
+            let found = during(call.as_str(), || cache.extend(n));
             if found.is_ok() || !is_refused {
-                same!(found, expected, "{at}");
+                same!(found, expected, "{call}");
             }
             let (copies, n) = if is_refused { (false, 0) } else { (copies, n) };
             if is_refused {
-                at.insert_str(0, "the refused ");
+                call.insert_str(0, "the refused ");
             }
             let (now, kept) = (numbers(cache.table()), pages.len() - usize::from(copies));
             same!(
                 (cache.len(), now.len(), now.get(..kept)),
                 (len + n, (len + n).div_ceil(size), Some(&pages[..kept])),
-                "(tokens, pages, those that stay) after {at}"
+                "(tokens, pages, those that stay) after {call}"
             );
             let copy = copies.then(|| (pages[kept], now[kept], len % size));
-            self.check_copy(&before, copy, &at);
-            same!(found, expected, "{at}");
-            let (tokens, sequence) = (fresh(&mut self.next, n), &mut self.sequences[index]);
+            self.check_copy(&before, copy, &call);
+            same!(found, expected, "{call}");
+            let (tokens, sequence) = (fresh(&mut self.next, n), &mut self.all[index]);
             sequence.copied += copy.map_or(0, |(_, _, rows)| rows as u64);
             if n > 0 {
                 oracle::write(&mut sequence.cache, &tokens);
             }
             sequence.oracle.tokens.extend(tokens);
-            self.check(&at);
+            self.check(&call);
         }
 
         /// Checks that only this copy's rows have moved: from a page, to a page, how many rows.
@@ -362,27 +301,29 @@ mod checks {
 
         #[track_caller]
         fn rewind(&mut self, index: usize, n: usize) {
-            let sequence = &mut self.sequences[index];
+            let call = self.ledger.call(format!("rewind({n}) of {}, which copies nothing", self.all[index].name));
+            let sequence = &mut self.all[index];
             sequence.oracle.rewind(&mut sequence.cache, n);
-            self.check(&format!("rewind({n}), which copies nothing, {}", self.run));
+            self.check(&call);
         }
 
         #[track_caller]
         fn drop(&mut self, index: usize) {
-            let gone = self.sequences.remove(index).name;
-            self.check(&format!("{gone} is dropped, {}", self.run));
+            let gone = self.all.remove(index).name;
+            let call = self.ledger.call(format!("{gone} is dropped"));
+            self.check(&call);
         }
 
         /// Compares all rows, the count of copies, and the owners of every page.
         #[track_caller]
-        fn check(&self, at: &str) {
-            for Sequence { name, cache, oracle, copied } in &self.sequences {
+        fn check(&self, after: &str) {
+            for Sequence { name, cache, oracle, copied } in &self.all {
                 let what = "the filled ones of a page, each once for all layers";
-                same!(cache.usage().rows_copied, *copied, "rows copied by {name} until now, {what}: {at}");
+                same!(cache.usage().rows_copied, *copied, "rows copied by {name} until now, {what}: {after}");
                 oracle.check(cache);
             }
-            let owned = self.sequences.iter().flat_map(|sequence| sequence.cache.table().pages());
-            check_owners(self.slab.borrow().pool(), owned, at);
+            let in_tables = self.all.iter().flat_map(|sequence| sequence.cache.table().pages());
+            check_pool(self.slab.borrow().pool(), in_tables, after);
         }
     }
 
@@ -392,7 +333,7 @@ mod checks {
     fn task_1_a_fork_has_the_same_pages_and_takes_none() {
         for size in 1..=LARGEST_PAGE {
             for held in 0..=2 * size + 1 {
-                let mut tables = Tables::new(size, 9, 1);
+                let mut tables = PooledTables::new(size, 9, 1);
                 // The table's pages are neither the first of the pool nor in order.
                 tables.begin(3 * size);
                 tables.release(0);
@@ -409,25 +350,17 @@ mod checks {
     #[test]
     fn task_1_forks_over_a_different_pool_change_nothing() {
         let table = table(4, 9, &mut pool(5));
-        let free = |page| CacheError::DoubleFree(PageId(page));
-        let foreign = CacheError::ForeignPage { page: PageId(2), n_pages: 2 };
         // Pages of the other pool, and which of the table's pages 0, 1, 2 have an owner there.
-        for (n_pages, owned, expected) in
-            [(5, &[1, 2][..], free(0)), (5, &[0, 2], free(1)), (5, &[0, 1], free(2)), (2, &[0, 1], foreign)]
+        for (n_pages, owned, error) in
+            [(5, &[1, 2][..], free(0)), (5, &[0, 2], free(1)), (5, &[0, 1], free(2)), (2, &[0, 1], foreign(2, 2))]
         {
-            let mut other = pool(n_pages);
-            made("alloc_n of chapter 4", || other.alloc_n(n_pages));
-            for page in (0..n_pages as u32).filter(|page| !owned.contains(page)) {
-                made(format!("free of chapter 4, of page {page}"), || other.free(PageId(page)));
-            }
-            let of = "fork of a table of pages 0, 1, 2";
-            let at = format!("{of} over a different pool of {n_pages}, in which these {owned:?} have an owner");
-            let before = (other.n_free(), owners(&other));
-            let question = asking(at.as_str());
-            let outcome = table.fork(&mut other).map(|fork| numbers(&fork));
-            drop(question);
-            same!((other.n_free(), owners(&other)), before, "(free pages, owners) of that pool after a {at}");
-            same!(outcome, Err(expected), "{at}");
+            let pages = "a table of pages 0, 1, 2";
+            let call =
+                format!("fork of {pages} over a different pool of {n_pages}, in which these {owned:?} have an owner");
+            let facts = |pool: &mut PagePool| of_other_pool(pool).to_vec();
+            refused(&mut pool_with_owned(n_pages, owned), &call, &[error], facts, |pool| {
+                table.fork(pool).map(|fork| numbers(&fork))
+            });
         }
     }
 
@@ -454,7 +387,7 @@ mod checks {
     fn task_2_a_tail_is_shared_if_partly_filled_and_with_several_owners() {
         for size in 1..=LARGEST_PAGE {
             for held in 0..=3 * size {
-                let mut tables = Tables::new(size, 5, held);
+                let mut tables = PooledTables::new(size, 5, held);
                 tables.shares_tail(0);
                 tables.fork(0);
                 tables.fork(0);
@@ -469,7 +402,7 @@ mod checks {
 
     #[test]
     fn task_2_only_the_last_page_makes_a_shared_tail() {
-        let mut tables = Tables::new(4, 6, 8);
+        let mut tables = PooledTables::new(4, 6, 8);
         tables.fork(0);
         // Pages 0 and 1 are full and shared, page 2 has one owner.
         tables.grow(1, 1);
@@ -480,7 +413,7 @@ mod checks {
     fn task_2_own_tail_takes_a_page_and_returns_what_to_copy() {
         for size in 1..=LARGEST_PAGE {
             for held in 0..=3 * size {
-                let mut tables = Tables::new(size, 9, held);
+                let mut tables = PooledTables::new(size, 9, held);
                 tables.fork(0);
                 // Once more, and for the other, which owns its tail alone by then.
                 [1, 1, 0].iter().for_each(|index| tables.own_tail(*index));
@@ -493,7 +426,7 @@ mod checks {
 
     #[test]
     fn task_2_own_tail_without_a_free_page_changes_nothing() {
-        let mut tables = Tables::new(4, 3, 6);
+        let mut tables = PooledTables::new(4, 3, 6);
         tables.fork(0);
         tables.begin(1);
         tables.own_tail(0);
@@ -505,11 +438,10 @@ mod checks {
     #[test]
     fn task_2_tails_in_a_different_pool() {
         let mut a = table(4, 10, &mut pool(3));
-        let mut other = pool(2);
-        made("alloc_n(2) of chapter 4", || other.alloc_n(2));
-        let foreign = CacheError::ForeignPage { page: PageId(2), n_pages: 2 };
-        same!(a.shares_tail(&other), Err(foreign.clone()), "shares_tail over a pool of 2 pages; the last page is 2");
-        same!(a.own_tail(&mut other), Err(foreign), "own_tail over a pool of 2 pages; the last page is 2");
+        let mut other = pool_with_free(2, &[]);
+        let which = "over a pool of 2 pages; the last page is 2";
+        same!(a.shares_tail(&other), Err(foreign(2, 2)), "shares_tail {which}");
+        same!(a.own_tail(&mut other), Err(foreign(2, 2)), "own_tail {which}");
         same!((numbers(&a), owners(&other)), (vec![0, 1, 2], vec![1, 1]), "(pages, owners) after that refusal");
     }
 
@@ -521,12 +453,12 @@ mod checks {
         let cases = (0..=9).flat_map(|held| [0, 1, 2, 5].map(|n| (held, n)));
         for (held, n, back) in cases.flat_map(|(held, n)| [0, 1, 3, 6].map(|back| (held, n, back.min(held)))) {
             for first in [0, 1] {
-                let mut family = Family::of(9, held);
-                family.fork(0, "b");
-                family.rewind(first, back);
-                family.extend(first, n);
-                family.extend(1 - first, n);
-                family.drop(first);
+                let mut sequences = Sequences::with_a(9, held);
+                sequences.fork(0, "b");
+                sequences.rewind(first, back);
+                sequences.extend(first, n);
+                sequences.extend(1 - first, n);
+                sequences.drop(first);
             }
         }
     }
@@ -537,35 +469,35 @@ mod checks {
         for (held, n, needed) in
             [(6, 1, 1), (6, 2, 1), (6, 3, 2), (6, 7, 3), (3, 2, 2), (7, 9, 3), (8, 1, 1), (8, 5, 2)]
         {
-            let mut family = Family::of(usize::div_ceil(held, 4) + needed, held);
-            family.fork(0, "b");
-            family.begin("c");
-            family.extend(2, 1);
-            family.extend(1, n);
-            family.extend(1, 0);
-            family.drop(2);
-            family.extend(1, n);
+            let mut sequences = Sequences::with_a(usize::div_ceil(held, 4) + needed, held);
+            sequences.fork(0, "b");
+            sequences.begin("c");
+            sequences.extend(2, 1);
+            sequences.extend(1, n);
+            sequences.extend(1, 0);
+            sequences.drop(2);
+            sequences.extend(1, n);
         }
-        let mut family = Family::of(2, 6);
-        family.fork(0, "b");
-        family.extend(1, usize::MAX);
+        let mut sequences = Sequences::with_a(2, 6);
+        sequences.fork(0, "b");
+        sequences.extend(1, usize::MAX);
     }
 
     #[test]
     fn task_3_rows_copied_add_up_for_each_sequence() {
-        let mut family = Family::of(12, 6);
+        let mut sequences = Sequences::with_a(12, 6);
         let [a, b, c] = [0, 1, 2];
-        family.fork(a, "b");
-        family.extend(b, 1);
-        family.fork(b, "c");
+        sequences.fork(a, "b");
+        sequences.extend(b, 1);
+        sequences.fork(b, "c");
         // Once more, while c has its tail; then its tail is not shared, and c is the only owner of the page that b gave up.
-        [(b, 1), (b, 2), (c, 1), (a, 1)].iter().for_each(|(index, n)| family.extend(*index, *n));
-        family.rewind(b, 2);
-        same!(family.sequences[b].copied, 5, "rows that b has copied, 2 and then 3: the check itself");
+        [(b, 1), (b, 2), (c, 1), (a, 1)].iter().for_each(|(index, n)| sequences.extend(*index, *n));
+        sequences.rewind(b, 2);
+        same!(sequences.all[b].copied, 5, "rows that b has copied, 2 and then 3: the check itself");
         // The last owner of a tail writes in place.
-        family.fork(c, "d");
-        family.drop(c);
-        family.extend(2, 1);
+        sequences.fork(c, "d");
+        sequences.drop(c);
+        sequences.extend(2, 1);
     }
 
     /// The numbers of the chapter: a prompt of 900 tokens, 8 samples of 100 tokens. The last token is never computed.
@@ -654,7 +586,7 @@ mod checks {
             "c rewind 3",
             "c extend 1",
         ] {
-            let question = asking(format!("the transcript's line: {line}"));
+            let question = calling(format!("the transcript's line: {line}"));
             let result = perform(line, &mut caches, &mut next);
             drop(question);
             let usage = caches.get(&line[..1]).map_or(String::new(), |cache| {
@@ -677,23 +609,23 @@ mod checks {
             let mut dice = Dice::new(seed);
             let layout = any_layout(&mut dice);
             let (size, n_pages) = (dice.roll(1, 6), dice.roll(4, 16));
-            let mut family = Family::new(layout, size, n_pages, &format!("seed {seed}, page size {size}"));
+            let mut sequences = Sequences::new(layout, size, n_pages, &format!("seed {seed}, page size {size}"));
             for step in 0..STEPS {
-                let n_sequences = family.sequences.len();
+                let n_sequences = sequences.all.len();
                 if n_sequences == 0 {
-                    family.begin(&format!("s{step}"));
+                    sequences.begin(&format!("s{step}"));
                     continue;
                 }
                 let index = dice.roll(0, n_sequences - 1);
                 match dice.roll(0, 11) {
-                    0 => family.drop(index),
-                    1..4 if n_sequences < 6 => family.fork(index, &format!("s{step}")),
-                    1..8 => family.extend(index, dice.roll(0, 2 * size + 1)),
-                    _ => family.rewind(index, dice.roll(0, family.sequences[index].cache.len())),
+                    0 => sequences.drop(index),
+                    1..4 if n_sequences < 6 => sequences.fork(index, &format!("s{step}")),
+                    1..8 => sequences.extend(index, dice.roll(0, 2 * size + 1)),
+                    _ => sequences.rewind(index, dice.roll(0, sequences.all[index].cache.len())),
                 }
             }
-            family.sequences.clear();
-            same!(family.n_free(), n_pages, "seed {seed}: free pages when all is dropped");
+            sequences.all.clear();
+            same!(sequences.n_free(), n_pages, "seed {seed}: free pages when all is dropped");
         }
     }
 

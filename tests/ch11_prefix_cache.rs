@@ -1,47 +1,26 @@
-//! Grader of chapter 11: the prefix cache.
+//! Grader of chapter 11: the prefix cache. Its caches rewind too, with `ch07_rewind`.
 
-#[cfg(unstarted = "ch11_prefix_cache")]
-#[test]
-#[ignore = "not started: edit exercises/ch11_prefix_cache.rs, or run with --features solution"]
-fn ch11_prefix_cache() {}
-
-#[cfg(not(unstarted = "ch11_prefix_cache"))]
-#[macro_use]
-mod support;
-
-#[cfg(not(unstarted = "ch11_prefix_cache"))]
-whose_code! {
-    ch04_page_pool = "ch04_page_pool",
-    ch05_page_table = "ch05_page_table",
-    ch06_paged = "ch06_paged",
-    ch07_rewind = "ch07_rewind",
-    ch10_fork = "ch10_fork",
-    ch11_prefix_cache = "ch11_prefix_cache",
-}
+grading::grader!();
 
 #[cfg(not(unstarted = "ch11_prefix_cache"))]
 mod checks {
     use std::collections::{BTreeMap, BTreeSet, HashMap};
 
-    use page_by_page::cache::{CacheError, KvCache, KvLayout, PageId};
+    use page_by_page::cache::{CacheError, KvCache, PageId};
     use page_by_page::chapters::ch04_page_pool::PagePool;
     use page_by_page::chapters::ch05_page_table::PageTable;
-    use page_by_page::chapters::ch06_paged::{PageSlab, SharedSlab};
+    use page_by_page::chapters::ch06_paged::SharedSlab;
     use page_by_page::chapters::ch10_fork::ForkCache;
     use page_by_page::chapters::ch11_prefix_cache::PrefixCache;
     use page_by_page::decode::sampler::Sampler;
     use page_by_page::decode::{Cached, LanguageModel};
     use page_by_page::prefixes::Prefixes;
 
-    use crate::support::asking::{asking, made, quietly};
-    use crate::support::limits::{often, once, same_each};
-    use crate::support::oracle::{Dice, Oracle, STEPS, seeds};
-    use crate::support::story::{SAMPLING, Storyteller};
-    use crate::support::transcript::{Transcript, assert_transcript, told, told_pages};
-    use crate::support::words::{count, shown};
-
-    /// Three numbers that cannot be taken for one another, nor for a page size.
-    const LAYOUT: KvLayout = KvLayout { n_layers: 3, n_kv_heads: 2, head_dim: 5 };
+    use grading::ledger::{
+        LAYOUT, Ledger, fact, foreign, free, grow, of_other_pool, owners, pool, pool_with_owned, refused, release,
+        slab_of, table,
+    };
+    use grading::prelude::*;
 
     /// More pages than 16 bits count: in one sequence, or in as many sequences.
     const MANY: usize = if cfg!(miri) { 300 } else { 100_000 };
@@ -49,11 +28,11 @@ mod checks {
     /// Up to this page size every case is tried.
     const LARGEST_PAGE: usize = if cfg!(miri) { 3 } else { 5 };
 
-    /// What must be found: every prefix that is kept, written out, with no links.
-    struct Shelf {
+    /// What a prefix cache must hold: every prefix that is kept, written out, without links from page to page.
+    struct KeptPrefixes {
         size: usize,
         pages: BTreeMap<Vec<u32>, Kept>,
-        turns: u64,
+        clock: u64,
     }
 
     struct Kept {
@@ -61,14 +40,14 @@ mod checks {
         last_used: u64,
     }
 
-    impl Shelf {
-        /// The pages of the longest prefix of these tokens, which are used by that.
+    impl KeptPrefixes {
+        /// The pages of the longest prefix of these tokens. The lookup uses them.
         fn lookup(&mut self, tokens: &[u32]) -> Vec<PageId> {
-            self.turns += 1;
+            self.clock += 1;
             let mut pages = Vec::new();
             for end in (self.size..tokens.len()).step_by(self.size) {
                 let Some(kept) = self.pages.get_mut(&tokens[..end]) else { break };
-                kept.last_used = self.turns;
+                kept.last_used = self.clock;
                 pages.push(kept.page);
             }
             pages
@@ -76,24 +55,24 @@ mod checks {
 
         /// What the table of these tokens has after its insert; before, it had `own`.
         fn insert(&mut self, tokens: &[u32], own: &[PageId]) -> Vec<PageId> {
-            self.turns += 1;
+            self.clock += 1;
             let mut pages = own.to_vec();
             for (page, end) in pages.iter_mut().zip((self.size..=tokens.len()).step_by(self.size)) {
                 let kept = self.pages.entry(tokens[..end].to_vec()).or_insert(Kept { page: *page, last_used: 0 });
-                kept.last_used = self.turns;
+                kept.last_used = self.clock;
                 *page = kept.page;
             }
             pages
         }
 
-        /// Takes `n` pages off the shelf, or as many as it can, in the order in which they go.
+        /// Evicts `n` pages, or as many as it can; returns them in the order in which they go.
         fn evict(&mut self, n: usize, is_used: impl Fn(PageId) -> bool) -> Vec<PageId> {
             let mut gone = Vec::new();
             while gone.len() < n {
                 let follows = |prefix: &[u32], other: &[u32]| prefix.len() < other.len() && other.starts_with(prefix);
                 let is_leaf = |prefix: &[u32]| !self.pages.keys().any(|other| follows(prefix, other));
-                let may_go = self.pages.iter().filter(|(prefix, kept)| !is_used(kept.page) && is_leaf(prefix));
-                let Some((prefix, kept)) = may_go.min_by_key(|(_, kept)| kept.last_used) else { break };
+                let can_go = self.pages.iter().filter(|(prefix, kept)| !is_used(kept.page) && is_leaf(prefix));
+                let Some((prefix, kept)) = can_go.min_by_key(|(_, kept)| kept.last_used) else { break };
                 gone.push(kept.page);
                 let prefix = prefix.clone();
                 self.pages.remove(&prefix);
@@ -106,73 +85,55 @@ mod checks {
         }
     }
 
-    /// A pool and the trie over its pages. What each call must do is read off a shelf.
-    struct Desk {
+    /// A trie and the pool with its pages, and what the trie must hold.
+    struct CheckedTrie {
         trie: PrefixCache,
         pool: PagePool,
-        shelf: Shelf,
-        /// What a failure says about the rule.
-        why: String,
-        history: Vec<String>,
+        expected: KeptPrefixes,
+        ledger: Ledger,
     }
 
-    impl Desk {
+    impl CheckedTrie {
+        /// `rule`: what a failure says beside the call.
         #[track_caller]
-        fn new(size: usize, n_pages: usize, why: &str) -> Self {
-            let shelf = Shelf { size, pages: BTreeMap::new(), turns: 0 };
-            Desk { trie: trie(size), pool: pool(n_pages), shelf, why: why.into(), history: Vec::new() }
+        fn new(size: usize, n_pages: usize, rule: &str) -> Self {
+            let expected = KeptPrefixes { size, pages: BTreeMap::new(), clock: 0 };
+            let ledger = Ledger::new(format!("page size {size}\n  {rule}"));
+            CheckedTrie { trie: trie(size), pool: pool(n_pages), expected, ledger }
         }
 
-        /// A call in words, with the rule and what came before.
-        fn asked(&mut self, call: String) -> String {
-            let before = self.history[self.history.len().saturating_sub(6)..].join("; ");
-            let before = if before.is_empty() { String::new() } else { format!("\n  before: {before}") };
-            let asked = format!("{call}, page size {}\n  {}{before}", self.shelf.size, self.why);
-            self.history.push(call);
-            asked
-        }
-
-        /// Compares the trie and the pool with the shelf, after a call with which pages have gained or lost an owner.
+        /// Compares what trie and pool hold after a call, by which these pages have gained or lost an owner.
         #[track_caller]
         fn check(&self, before: &[u32], gained: &[PageId], lost: &[PageId], call: &str) {
-            same!(self.trie.n_pages(), self.shelf.pages.len(), "pages of the trie after {call}");
+            same!(self.trie.n_pages(), self.expected.pages.len(), "pages of the trie after {call}");
             let mut expected = before.to_vec();
             gained.iter().for_each(|page| expected[page.index()] += 1);
             lost.iter().for_each(|page| expected[page.index()] -= 1);
             let (more, fewer) = (told_pages(gained), told_pages(lost));
             same!(owners(&self.pool), expected, "owners, one more for {more}, one fewer for {fewer}, after {call}");
-            let alone = self.shelf.ids().iter().filter(|page| expected[page.index()] == 1).count();
+            let alone = self.expected.ids().iter().filter(|page| expected[page.index()] == 1).count();
             same!(self.trie.n_evictable(&self.pool), alone, "pages that the trie owns alone, after {call}");
         }
 
-        /// A table with this many tokens, grown as in chapter 5.
         #[track_caller]
         fn table(&mut self, tokens: usize) -> PageTable {
-            let mut table = table(self.shelf.size);
-            self.grow(&mut table, tokens);
-            table
-        }
-
-        #[track_caller]
-        fn grow(&mut self, table: &mut PageTable, n: usize) {
-            let what = format!("grow({n}) of chapter 5, on {} tokens, with pages enough", table.len());
-            same!(table.grow(n, &mut self.pool), Ok(()), "{what}");
+            table(self.expected.size, tokens, &mut self.pool)
         }
 
         #[track_caller]
         fn insert(&mut self, tokens: &[u32], table: &mut PageTable) {
             let (before, own) = (owners(&self.pool), table.pages().to_vec());
-            let asked = self.asked(inserting(tokens, table));
+            let call = self.ledger.call(inserting(tokens, table));
             let held = table.len();
-            let kept = self.shelf.ids();
-            let expected = self.shelf.insert(&tokens[..held], &own);
-            same!(self.trie.insert(tokens, table, &mut self.pool), Ok(()), "{asked}");
-            same!((table.len(), table.pages()), (held, &expected[..]), "(tokens, pages) of the table after {asked}");
+            let kept = self.expected.ids();
+            let expected = self.expected.insert(&tokens[..held], &own);
+            same!(self.trie.insert(tokens, table, &mut self.pool), Ok(()), "{call}");
+            same!((table.len(), table.pages()), (held, &expected[..]), "(tokens, pages) of the table after {call}");
             // A duplicate has lost the table, which has the trie's page for it. A new page has gained the trie.
             let swapped: Vec<_> = own.into_iter().zip(expected).filter(|(own, now)| own != now).collect();
             let (lost, mut gained): (Vec<_>, Vec<_>) = swapped.into_iter().unzip();
-            gained.extend(self.shelf.ids().into_iter().filter(|page| !kept.contains(page)));
-            self.check(&before, &gained, &lost, &asked);
+            gained.extend(self.expected.ids().into_iter().filter(|page| !kept.contains(page)));
+            self.check(&before, &gained, &lost, &call);
         }
 
         /// A sequence, computed on its own pages and inserted; its table.
@@ -185,83 +146,93 @@ mod checks {
 
         /// A sequence that is computed and ends: its full pages are left to the trie.
         #[track_caller]
-        fn keep(&mut self, tokens: &[u32]) {
+        fn compute_and_end(&mut self, tokens: &[u32]) {
             let table = self.compute(tokens);
-            self.release(table);
-        }
-
-        #[track_caller]
-        fn release(&mut self, mut table: PageTable) {
-            let pages = told_pages(table.pages());
-            let released = table.release(&mut self.pool);
-            same!(released, Ok(()), "release of a table with {pages}, by chapter 5: a page of it has lost an owner");
+            release(table, &mut self.pool);
         }
 
         #[track_caller]
         fn lookup(&mut self, tokens: &[u32]) -> PageTable {
             let before = owners(&self.pool);
-            let asked = self.asked(format!("lookup of {}", shown(tokens)));
-            let expected = self.shelf.lookup(tokens);
-            let question = asking(asked.as_str());
-            let found = self.trie.lookup(tokens, &mut self.pool);
-            drop(question);
+            let call = self.ledger.call(format!("lookup of {}", shown(tokens)));
+            let expected = self.expected.lookup(tokens);
+            let found = during(call.as_str(), || self.trie.lookup(tokens, &mut self.pool));
             same!(
                 found.as_ref().map(PageTable::pages),
                 Ok(&expected[..]),
-                "pages that a lookup finds, full ones only, and such that a token is left to compute: {asked}"
+                "pages that a lookup finds, full ones only, with at least one token left to compute: {call}"
             );
-            let table = made(asked.as_str(), || found);
+            let table = made(call.as_str(), || found);
             same!(
                 (table.page_size(), table.len()),
-                (self.shelf.size, expected.len() * self.shelf.size),
-                "(page size, tokens) of the table with {} from a {asked}",
+                (self.expected.size, expected.len() * self.expected.size),
+                "(page size, tokens) of the table with {} from a {call}",
                 told_pages(&expected)
             );
-            self.check(&before, &expected, &[], &asked);
+            self.check(&before, &expected, &[], &call);
             table
         }
 
         /// Looks these tokens up, and releases the pages found.
         #[track_caller]
-        fn look(&mut self, tokens: &[u32]) {
+        fn lookup_and_end(&mut self, tokens: &[u32]) {
             let table = self.lookup(tokens);
-            self.release(table);
+            release(table, &mut self.pool);
         }
 
-        /// Evicts up to `n` pages: which, is compared with the shelf.
+        /// Evicts up to `n` pages, and compares which.
         #[track_caller]
         fn evict(&mut self, n: usize) -> usize {
             let before = owners(&self.pool);
-            let gone = self.shelf.evict(n, |page| before[page.index()] > 1);
-            let asked = self.asked(format!("evict({n}), which is to take {}", told_pages(&gone)));
-            let evicted = made(asked.as_str(), || self.trie.evict(n, &mut self.pool));
+            let gone = self.expected.evict(n, |page| before[page.index()] > 1);
+            let call = self.ledger.call(format!("evict({n}), which must take {}", told_pages(&gone)));
+            let evicted = made(call.as_str(), || self.trie.evict(n, &mut self.pool));
             for (page, after) in owners(&self.pool).into_iter().enumerate() {
                 let in_use = before[page] > 1 && after < before[page];
-                assert!(!in_use, "evict({n}) took page {page}, which is in use by a sequence: {asked}");
+                assert!(!in_use, "evict({n}) took page {page}, which is in use by a sequence: {call}");
             }
-            same!(evicted, gone.len(), "pages that are gone, says {asked}");
-            self.check(&before, &[], &gone, &asked);
+            same!(evicted, gone.len(), "pages that evict({n}) says it has evicted: {call}");
+            self.check(&before, &[], &gone, &call);
             evicted
+        }
+
+        /// Makes a call over a different pool, which must be refused, and must change neither that nor the trie.
+        #[track_caller]
+        fn refuses(
+            &mut self,
+            call: &str,
+            (n_pages, owned, error): &(usize, &[u32], CacheError),
+            make: impl FnOnce(&mut PrefixCache, &mut PagePool) -> Result<(), CacheError>,
+        ) {
+            let pages = count(*n_pages, "page");
+            let call = format!("{call}, over a different pool with {pages}, of which {owned:?} have an owner");
+            let mut world = (&mut self.trie, pool_with_owned(*n_pages, owned));
+            let facts = |(trie, pool): &mut (&mut PrefixCache, PagePool)| {
+                let of_trie = [fact("pages of the trie", trie.n_pages()), fact("their last use", last_used(trie))];
+                [of_trie, of_other_pool(pool)].concat()
+            };
+            refused(&mut world, &call, std::slice::from_ref(error), facts, |(trie, pool)| make(trie, pool));
+        }
+
+        #[track_caller]
+        fn refuses_insert(&mut self, tokens: &[u32], table: &mut PageTable, pools: &[(usize, &[u32], CacheError)]) {
+            for pool in pools {
+                let before = table.pages().to_vec();
+                let call = format!(
+                    "{}: before anything changes, it asks about all pages of the table, and one that is not full is one of \
+                     them",
+                    inserting(tokens, table)
+                );
+                self.refuses(&call, pool, |trie, pool| trie.insert(tokens, table, pool));
+                same!(table.pages(), before, "pages of the table after the refused {call}");
+            }
+            self.insert(tokens, table);
         }
     }
 
     #[track_caller]
     fn trie(size: usize) -> PrefixCache {
         made(format!("PrefixCache::new({size})"), || PrefixCache::new(size))
-    }
-
-    #[track_caller]
-    fn pool(n_pages: usize) -> PagePool {
-        made(format!("PagePool::new({n_pages}) of chapter 4"), || PagePool::new(n_pages))
-    }
-
-    #[track_caller]
-    fn table(size: usize) -> PageTable {
-        made(format!("PageTable::new({size}) of chapter 5"), || PageTable::new(size))
-    }
-
-    fn owners(pool: &PagePool) -> Vec<u32> {
-        (0..pool.n_pages() as u32).map(|page| pool.owners(PageId(page)).unwrap_or(u32::MAX)).collect()
     }
 
     /// An insert in words.
@@ -288,12 +259,12 @@ mod checks {
         for size in 1..=LARGEST_PAGE {
             for len in 0..=3 * size + 1 {
                 let why = "full pages are taken, the last one too, and one that is not full is not";
-                let mut desk = Desk::new(size, 20, why);
-                let mut table = desk.compute(&counting(len));
+                let mut checked = CheckedTrie::new(size, 20, why);
+                let mut table = checked.compute(&counting(len));
                 // The same table again changes nothing; a table that has grown adds its new pages.
-                desk.insert(&counting(len), &mut table);
-                desk.grow(&mut table, size);
-                desk.insert(&counting(len + size), &mut table);
+                checked.insert(&counting(len), &mut table);
+                grow(&mut table, size, &mut checked.pool);
+                checked.insert(&counting(len + size), &mut table);
             }
         }
     }
@@ -301,9 +272,10 @@ mod checks {
     #[test]
     fn task_1_tokens_that_are_not_computed_are_not_taken() {
         for held in [0, 3, 4, 5, 7, 8, 11] {
-            let mut desk = Desk::new(4, 5, "the rows of the tokens that the table does not hold are not computed");
-            let mut table = desk.table(held);
-            desk.insert(&counting(13), &mut table);
+            let mut checked =
+                CheckedTrie::new(4, 5, "the rows of the tokens that the table does not hold are not computed");
+            let mut table = checked.table(held);
+            checked.insert(&counting(13), &mut table);
         }
     }
 
@@ -317,33 +289,33 @@ mod checks {
             (2, &[&[1, 1, 7, 7, 8, 8], &[2, 2, 7, 7, 8, 8], &[7, 7, 7, 7, 7, 7]], after_different_tokens),
         ] {
             for first_ends in [true, false] {
-                let mut desk = Desk::new(size, 12, why);
-                let mut tables: Vec<_> = sequences.iter().map(|tokens| desk.compute(tokens)).collect();
+                let mut checked = CheckedTrie::new(size, 12, why);
+                let mut tables: Vec<_> = sequences.iter().map(|tokens| checked.compute(tokens)).collect();
                 if first_ends {
-                    desk.release(tables.remove(0));
+                    release(tables.remove(0), &mut checked.pool);
                 }
-                tables.push(desk.compute(sequences[0]));
+                tables.push(checked.compute(sequences[0]));
             }
         }
     }
 
     #[test]
     fn task_1_duplicates_that_a_fork_has_too_lose_one_owner() {
-        let mut desk = Desk::new(4, 7, "a fork has the page that was swapped in the table, and keeps it");
-        desk.keep(&counting(4));
-        let mut table = desk.table(5);
-        let mut fork = made("PageTable::fork of chapter 10", || table.fork(&mut desk.pool));
-        desk.insert(&counting(5), &mut table);
-        desk.insert(&counting(5), &mut fork);
+        let mut checked = CheckedTrie::new(4, 7, "a fork has the page that was swapped in the table, and keeps it");
+        checked.compute_and_end(&counting(4));
+        let mut table = checked.table(5);
+        let mut fork = made("PageTable::fork of chapter 10", || table.fork(&mut checked.pool));
+        checked.insert(&counting(5), &mut table);
+        checked.insert(&counting(5), &mut fork);
     }
 
     /// Pages that a careless key takes for one another: a sum, an order, digits side by side, a cut.
     #[test]
     fn task_1_pages_are_told_apart_by_all_of_their_tokens() {
         let tokens = [0, 1, 2, 11, 12, 111, 1 << 8, 1 << 16, 1 << 16 | 2, 1 << 31, u32::MAX];
-        let mut desk = Desk::new(2, 122, "this page is new, though others much like it are kept");
+        let mut checked = CheckedTrie::new(2, 122, "this page is new, though others much like it are kept");
         for (a, b) in tokens.iter().flat_map(|a| tokens.map(|b| (*a, b))) {
-            desk.keep(&[a, b]);
+            checked.compute_and_end(&[a, b]);
         }
     }
 
@@ -354,95 +326,41 @@ mod checks {
         for (size, held, given, why) in
             [(4, 1, 0, drafts), (4, 9, 8, drafts), (4, 12, 11, drafts), (2, 8, 8, other_size), (8, 8, 8, other_size)]
         {
-            let mut desk = Desk::new(4, 8, "");
-            let mut table = table(size);
-            desk.grow(&mut table, held);
+            let mut checked = CheckedTrie::new(4, 8, "");
+            let mut table = table(size, held, &mut checked.pool);
             let question = format!("{} of {size} slots", inserting(&counting(given), &table));
-            let outcome = quietly(|| desk.trie.insert(&counting(given), &mut table, &mut desk.pool));
+            let outcome = quietly(|| checked.trie.insert(&counting(given), &mut table, &mut checked.pool));
             assert!(outcome.is_none(), "{question}\n  did not panic: {why}");
-            same!(desk.trie.n_pages(), 0, "pages of the trie after the refused {question}");
-            desk.release(table);
-            same!(desk.pool.n_free(), 8, "free pages when the table is released, after the refused {question}");
-        }
-    }
-
-    /// A pool with this many pages, of which `owned` have an owner.
-    #[track_caller]
-    fn other_pool(n_pages: usize, owned: &[u32]) -> PagePool {
-        let mut pool = pool(n_pages);
-        same!(pool.alloc_n(n_pages).map(|pages| pages.len()), Ok(n_pages), "pages that alloc_n of chapter 4 gives");
-        for page in (0..n_pages as u32).filter(|page| !owned.contains(page)) {
-            same!(pool.free(PageId(page)), Ok(()), "free of chapter 4, of page {page}, which was handed out");
-        }
-        pool
-    }
-
-    fn foreign(page: u32, n_pages: usize) -> CacheError {
-        CacheError::ForeignPage { page: PageId(page), n_pages }
-    }
-
-    fn free(page: u32) -> CacheError {
-        CacheError::DoubleFree(PageId(page))
-    }
-
-    impl Desk {
-        /// Makes a call over a different pool, which must be refused, and must change neither that nor the trie.
-        #[track_caller]
-        fn refuse(
-            &mut self,
-            what: &str,
-            (n_pages, owned, error): (usize, &[u32], CacheError),
-            call: impl FnOnce(&mut PrefixCache, &mut PagePool) -> Result<(), CacheError>,
-        ) {
-            let mut pool = other_pool(n_pages, owned);
-            let pages = count(n_pages, "page");
-            let what = format!("{what}, over a different pool with {pages}, of which {owned:?} have an owner");
-            let before = (self.trie.n_pages(), last_used(&self.trie), owners(&pool));
-            same!(call(&mut self.trie, &mut pool), Err(error), "{what}");
-            let after = (self.trie.n_pages(), last_used(&self.trie), owners(&pool));
-            same!(after, before, "(pages of the trie, their last use, owners in that pool) after the refused {what}");
-        }
-
-        #[track_caller]
-        fn refuse_insert(&mut self, tokens: &[u32], table: &mut PageTable, pools: &[(usize, &[u32], CacheError)]) {
-            for pool in pools {
-                let before = table.pages().to_vec();
-                let what = format!(
-                    "{}: before anything changes, it asks about all pages of the table, and one that is not full is one of \
-                     them",
-                    inserting(tokens, table)
-                );
-                self.refuse(&what, pool.clone(), |trie, pool| trie.insert(tokens, table, pool));
-                same!(table.pages(), before, "pages of the table after the refused {what}");
-            }
-            self.insert(tokens, table);
+            same!(checked.trie.n_pages(), 0, "pages of the trie after the refused {question}");
+            release(table, &mut checked.pool);
+            same!(checked.pool.n_free(), 8, "free pages when the table is released, after the refused {question}");
         }
     }
 
     #[test]
     fn task_1_insert_over_a_different_pool_changes_nothing() {
-        let mut desk = Desk::new(4, 5, "after the refusals");
+        let mut checked = CheckedTrie::new(4, 5, "after the refusals");
         // The table's pages are 0, 1 and 2, which is not full.
-        let mut table = desk.table(9);
+        let mut table = checked.table(9);
         let pools = [(1, &[0][..], foreign(1, 1)), (5, &[0, 2], free(1)), (5, &[1, 2], free(0)), (5, &[0, 1], free(2))];
-        desk.refuse_insert(&counting(9), &mut table, &pools);
+        checked.refuses_insert(&counting(9), &mut table, &pools);
 
         // The trie's pages are 2 and 3. The table's, 0 and 1, have owners in the other pools.
-        let mut desk = Desk::new(4, 5, "after the refusals");
-        let unused = desk.table(8);
-        desk.keep(&counting(8));
-        desk.release(unused);
-        let mut table = desk.table(8);
+        let mut checked = CheckedTrie::new(4, 5, "after the refusals");
+        let unused = checked.table(8);
+        checked.compute_and_end(&counting(8));
+        release(unused, &mut checked.pool);
+        let mut table = checked.table(8);
         same!(table.pages(), [PageId(0), PageId(1)], "pages of a table with the tokens that are kept in 2 and 3");
         let pools = [(3, &[0, 1, 2][..], foreign(3, 3)), (5, &[0, 1, 2], free(3)), (5, &[0, 1, 3], free(2))];
-        desk.refuse_insert(&counting(8), &mut table, &pools);
+        checked.refuses_insert(&counting(8), &mut table, &pools);
     }
 
     /// A trie with one sequence of this many pages, one token each, its pool and the sequence's table.
     #[track_caller]
     fn long(many: usize) -> (PrefixCache, PagePool, PageTable) {
-        let (mut trie, mut pool, mut table) = (trie(1), pool(many), table(1));
-        same!(table.grow(many, &mut pool), Ok(()), "grow({many}) of chapter 5");
+        let (mut trie, mut pool) = (trie(1), pool(many));
+        let mut table = table(1, many, &mut pool);
         for time in ["first", "second"] {
             let what = format!("{time} insert of a sequence of {many} pages");
             // The same token all along: only its place tells a page from the others.
@@ -485,12 +403,12 @@ mod checks {
     fn task_2_a_full_pages_are_found_and_one_token_is_left() {
         for size in 1..=LARGEST_PAGE {
             for kept in 0..=3 * size + 1 {
-                let why = "the logits after the last token are what is wanted: it must be computed";
-                let mut desk = Desk::new(size, 20, why);
+                let why = "the logits after the last token are wanted, so it must be computed";
+                let mut checked = CheckedTrie::new(size, 20, why);
                 let tokens = counting(4 * size + 2);
-                desk.keep(&tokens[..kept]);
+                checked.compute_and_end(&tokens[..kept]);
                 for len in 0..=4 * size + 2 {
-                    desk.look(&tokens[..len]);
+                    checked.lookup_and_end(&tokens[..len]);
                 }
             }
         }
@@ -498,14 +416,15 @@ mod checks {
 
     #[test]
     fn task_2_a_page_is_found_after_its_own_prefix_only() {
-        let mut desk = Desk::new(2, 9, "a page is found after the tokens that came before it, and after no others");
-        desk.keep(&[1, 1, 7, 7, 8, 8]);
-        desk.keep(&[2, 2, 7, 7, 8, 8]);
+        let mut checked =
+            CheckedTrie::new(2, 9, "a page is found after the tokens that came before it, and after no others");
+        checked.compute_and_end(&[1, 1, 7, 7, 8, 8]);
+        checked.compute_and_end(&[2, 2, 7, 7, 8, 8]);
         let tokens = [0, 1, 2, 7, 8];
         for (a, b, c) in tokens.iter().flat_map(|a| tokens.iter().flat_map(move |b| tokens.map(|c| (*a, *b, c)))) {
-            desk.look(&[a, a, b, b, c, 8, 9]);
+            checked.lookup_and_end(&[a, a, b, b, c, 8, 9]);
         }
-        desk.look(&[2, 1, 1, 7, 7]);
+        checked.lookup_and_end(&[2, 1, 1, 7, 7]);
     }
 
     #[test]
@@ -541,21 +460,15 @@ mod checks {
 
     #[test]
     fn task_2_lookup_over_a_different_pool_changes_nothing() {
-        let mut desk = Desk::new(4, 4, "after the refusals");
-        desk.keep(&counting(12));
+        let mut checked = CheckedTrie::new(4, 4, "after the refusals");
+        checked.compute_and_end(&counting(12));
         for pool in
             [(2, &[0, 1][..], foreign(2, 2)), (4, &[0, 1], free(2)), (4, &[1, 2], free(0)), (4, &[0, 2], free(1))]
         {
             let what = "lookup that finds pages 0, 1, 2";
-            desk.refuse(what, pool, |trie, pool| trie.lookup(&counting(13), pool).map(drop));
+            checked.refuses(what, &pool, |trie, pool| trie.lookup(&counting(13), pool).map(drop));
         }
-        desk.look(&counting(13));
-    }
-
-    #[track_caller]
-    fn slab_of(layout: KvLayout, page_size: usize, n_pages: usize) -> SharedSlab {
-        let what = format!("PageSlab::new of chapter 6, with {n_pages} pages of {page_size} slots");
-        made(&what, || PageSlab::new(layout, page_size, n_pages))
+        checked.lookup_and_end(&counting(13));
     }
 
     #[track_caller]
@@ -566,7 +479,7 @@ mod checks {
     #[test]
     fn task_2_the_rows_found_are_those_of_the_sequence() {
         let (slab, mut trie) = (slab_of(LAYOUT, 4, 9), trie(4));
-        let mut oracle = Oracle::of("a sequence that is found again".into());
+        let mut oracle = Oracle::in_run("a sequence that is found again".into());
         let mut first = with_prefix(&slab, &mut trie, &counting(10));
         oracle.append(&mut first, &[0, 1, 2, 3, 4, 5, 6, 7, 8, 9]);
         same!(first.insert_into(&mut trie, &counting(10)), Ok(()), "insert_into of 10 tokens");
@@ -592,81 +505,94 @@ mod checks {
     // Task 3
 
     /// What happens to a trie with pages of one slot.
-    enum Turn {
+    enum Call {
         /// A sequence is computed, inserted and ends.
-        Keep(&'static [u32]),
+        Insert(&'static [u32]),
         /// An insert with a table that holds only the first token.
-        KeepOne(&'static [u32]),
+        InsertOne(&'static [u32]),
         /// A lookup, whose pages are released.
-        Look(&'static [u32]),
+        Lookup(&'static [u32]),
         Evict(usize),
     }
-    use Turn::{Evict, Keep, KeepOne, Look};
+    use Call::{Evict, Insert, InsertOne, Lookup};
 
     #[test]
     fn task_3_a_the_least_recently_used_leaf_goes_first() {
-        for (turns, why) in [
+        for (calls, why) in [
             (
-                &[Keep(&[1]), Keep(&[2]), Keep(&[3]), Keep(&[4]), Look(&[1, 9]), Keep(&[2])][..],
+                &[Insert(&[1]), Insert(&[2]), Insert(&[3]), Insert(&[4]), Lookup(&[1, 9]), Insert(&[2])][..],
                 "a lookup and an insert use the pages that they find: these are newer",
             ),
             (
-                &[Keep(&[1, 2, 3, 4]), Evict(1), Look(&[1, 2, 3, 4, 5]), Evict(2)],
+                &[Insert(&[1, 2, 3, 4]), Evict(1), Lookup(&[1, 2, 3, 4, 5]), Evict(2)],
                 "a page goes after those that follow it",
             ),
-            (&[Keep(&[1, 2, 3]), Keep(&[1, 50]), Keep(&[70]), Evict(usize::MAX), Evict(1)], "no more than there are"),
             (
-                &[Keep(&[1, 2]), Keep(&[3]), Look(&[1, 2, 9])],
+                &[Insert(&[1, 2, 3]), Insert(&[1, 50]), Insert(&[70]), Evict(usize::MAX), Evict(1)],
+                "no more than there are",
+            ),
+            (
+                &[Insert(&[1, 2]), Insert(&[3]), Lookup(&[1, 2, 9])],
                 "a lookup uses all pages that it returns, the last one too",
             ),
-            (&[Keep(&[1, 2]), Keep(&[3]), Keep(&[1, 2])], "an insert uses all pages of its table, the last one too"),
-            (&[Keep(&[1, 2, 3]), Keep(&[50]), KeepOne(&[1, 2, 3])], "an insert uses no page beyond its table"),
             (
-                &[Keep(&[1, 2]), Keep(&[3]), Look(&[1, 2])],
+                &[Insert(&[1, 2]), Insert(&[3]), Insert(&[1, 2])],
+                "an insert uses all pages of its table, the last one too",
+            ),
+            (&[Insert(&[1, 2, 3]), Insert(&[50]), InsertOne(&[1, 2, 3])], "an insert uses no page beyond its table"),
+            (
+                &[Insert(&[1, 2]), Insert(&[3]), Lookup(&[1, 2])],
                 "a lookup uses the pages that it returns, and not those that it leaves to be computed",
             ),
             (
-                &[Keep(&[1, 2]), Keep(&[3, 4]), Evict(2)],
+                &[Insert(&[1, 2]), Insert(&[3, 4]), Evict(2)],
                 "a page that has become a leaf can go next: each page is chosen anew, not in rounds of leaves",
             ),
             (
-                &[Keep(&[1, 10]), Keep(&[1, 11]), Keep(&[1, 12]), Keep(&[2, 10]), Evict(1), Look(&[1, 11, 0])],
+                &[
+                    Insert(&[1, 10]),
+                    Insert(&[1, 11]),
+                    Insert(&[1, 12]),
+                    Insert(&[2, 10]),
+                    Evict(1),
+                    Lookup(&[1, 11, 0]),
+                ],
                 "the pages beside the one that goes stay",
             ),
             (
-                &[Keep(&[1, 2, 3]), Evict(2), Keep(&[1, 2, 3]), Evict(2), Keep(&[4, 5])],
+                &[Insert(&[1, 2, 3]), Evict(2), Insert(&[1, 2, 3]), Evict(2), Insert(&[4, 5])],
                 "what was evicted can come again",
             ),
         ] {
-            let mut desk = Desk::new(1, 6, why);
-            for turn in turns {
-                match turn {
-                    Keep(tokens) => desk.keep(tokens),
-                    KeepOne(tokens) => {
-                        let mut table = desk.table(1);
-                        desk.insert(tokens, &mut table);
-                        desk.release(table);
+            let mut checked = CheckedTrie::new(1, 6, why);
+            for call in calls {
+                match call {
+                    Insert(tokens) => checked.compute_and_end(tokens),
+                    InsertOne(tokens) => {
+                        let mut table = checked.table(1);
+                        checked.insert(tokens, &mut table);
+                        release(table, &mut checked.pool);
                     }
-                    Look(tokens) => desk.look(tokens),
-                    Evict(n) => drop(desk.evict(*n)),
+                    Lookup(tokens) => checked.lookup_and_end(tokens),
+                    Evict(n) => drop(checked.evict(*n)),
                 }
             }
-            while desk.evict(1) > 0 {}
-            [1, 2, 3, 70].iter().for_each(|token| desk.look(&[*token, 0]));
+            while checked.evict(1) > 0 {}
+            [1, 2, 3, 70].iter().for_each(|token| checked.lookup_and_end(&[*token, 0]));
         }
     }
 
     #[test]
     fn task_3_pages_in_use_stay() {
-        let mut desk = Desk::new(2, 9, "pages of a sequence that goes on, or that a lookup has, must stay");
-        let a = desk.compute(&counting(5));
-        desk.keep(&[1, 2, 50, 51]);
-        desk.evict(9);
-        desk.release(a);
-        let found = desk.lookup(&counting(3));
-        desk.evict(9);
-        desk.release(found);
-        desk.evict(9);
+        let mut checked = CheckedTrie::new(2, 9, "pages of a sequence that goes on, or that a lookup has, must stay");
+        let a = checked.compute(&counting(5));
+        checked.compute_and_end(&[1, 2, 50, 51]);
+        checked.evict(9);
+        release(a, &mut checked.pool);
+        let found = checked.lookup(&counting(3));
+        checked.evict(9);
+        release(found, &mut checked.pool);
+        checked.evict(9);
     }
 
     /// When each page was last used, as the trie lists it; nothing if it lists none.
@@ -679,11 +605,11 @@ mod checks {
     /// A trie that lists no pages is not checked here.
     #[test]
     fn task_3_a_each_call_is_a_tick_of_the_clock() {
-        let mut desk = Desk::new(2, 9, "");
-        desk.keep(&counting(6));
-        desk.keep(&[50, 50]);
-        desk.look(&counting(5));
-        let found = last_used(&desk.trie);
+        let mut checked = CheckedTrie::new(2, 9, "");
+        checked.compute_and_end(&counting(6));
+        checked.compute_and_end(&[50, 50]);
+        checked.lookup_and_end(&counting(5));
+        let found = last_used(&checked.trie);
         let ticks: BTreeSet<u64> = found.iter().copied().collect();
         let order: Vec<_> = found.iter().map(|used| ticks.range(..used).count()).collect();
         if !order.is_empty() {
@@ -699,13 +625,13 @@ mod checks {
 
     #[test]
     fn task_3_evict_over_a_different_pool_changes_nothing() {
-        let mut desk = Desk::new(2, 4, "after the refusal");
-        let spare = desk.table(2);
-        desk.keep(&counting(2));
-        desk.release(spare);
+        let mut checked = CheckedTrie::new(2, 4, "after the refusal");
+        let spare = checked.table(2);
+        checked.compute_and_end(&counting(2));
+        release(spare, &mut checked.pool);
         let what = "evict(2), where the trie has page 1";
-        desk.refuse(what, (1, &[0], foreign(1, 1)), |trie, pool| trie.evict(2, pool).map(drop));
-        desk.evict(3);
+        checked.refuses(what, &(1, &[0], foreign(1, 1)), |trie, pool| trie.evict(2, pool).map(drop));
+        checked.evict(3);
     }
 
     #[test]
@@ -757,10 +683,10 @@ mod checks {
             ("e", "end", ""),
             ("", "evict(9)", ""),
         ] {
-            let _asking = asking(format!("{operation} of \"{words}\", in the transcript"));
+            let _calling = calling(format!("{operation} of \"{words}\", in the transcript"));
             let outcome = match operation {
                 "compute" => {
-                    let table = tables.entry(name).or_insert_with(|| table(2));
+                    let table = tables.entry(name).or_insert_with(|| table(2, 0, &mut pool));
                     let missing = words.split(' ').count() - table.len();
                     let grown = table.grow(missing, &mut pool);
                     grown.map(|()| format!("{missing} new, {}", told_pages(table.pages())))
@@ -796,7 +722,7 @@ mod checks {
         for seed in seeds(40) {
             let mut dice = Dice::new(seed);
             let (size, n_pages, words) = (dice.roll(1, 4), dice.roll(4, 14), dice.roll(1, 3));
-            let mut desk = Desk::new(size, n_pages, &format!("seed {seed}"));
+            let mut checked = CheckedTrie::new(size, n_pages, &format!("seed {seed}"));
             let mut sequences: Vec<(Vec<u32>, PageTable)> = Vec::new();
             for _ in 0..STEPS {
                 let mut random = |most: usize| -> Vec<u32> {
@@ -804,45 +730,45 @@ mod checks {
                     (0..len).map(|_| dice.roll(1, words) as u32).collect()
                 };
                 let (begin, more) = (random(4 * size + 1), random(2 * size + 1));
-                let turn = if sequences.is_empty() { 0 } else { dice.roll(0, 11) };
-                if (turn < 3 || turn == 10) && sequences.len() == 4 {
+                let event = if sequences.is_empty() { 0 } else { dice.roll(0, 11) };
+                if (event < 3 || event == 10) && sequences.len() == 4 {
                     continue;
                 }
-                if turn < 3 {
-                    let table = desk.lookup(&begin);
+                if event < 3 {
+                    let table = checked.lookup(&begin);
                     sequences.push((begin[..table.len()].to_vec(), table));
                     continue;
                 }
                 let index = dice.roll(0, sequences.len() - 1);
                 let (tokens, table) = &mut sequences[index];
-                match turn {
-                    3 => desk.release(sequences.remove(index).1),
-                    4..6 => drop(desk.evict(dice.roll(0, 4))),
+                match event {
+                    3 => release(sequences.remove(index).1, &mut checked.pool),
+                    4..6 => drop(checked.evict(dice.roll(0, 4))),
                     6..9 => {
                         // A page for the tail, if it is shared.
-                        if table.pages_needed(more.len()) < desk.pool.n_free() {
-                            made("own_tail of chapter 10", || table.own_tail(&mut desk.pool));
-                            desk.grow(table, more.len());
+                        if table.pages_needed(more.len()) < checked.pool.n_free() {
+                            made("own_tail of chapter 10", || table.own_tail(&mut checked.pool));
+                            grow(table, more.len(), &mut checked.pool);
                             tokens.extend(more);
                         }
                     }
                     9 => {
                         let n = dice.roll(0, table.len());
-                        made(format!("rewind({n}) of chapter 7"), || table.rewind(n, &mut desk.pool));
+                        made(format!("rewind({n}) of chapter 7"), || table.rewind(n, &mut checked.pool));
                         tokens.truncate(table.len());
                     }
                     10 => {
-                        let fork = made("PageTable::fork of chapter 10", || table.fork(&mut desk.pool));
+                        let fork = made("PageTable::fork of chapter 10", || table.fork(&mut checked.pool));
                         let tokens = tokens.clone();
                         sequences.push((tokens, fork));
                     }
-                    _ => desk.insert(tokens, table),
+                    _ => checked.insert(tokens, table),
                 }
             }
-            sequences.into_iter().for_each(|(_, table)| desk.release(table));
-            desk.evict(n_pages);
+            sequences.into_iter().for_each(|(_, table)| release(table, &mut checked.pool));
+            checked.evict(n_pages);
             same!(
-                desk.pool.n_free(),
+                checked.pool.n_free(),
                 n_pages,
                 "free pages when all sequences are gone and all is evicted, seed {seed}"
             );

@@ -1,28 +1,10 @@
-//! Grader of chapter 12: the scheduler.
+//! Grader of chapter 12: the scheduler. Its caches can rewind, with `ch07_rewind`.
 
-#[cfg(unstarted = "ch12_scheduler")]
-#[test]
-#[ignore = "not started: edit exercises/ch12_scheduler.rs, or run with --features solution"]
-fn ch12_scheduler() {}
-
-#[cfg(not(unstarted = "ch12_scheduler"))]
-#[macro_use]
-mod support;
-
-#[cfg(not(unstarted = "ch12_scheduler"))]
-whose_code! {
-    ch04_page_pool = "ch04_page_pool",
-    ch05_page_table = "ch05_page_table",
-    ch06_paged = "ch06_paged",
-    ch07_rewind = "ch07_rewind",
-    ch10_fork = "ch10_fork",
-    ch11_prefix_cache = "ch11_prefix_cache",
-    ch12_scheduler = "ch12_scheduler",
-}
+grading::grader!();
 
 /// The world of `src/simulation`, where what each call must do is worked out from outside.
 #[cfg(not(unstarted = "ch12_scheduler"))]
-mod world {
+mod checked {
     use std::collections::BTreeMap;
 
     use page_by_page::cache::PageId;
@@ -31,11 +13,12 @@ mod world {
         FinishReason, NextToken, ScheduleError, ScheduledChunk, SequenceCounters, SequenceId, StepLimits,
     };
     use page_by_page::simulation::{
-        self, CacheCalls, Make, Planned, Seen, SeenSequence, Setup, Subject, Violation, alone_until,
+        CacheCalls, Make, Planned, Seen, SeenSequence, Setup, Subject, Violation, World, alone_until,
     };
 
-    use crate::support::asking::{self, asking};
-    use crate::support::words::count;
+    use grading::calls;
+    use grading::ledger::{Ledger, check_owners, fact, refused};
+    use grading::prelude::*;
 
     /// Pages of 4, and no prefix cache.
     pub fn setup(n_pages: usize, budget: usize, sequences: usize) -> Setup {
@@ -87,8 +70,13 @@ mod world {
     /// The value of a call that neither panics nor is refused.
     #[track_caller]
     fn answer<T>(what: &str, call: impl FnOnce() -> Result<T, Violation>) -> T {
-        let _asking = asking(what);
-        call().unwrap_or_else(|violation| asking::fail_inside(what, violation.words))
+        let _calling = calling(what);
+        call().unwrap_or_else(|violation| calls::fail_inside(what, violation.message))
+    }
+
+    /// `3 more tokens`: what is left of a limit.
+    fn still_allowed(limit: usize, left: usize, noun: &str) -> String {
+        if limit == usize::MAX { format!("any number of {noun}s") } else { count(left, &format!("more {noun}")) }
     }
 
     /// A plan, what was seen before and after it, and all of it in words.
@@ -100,40 +88,39 @@ mod world {
         said: String,
     }
 
-    pub struct World {
-        world: simulation::World,
+    pub struct CheckedWorld {
+        world: World,
         end_of_text: Vec<u32>,
-        /// In which run: a seed, say.
-        run: String,
         /// As they were last seen.
         counters: BTreeMap<u64, SequenceCounters>,
-        /// What happened, a line for each submit, cancel and step.
-        history: Vec<String>,
+        /// A line for each submit, cancel and step.
+        ledger: Ledger,
     }
 
-    impl World {
+    impl CheckedWorld {
         #[track_caller]
         pub fn new(setup: Setup) -> Self {
-            Self::of(String::new(), setup, &[])
+            Self::with_end_of_text("", setup, &[])
         }
 
+        /// `run`: what a failure says beside the setup, such as the seed.
         #[track_caller]
-        pub fn of(run: String, setup: Setup, end_of_text: &[u32]) -> Self {
+        pub fn with_end_of_text(run: &str, setup: Setup, end_of_text: &[u32]) -> Self {
             let make: Box<Make<'_>> =
                 Box::new(|slab, prefixes, limits| Ok(Box::new(Scheduler::new(slab, prefixes, limits, end_of_text)?)));
-            let world = answer("Scheduler::new", || simulation::World::with_end_of_text(&make, setup, end_of_text));
-            let (counters, history) = (BTreeMap::new(), vec!["a new scheduler".into()]);
-            World { world, end_of_text: end_of_text.to_vec(), run, counters, history }
+            let world = answer("Scheduler::new", || World::with_end_of_text(&make, setup, end_of_text));
+            let mut ledger = Ledger::new(format!("{run}{setup}"));
+            ledger.record("a new scheduler");
+            CheckedWorld { world, end_of_text: end_of_text.to_vec(), counters: BTreeMap::new(), ledger }
         }
 
         /// Where we are, for a failure.
         pub fn at(&self) -> String {
-            let last = self.history[self.history.len().saturating_sub(6)..].join("; ");
-            format!("{}{}\n  before: {last}", self.run, self.world.setup())
+            self.ledger.at()
         }
 
         pub fn last_event(&self) -> &str {
-            &self.history[self.history.len() - 1]
+            self.ledger.last_event()
         }
 
         /// What is seen now.
@@ -170,10 +157,10 @@ mod world {
         pub fn submit(&mut self, prompt: &[u32], max_new_tokens: usize) {
             let (before, id) = (self.seen(), self.world.arrived());
             let tokens = count(prompt.len(), "token");
-            let what = format!("submit of {tokens}, {max_new_tokens} new, {}", self.at());
+            let what = format!("submit of {tokens}, {} new, {}", argument(max_new_tokens), self.at());
             let found = answer(&what, || self.world.submit(0, prompt.to_vec(), max_new_tokens));
             same!(found, Ok(SequenceId(id)), "number of the sequence after {what}");
-            self.history.push(format!("sequence {id} arrives: {tokens}, wants {max_new_tokens}"));
+            self.ledger.record(format!("sequence {id} arrives: {tokens}, wants {max_new_tokens}"));
             let finished = if max_new_tokens == 0 { vec![(id, FinishReason::Limit)] } else { vec![] };
             let waiting = [ids(&before.waiting), vec![id]].concat();
             self.check_after(ids(&before.running), waiting, &finished, &what);
@@ -184,11 +171,12 @@ mod world {
         pub fn submit_too_long(&mut self, prompt: &[u32], max_new_tokens: usize, needed: usize) {
             let (tokens, n_pages) = (prompt.len(), self.world.setup().n_pages);
             let why = ScheduleError::NeverFits { prompt: tokens, max_new_tokens, needed, n_pages };
-            let what = format!("submit of {}, {max_new_tokens} new, {}", count(tokens, "token"), self.at());
+            let (tokens_in_words, most) = (count(tokens, "token"), argument(max_new_tokens));
+            let what = format!("submit of {tokens_in_words}, {most} new, {}", self.at());
             self.refused(&what, why, |scheduler| scheduler.submit(prompt.to_vec(), max_new_tokens));
         }
 
-        /// Makes a call that must be refused, and must change nothing.
+        /// Makes a call that must be refused, and must change nothing and let no sequence finish.
         #[track_caller]
         pub fn refused<T: std::fmt::Debug + PartialEq>(
             &mut self,
@@ -196,11 +184,11 @@ mod world {
             why: ScheduleError,
             call: impl FnOnce(&mut dyn Subject) -> Result<T, ScheduleError>,
         ) {
-            let before = self.seen();
-            let found = answer(what, || self.world.call("it", call));
-            same!(found, Err(why), "{what}");
-            same!(self.seen(), before, "what is there after the refused {what}");
-            same!(answer(what, || self.world.collect()), [], "sequences that finish with the refused {what}");
+            let facts = |it: &mut Self| {
+                let finished = answer(what, || it.world.collect());
+                vec![fact("what is there", it.seen()), fact("sequences that finish", finished)]
+            };
+            refused(self, what, &[why], facts, |it| answer(what, || it.world.call("it", call)));
         }
 
         #[track_caller]
@@ -209,7 +197,7 @@ mod world {
             let what = format!("cancel of sequence {id}, {}", self.at());
             let found = answer(&what, || self.world.call("cancel", |subject| subject.cancel(SequenceId(id))));
             same!(found, Ok(()), "{what}");
-            self.history.push(format!("sequence {id} is cancelled"));
+            self.ledger.record(format!("sequence {id} is cancelled"));
             let finished = [(id, FinishReason::Cancelled)];
             self.check_after(ids(&before.running), ids(&before.waiting), &finished, &what);
         }
@@ -233,7 +221,7 @@ mod world {
             self.check_insertions(&step);
             let Step { before, plan, after, said, .. } = step;
             let preempted: String = victims.iter().map(|id| format!("; {id} is preempted")).collect();
-            self.history.push(format!("{:>2}: {}{preempted}", self.steps(), in_words(&plan)));
+            self.ledger.record(format!("{:>2}: {}{preempted}", self.steps(), in_words(&plan)));
             self.check_seen(&after, &said);
             for seen in before.running.iter().chain(&before.waiting) {
                 let id = seen.id.0;
@@ -325,11 +313,12 @@ mod world {
                 let needed = needed + head.pages_needed(page_size);
                 assert!(
                     needed > room,
-                    "sequence {} is the first that waits and is not admitted, although {left} of the budget and places for \
-                     {} are left, and it fits: it and the running ones need {} more, and {room} of {n_pages} are \
-                     available; {said}",
+                    "sequence {} is the first that waits and is not admitted, although it fits, and {} and {} are still \
+                     allowed in this step: it and the running ones need {} more, and {room} of {n_pages} are available; \
+                     {said}",
                     head.id,
-                    count(allowed - running, "sequence"),
+                    still_allowed(limits.tokens, left, "token"),
+                    still_allowed(allowed, allowed - running, "sequence"),
                     count(needed, "page")
                 );
             }
@@ -383,7 +372,7 @@ mod world {
             }
             answer(&what, || self.world.settle(next));
             let words: String = finished.iter().map(|(id, _)| format!("; {id} finishes")).collect();
-            self.history.last_mut().expect("it is never empty").push_str(&words);
+            self.ledger.add(&words);
             self.check_after(ids(&before.running), ids(&before.waiting), &finished, &what);
         }
 
@@ -448,17 +437,9 @@ mod world {
                 );
                 self.counters.insert(id.0, sequence.counters);
             }
-            let mut tables = vec![0; seen.owners.len()];
-            seen.running.iter().flat_map(|running| &running.pages).for_each(|page| tables[page.index()] += 1);
-            for (page, (owners, tables)) in (0..).map(PageId).zip(seen.owners.iter().zip(tables)) {
-                let cached = u32::from(seen.cached.contains(&page));
-                same!(
-                    *owners,
-                    tables + cached,
-                    "owners of page {page}, which is in the tables of {tables} running sequences and {cached} times in the \
-                     prefix cache, after {what}; did a sequence that no longer runs keep it, or give it back twice?"
-                );
-            }
+            let in_tables = seen.running.iter().flat_map(|running| &running.pages);
+            let after = format!("{what}; did a sequence that no longer runs keep it, or give it back twice?");
+            check_owners(&seen.owners, in_tables, &seen.cached, &after);
         }
     }
 }
@@ -476,22 +457,18 @@ mod checks {
     use page_by_page::simulation::{FIRST_NEW, LAYOUT, Setup, alone_until, watched};
     use page_by_page::workload::arrivals::TINY_LLM;
 
-    use super::world::{World, setup, with_prefix_cache};
-    use crate::support::asking::made;
-    use crate::support::oracle::{Dice, seeds};
-    use crate::support::story::{SAMPLING, Storyteller};
-    use crate::support::transcript::{Transcript, assert_transcript};
-    use crate::support::words::count;
+    use super::checked::{CheckedWorld, setup, with_prefix_cache};
+    use grading::prelude::*;
 
     /// A prompt of `n` tokens that no other name's begins with.
     fn prompt(name: u32, n: usize) -> Vec<u32> {
         (0..n as u32).map(|token| 1000 * (name + 1) + token).collect()
     }
 
-    /// A world in which these requests have arrived, as (tokens, new tokens). No two begin alike.
+    /// A world to which these requests have come, as (tokens, new tokens). No two begin alike.
     #[track_caller]
-    fn arrived(setup: Setup, requests: &[(usize, usize)]) -> World {
-        let mut world = World::new(setup);
+    fn arrived(setup: Setup, requests: &[(usize, usize)]) -> CheckedWorld {
+        let mut world = CheckedWorld::new(setup);
         for (name, (tokens, most)) in (0..).zip(requests) {
             world.submit(&prompt(name, *tokens), *most);
         }
@@ -507,7 +484,7 @@ mod checks {
 
     /// The plans of the next steps.
     #[track_caller]
-    fn plans(world: &mut World, steps: usize) -> Vec<Vec<Short>> {
+    fn plans(world: &mut CheckedWorld, steps: usize) -> Vec<Vec<Short>> {
         (0..steps).map(|_| short(&world.step())).collect()
     }
 
@@ -524,8 +501,8 @@ mod checks {
     fn task_1_b_a_prompt_without_tokens_is_refused() {
         let mut world = arrived(setup(3, 8, 2), &[(5, 3)]);
         for most in [0, 1, usize::MAX] {
-            let what = format!("submit of a prompt without tokens, {most} new");
-            world.refused(&what, ScheduleError::NoPrompt, |scheduler| scheduler.submit(vec![], most));
+            let what = format!("submit of a prompt without tokens, {} new", argument(most));
+            world.refused(&what, ScheduleError::NoPrompt, |it| it.submit(vec![], most));
         }
         // Those that were refused have no number.
         world.submit(&prompt(1, 5), 3);
@@ -560,7 +537,7 @@ mod checks {
 
     #[test]
     fn task_2_a_an_empty_plan() {
-        let mut world = World::new(setup(3, 8, 2));
+        let mut world = CheckedWorld::new(setup(3, 8, 2));
         same!(world.plan(), [], "the plan when no sequence is there");
     }
 
@@ -582,7 +559,7 @@ mod checks {
         for (budget, last, n) in [(12, (2, 3, false), 3), (9, plan[1], 2), (15, plan[2], 3), (usize::MAX, plan[3], 4)] {
             let mut world = arrived(setup(10, budget, usize::MAX), &[(4, 2), (5, 2), (6, 2), (1, 2)]);
             let (what, expected) = ("prompts of 4, 5, 6 and 1 tokens", [&plan[..n - 1], &[last]].concat());
-            same!(short(&world.plan()), expected, "the plan for {what}, budget {budget}");
+            same!(short(&world.plan()), expected, "the plan for {what}, budget {}", argument(budget));
             same!(world.waiting(), (n as u64..4).collect::<Vec<_>>(), "sequences that wait: {what}, budget {budget}");
         }
     }
@@ -636,7 +613,7 @@ mod checks {
         world.plan();
         for _ in 0..2 {
             let why = ScheduleError::NotSettled { chunks: 2 };
-            world.refused("plan, with a plan of 2 chunks that is not settled", why, |scheduler| scheduler.plan());
+            world.refused("plan, with a plan of 2 chunks that is not settled", why, |it| it.plan());
         }
         world.compute();
     }
@@ -683,7 +660,7 @@ mod checks {
             ([7, output[2]], 2, 2),
             (in_prompt, 3, 3),
         ] {
-            let mut world = World::of(String::new(), setup(12, 100, 4), &end_of_text);
+            let mut world = CheckedWorld::with_end_of_text("", setup(12, 100, 4), &end_of_text);
             world.submit(&asked, most);
             same!(world.run(20), steps, "steps for {most} new tokens out of {output:?}, ends of text {end_of_text:?}");
         }
@@ -737,6 +714,21 @@ mod checks {
             same!(world.counters(1).cached, found, "tokens cached, for {what}");
             world.compute();
         }
+    }
+
+    #[test]
+    fn task_3_h_a_sequence_that_looks_nothing_up_computes_all_of_its_tokens() {
+        let slab = made("PageSlab::new of chapter 6", || PageSlab::new(LAYOUT, 4, 12));
+        let prefixes = made("PrefixCache::new of chapter 11", || PrefixCache::new(4));
+        let limits = StepLimits { tokens: 100, sequences: 4 };
+        let mut scheduler = made("Scheduler::new", || Scheduler::new(&slab, Box::new(prefixes), limits, &[]));
+        scheduler.submit(prompt(0, 14), 1).expect("submit");
+        scheduler.plan().expect("plan");
+        scheduler.settle(&[NextToken { sequence: SequenceId(0), token: FIRST_NEW }]).expect("settle");
+        scheduler.submit_without_lookup(prompt(0, 9), 3).expect("submit");
+        let plan = short(&scheduler.plan().expect("plan"));
+        let what = "a sequence that begins with 8 cached tokens, and whose looked_up() are its first token alone";
+        same!(plan, [(1, 9, true)], "the plan for {what}");
     }
 
     #[test]
@@ -796,7 +788,7 @@ mod checks {
             let given: Vec<SequenceId> = given.iter().copied().map(SequenceId).collect();
             let tokens: Vec<NextToken> = given.iter().map(|id| NextToken { sequence: *id, token: 100 }).collect();
             let why = ScheduleError::WrongTokens { wanted: [0, 1, 2].map(SequenceId).to_vec(), given };
-            world.refused(&what, why, |scheduler| scheduler.settle(&tokens));
+            world.refused(&what, why, |it| it.settle(&tokens));
             same!(world.compute(), next, "the tokens that are due, after the refused {what}");
         }
         world.settle(&next);
@@ -810,7 +802,7 @@ mod checks {
         let tokens = [NextToken { sequence: SequenceId(0), token: 100 }];
         let why = ScheduleError::WrongTokens { wanted: vec![], given: vec![SequenceId(0)] };
         let what = "settle a second time, with the token of sequence 0";
-        world.refused(what, why, |scheduler| scheduler.settle(&tokens));
+        world.refused(what, why, |it| it.settle(&tokens));
         world.settle(&[]);
         world.run(10);
     }
@@ -833,7 +825,7 @@ mod checks {
         for id in [0, 2, 3, u64::MAX, 1 << 32 | 1] {
             let what = format!("cancel of sequence {id}, which has finished or never came");
             let why = ScheduleError::UnknownSequence(SequenceId(id));
-            world.refused(&what, why, |scheduler| scheduler.cancel(SequenceId(id)));
+            world.refused(&what, why, |it| it.cancel(SequenceId(id)));
         }
         world.run(10);
     }
@@ -845,7 +837,7 @@ mod checks {
         for id in [0, 1, 2, 7] {
             let what = format!("cancel of sequence {id} between plan and settle");
             let why = ScheduleError::NotSettled { chunks: 2 };
-            world.refused(&what, why, |scheduler| scheduler.cancel(SequenceId(id)));
+            world.refused(&what, why, |it| it.cancel(SequenceId(id)));
         }
         let next = world.compute();
         world.settle(&next);
@@ -985,7 +977,7 @@ mod checks {
     fn whole_transcript() {
         let mut transcript = Transcript::default();
         transcript.line("page size 4, 8 pages, budget 8, at most 3 sequences run; + caught up");
-        let mut world = World::new(with_prefix_cache(setup(8, 8, 3)));
+        let mut world = CheckedWorld::new(with_prefix_cache(setup(8, 8, 3)));
         let beginning = prompt(0, 8);
         let sequences = [
             (1, beginning.clone(), 12),
@@ -1025,7 +1017,7 @@ mod checks {
             let limits = StepLimits { tokens: dice.roll(1, 9), sequences: dice.roll(1, 5) };
             let setup = Setup { page_size, n_pages, limits, keeps_prefixes: dice.roll(0, 3) > 0 };
             let end_of_text = [0, 0].map(|_| FIRST_NEW + dice.roll(0, 19) as u32);
-            let mut world = World::of(format!("seed {seed}, "), setup, &end_of_text);
+            let mut world = CheckedWorld::with_end_of_text(&format!("seed {seed}, "), setup, &end_of_text);
             let slots = page_size * n_pages;
             let mut to_come = if cfg!(miri) { 3 } else { dice.roll(1, 10) };
             let mut most_steps = 60;

@@ -1,26 +1,6 @@
-//! Grader of chapter 13: paged attention.
+//! Grader of chapter 13: paged attention. Its caches rewind too, with `ch07_rewind`.
 
-#[cfg(unstarted = "ch13_paged_attention")]
-#[test]
-#[ignore = "not started: edit exercises/ch13_paged_attention.rs, or run with --features solution"]
-fn ch13_paged_attention() {}
-
-#[cfg(not(unstarted = "ch13_paged_attention"))]
-#[macro_use]
-mod support;
-#[cfg(not(unstarted = "ch13_paged_attention"))]
-#[path = "support/paged.rs"]
-mod paged;
-
-#[cfg(not(unstarted = "ch13_paged_attention"))]
-whose_code! {
-    ch04_page_pool = "ch04_page_pool",
-    ch05_page_table = "ch05_page_table",
-    ch06_paged = "ch06_paged",
-    ch07_rewind = "ch07_rewind",
-    ch10_fork = "ch10_fork",
-    ch13_paged_attention = "ch13_paged_attention",
-}
+grading::grader!();
 
 #[cfg(not(unstarted = "ch13_paged_attention"))]
 mod checks {
@@ -28,18 +8,15 @@ mod checks {
     use page_by_page::cache::{KvCache, KvLayout, PageId, Rewind};
     use page_by_page::chapters::ch06_paged::{PagedCache, SharedSlab};
     use page_by_page::chapters::ch10_fork::ForkCache;
-    use page_by_page::chapters::ch13_paged_attention::{attend_batch, attend_chunk, attend_row, places};
+    use page_by_page::chapters::ch13_paged_attention::{attend_batch, attend_chunk, attend_row, row_starts};
     use page_by_page::decode::{Cached, LanguageModel};
     use page_by_page::kernels::Heads;
 
-    use crate::paged::{LAYOUT, ONE_NUMBER, cache, extend, slab_of};
-    use crate::support::asking::{ask, made};
-    use crate::support::attention::{BEFORE, Paged, STALE, kv_width, numbers, q_width, same_bits};
-    use crate::support::limits::{alive, allocated, once};
-    use crate::support::oracle::{Dice, STEPS, fresh, seeds};
-    use crate::support::story::Storyteller;
-    use crate::support::transcript::{Transcript, assert_transcript, told_pages};
-    use crate::support::words::count;
+    use grading::attention::{BEFORE, Paged, STALE, kv_width, numbers, q_width, same_bits};
+    use grading::ledger::{LAYOUT, ONE_NUMBER, slab_of};
+    use grading::limits::alive;
+    use grading::paged::{cache, extend};
+    use grading::prelude::*;
 
     /// Tokens enough for a walk through them at every call to take minutes.
     const MANY: usize = if cfg!(miri) { 300 } else { 70_000 };
@@ -97,20 +74,20 @@ mod checks {
             let at = format!(
                 "runs({layer}) as start+rows, {held} in {pages_held}, page size {page_size}, 3 layers of 10 numbers"
             );
-            same!(shown(&ask(&at, || cache.runs(layer))), shown(&runs_of(page_size, &pages, tokens, layer)), "{at}");
+            same!(shown(&during(&at, || cache.runs(layer))), shown(&runs_of(page_size, &pages, tokens, layer)), "{at}");
         }
     }
 
     // Task 1
 
-    /// All places of some runs, and two steps more than there can be.
-    fn all_places(runs: &[Run], width: usize) -> Vec<usize> {
+    /// Where all rows of some runs start, and two more than there can be.
+    fn all_starts(runs: &[Run], width: usize) -> Vec<usize> {
         let rows: usize = runs.iter().map(|run| run.rows).sum();
-        places(runs, width).take(rows + 2).collect()
+        row_starts(runs, width).take(rows + 2).collect()
     }
 
     #[test]
-    fn task_1_places_are_where_each_row_starts() {
+    fn task_1_row_starts_of_all_runs_in_order() {
         for (runs, width, expected) in [
             (&[run(40, 2), run(8, 1)][..], 2, &[40, 42, 8][..]),
             (&[run(0, 3)], 10, &[0, 10, 20]),
@@ -120,8 +97,8 @@ mod checks {
             (&[run(9, 0)], 3, &[]),
             (&[run(9, 0), run(4, 1), run(1, 0), run(2, 0), run(6, 2), run(5, 0)], 3, &[4, 6, 9]),
         ] {
-            let what = format!("places of the runs {} (start+rows), width {width}", shown(runs));
-            same!(all_places(runs, width), expected, "{what}");
+            let what = format!("row starts of the runs {} (start+rows), width {width}", shown(runs));
+            same!(all_starts(runs, width), expected, "{what}");
         }
     }
 
@@ -177,7 +154,7 @@ mod checks {
         check_runs(&a, 4);
         drop(lent);
         let what = "rows(0) of two sequences at the same time: each holds a `borrow` of the slab";
-        let rows = ask(what, || [a.rows(0), b.rows(0)]);
+        let rows = during(what, || [a.rows(0), b.rows(0)]);
         same!(rows.map(|rows| rows.runs().len()), [2, 1], "runs, {what}");
     }
 
@@ -192,7 +169,7 @@ mod checks {
             let (runs, taken) = allocated(|| a.runs(1));
             same!(runs.len(), pages, "runs, {at}");
             let most = pages * size_of::<Run>();
-            let how = "`Vec::with_capacity`, or `collect` from as many";
+            let how = "`Vec::with_capacity`, or `collect` from an iterator that knows its length";
             assert!(
                 taken <= most,
                 "{at} asked the allocator for {taken} bytes\n  expected: {most}, all at once: {how}"
@@ -209,9 +186,9 @@ mod checks {
             let what = format!("runs(0) of {n} tokens, page size 1");
             same!(once(&what, || a.runs(0)).len(), n, "{what}: how many");
             let runs: Vec<Run> = (0..n).map(|i| run(i, 1)).collect();
-            let what = format!("a walk through the places of {n} runs of a row");
-            let (sum, taken) = allocated(|| once(&what, || places(&runs, 4).take(n + 5).sum::<usize>()));
-            same!(sum, (0..n).sum::<usize>(), "the sum of all places: {what}");
+            let what = format!("a walk through the row starts of {n} runs of a row");
+            let (sum, taken) = allocated(|| once(&what, || row_starts(&runs, 4).take(n + 5).sum::<usize>()));
+            same!(sum, (0..n).sum::<usize>(), "the sum of all row starts: {what}");
             assert!(taken < 10_000, "{what} asked the allocator for {taken} bytes: it needs no list");
         }
     }
@@ -222,14 +199,14 @@ mod checks {
     #[track_caller]
     fn check_row(rows: &Paged, seen: usize, q: &[f32], what: &str) -> Vec<f32> {
         let mut out = vec![BEFORE; q_width(rows.heads)];
-        ask(what, || attend_row(rows.heads, &mut f32_heads(rows.heads), &rows.rows(1), seen, q, &mut out));
+        during(what, || attend_row(rows.heads, &mut f32_heads(rows.heads), &rows.rows(1), seen, q, &mut out));
         rows.check_row(seen, q, &out, what);
         out
     }
 
     #[track_caller]
     fn check_attend_row(rows: &Paged, seen: usize, seed: usize) {
-        let (positions, size, heads) = (count(rows.len(), "position"), rows.page_size, rows.heads);
+        let (positions, size, heads) = (count(rows.n_tokens(), "position"), rows.page_size, rows.heads);
         let what = format!("attend_row over the first {seen} of {positions}, page size {size}, {heads:?}");
         check_row(rows, seen, &numbers(q_width(heads), 1000 + seed), &what);
     }
@@ -283,7 +260,7 @@ mod checks {
             let mut reader = OneMore { head_dim: heads.head_dim };
             let wider = format!("a reader of {} words a head: its rows are that much wider", reader.words());
             let what = format!("attend_row over 40 positions, {heads:?}, with {wider}");
-            ask(&what, || attend_row(heads, &mut reader, &rows.rows(1), 40, &q, &mut out));
+            during(&what, || attend_row(heads, &mut reader, &rows.rows(1), 40, &q, &mut out));
             rows.check_row(40, &q, &out, &what);
         }
     }
@@ -350,11 +327,11 @@ mod checks {
         let q = numbers(queries * q_width(rows.heads), 2000 + seed);
         let what = format!(
             "attend_chunk of the newest {queries} of {}, page size {}",
-            count(rows.len(), "token"),
+            count(rows.n_tokens(), "token"),
             rows.page_size
         );
         let mut out = vec![BEFORE; q.len()];
-        ask(&what, || attend_chunk(rows.heads, &mut f32_heads(rows.heads), &rows.rows(queries), &q, &mut out));
+        during(&what, || attend_chunk(rows.heads, &mut f32_heads(rows.heads), &rows.rows(queries), &q, &mut out));
         rows.check_rows(queries, &q, &out, &what);
     }
 
@@ -381,9 +358,10 @@ mod checks {
         for (number, (SequenceRows { queries, .. }, dense)) in batch.iter().enumerate() {
             let mine = first * width..(first + queries) * width;
             let (q, found) = (&q[mine.clone()], &out[mine]);
-            let at = format!("attend_batch: {what}, sequence {number} with {}", count(dense.len(), "token"));
+            let at = format!("attend_batch: {what}, sequence {number} with {}", count(dense.n_tokens(), "token"));
             if *queries > 0 && !same_bits(&dense.attended(*queries, q), found) {
-                let is_like = |other: &Paged| other.len() >= *queries && same_bits(&other.attended(*queries, q), found);
+                let is_like =
+                    |other: &Paged| other.n_tokens() >= *queries && same_bits(&other.attended(*queries, q), found);
                 let like = batch.iter().position(|(_, other)| is_like(other));
                 assert!(like.is_none(), "{at}: its queries were answered with the rows of sequence {}", like.unwrap());
             }
@@ -425,7 +403,7 @@ mod checks {
             let (q, mut out) = (numbers(given * width, 1), vec![BEFORE; given * width]);
             let what = format!("attend_batch of 2 of 6 tokens and {queries} of 3, given {given} rows of queries");
             let sequences = [a.rows(2), b.rows(queries)];
-            let found = ask(&what, || attend_batch(heads, &mut f32_heads(heads), &sequences, &q, &mut out));
+            let found = during(&what, || attend_batch(heads, &mut f32_heads(heads), &sequences, &q, &mut out));
             same!(found, Err(error), "{what}");
             let written = out.iter().filter(|x| **x != BEFORE).count();
             same!(written, 0, "numbers written by a refused {what}");
@@ -481,7 +459,7 @@ mod checks {
     fn check_slab(sequences: &[Sequence], layer: usize, dice: &mut Dice, at: &str) {
         let heads = Heads { n_heads: 2 * LAYOUT.n_kv_heads, n_kv_heads: LAYOUT.n_kv_heads, head_dim: LAYOUT.head_dim };
         let question = format!("rows({layer}) of {} sequences, {at}", sequences.len());
-        let lent: Vec<_> = ask(question, || sequences.iter().map(|sequence| sequence.cache.rows(layer)).collect());
+        let lent: Vec<_> = during(question, || sequences.iter().map(|sequence| sequence.cache.rows(layer)).collect());
         let batch = sequences.iter().zip(&lent).map(|(sequence, lent)| {
             let queries = dice.roll(0, sequence.tokens.len().min(5));
             (lent.of_sequence(queries), Paged::of(heads, [0, 1].map(|kind| rows_of(&sequence.tokens, layer, kind)), 4))
@@ -548,7 +526,7 @@ mod checks {
             let _others: Vec<PagedCache> = others.into_iter().step_by(2).collect();
             storyteller.model.set_attention(attention);
             let mut cache = cache(&slab);
-            let mut model = Cached::in_place(&storyteller.model, &mut cache);
+            let mut model = Cached::new(&storyteller.model, &mut cache);
             let story = storyteller.continue_with(24, |sequence| {
                 let question = format!("token {} of the story, generated with {attention:?}", sequence.len());
                 made(question, || model.next_logits(sequence))
@@ -583,7 +561,7 @@ mod checks {
     fn tell(transcript: &mut Transcript, step: &str, cache: &ForkCache) {
         alive();
         let question = format!("rows of both layers, {step}, in the transcript");
-        let runs = ask(question, || [0, 1].map(|layer| shown(cache.rows(layer).runs())));
+        let runs = during(question, || [0, 1].map(|layer| shown(cache.rows(layer).runs())));
         let pages = told_pages(cache.table().pages());
         let tokens = count(cache.len(), "token");
         transcript.line(format!("{step:<13}{tokens:<9}{pages:<11}layer 0: {:<12}layer 1: {}", runs[0], runs[1]));

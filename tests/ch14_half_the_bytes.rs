@@ -1,33 +1,12 @@
-//! Grader of chapter 14: half the bytes.
+//! Grader of chapter 14: half the bytes. Its caches rewind too, with `ch07_rewind`, and `Serving` is on top of
+//! `chapters::ch12_scheduler`.
 
-#[cfg(unstarted = "ch14_half_the_bytes")]
-#[test]
-#[ignore = "not started: edit exercises/ch14_half_the_bytes.rs, or run with --features solution"]
-fn ch14_half_the_bytes() {}
-
-#[cfg(not(unstarted = "ch14_half_the_bytes"))]
-#[macro_use]
-mod support;
-
-#[cfg(not(unstarted = "ch14_half_the_bytes"))]
-whose_code! {
-    ch02_flat = "ch02_flat",
-    ch03_contiguous = "ch03_contiguous",
-    ch04_page_pool = "ch04_page_pool",
-    ch05_page_table = "ch05_page_table",
-    ch06_paged = "ch06_paged",
-    ch07_rewind = "ch07_rewind",
-    ch10_fork = "ch10_fork",
-    ch11_prefix_cache = "ch11_prefix_cache",
-    ch12_scheduler = "ch12_scheduler",
-    ch13_paged_attention = "ch13_paged_attention",
-    ch14_half_the_bytes = "ch14_half_the_bytes",
-}
+grading::grader!();
 
 #[cfg(not(unstarted = "ch14_half_the_bytes"))]
 mod checks {
     use half::f16;
-    use page_by_page::cache::in_place::{Attention, CacheRef, HeadReader, InPlace};
+    use page_by_page::cache::in_place::{Attention, HeadReader, InPlace};
     use page_by_page::cache::{KvCache, KvLayout, Rewind};
     use page_by_page::chapters::ch02_flat::FlatCache;
     use page_by_page::chapters::ch03_contiguous::ContiguousCache;
@@ -40,23 +19,19 @@ mod checks {
     };
     use page_by_page::decode::sampler::Sampler;
     use page_by_page::kernels::{Heads, RowFormat, SequenceRows, attend};
-    use page_by_page::model::{LogitRows, Model};
+    use page_by_page::model::Model;
     use page_by_page::serving::Serving;
     use page_by_page::serving::schedule::StepLimits;
 
-    use crate::support::asking::{ask, asking, made};
-    use crate::support::attention::{BEFORE, Paged, STALE, kv_width, q_width, same_bits};
-    use crate::support::limits::allocated;
-    use crate::support::oracle::{Dice, seeds};
-    use crate::support::packed::{self as plain, PACKED, hex, kernel_reads, numbers};
-    use crate::support::story::{SAMPLING, Storyteller};
-    use crate::support::transcript::{Transcript, assert_transcript};
+    use grading::attention::{BEFORE, Paged, STALE, kv_width, q_width, same_bits};
+    use grading::packed::{self as plain, PACKED, hex, kernel_reads, numbers};
+    use grading::prelude::*;
 
     /// Asks for the words of a head. What the words were before must not matter.
     #[track_caller]
     fn encoded(format: RowFormat, head: &[f32]) -> Vec<f32> {
         let mut out = vec![STALE; plain::words(format, head.len())];
-        ask(format!("encode({format:?}) of {}", shown(head)), || encode(format, head, &mut out));
+        during(format!("encode({format:?}) of {}", shown(head)), || encode(format, head, &mut out));
         out
     }
 
@@ -65,7 +40,7 @@ mod checks {
     fn decoded(format: RowFormat, words: &[f32], head_dim: usize) -> Vec<f32> {
         let mut head = vec![STALE; head_dim];
         let question = format!("decode({format:?}) of {head_dim} numbers from the words {}", hex(words));
-        ask(question, || decode(format, words, &mut head));
+        during(question, || decode(format, words, &mut head));
         head
     }
 
@@ -179,7 +154,7 @@ mod checks {
             };
             let words: Vec<f32> = halves.chunks(2).map(word).collect();
             let mut found = vec![STALE; halves.len()];
-            ask(format!("decode({format:?}) of all halves there are"), || decode(format, &words, &mut found));
+            during(format!("decode({format:?}) of all halves there are"), || decode(format, &words, &mut found));
             let kernel = kernel_reads(format, &words, halves.len());
             for ((half, found), kernel) in halves.iter().zip(&found).zip(kernel) {
                 let what = format!("decode({format:?}) of the half 0x{half:04X}");
@@ -343,7 +318,7 @@ mod checks {
         let rows: Vec<f32> = (0..2 * layout.kv_width()).map(|i| (i as f32 - 14.5) * sizes[i / 5]).collect();
         for format in RowFormat::ALL {
             let what = format!("encode_rows({format:?}) of 2 rows of 3 heads of 5 numbers");
-            let found = ask(&what, || encode_rows(format, layout, &rows));
+            let found = during(&what, || encode_rows(format, layout, &rows));
             let n_words = plain::words(format, 5);
             same!(found.len(), 6 * n_words, "words of {what}");
             for (i, (found, head)) in found.chunks_exact(n_words).zip(rows.chunks_exact(5)).enumerate() {
@@ -382,7 +357,7 @@ mod checks {
             for seed in 0..3 {
                 let words = plain::encode(format, &numbers(head_dim, &mut Dice::new(seed)));
                 let question = format!("read({}) of {what}", hex(&words));
-                let (found, taken) = ask(question, || allocated(|| reader.read(&words)));
+                let (found, taken) = during(question, || allocated(|| reader.read(&words)));
                 let expected = plain::decode(format, &words, head_dim);
                 same_numbers(found, &expected, &format!("head {seed} that {what} reads"));
                 same!(taken, 0, "bytes of memory that read of {what} asks for: it has room for a head");
@@ -441,7 +416,7 @@ mod checks {
     fn read(model: &Model, cache: &mut dyn InPlace, tokens: &[u32], chunk: usize, what: &str) -> Vec<f32> {
         let mut all = Vec::new();
         for part in tokens.chunks(chunk) {
-            let chunk = made(what, || model.chunk_of(part, CacheRef::InPlace(&mut *cache), LogitRows::All));
+            let chunk = made(what, || model.chunk(part, Some(&mut *cache), part.len()));
             all.extend(made(what, || model.forward(vec![chunk])));
         }
         all
@@ -455,7 +430,7 @@ mod checks {
             let (model, sequence) = (&storyteller.model, tokens(&storyteller, n));
             let (layout, vocab) = (model.kv_layout(), model.config().vocab_size);
             let expected = made(format!("a step of the model without a cache, {format:?}"), || {
-                model.chunk(&sequence, None, LogitRows::All).and_then(|chunk| model.forward(vec![chunk]))
+                model.chunk(&sequence, None, sequence.len()).and_then(|chunk| model.forward(vec![chunk]))
             });
             let paged = |page_size: usize| {
                 let slab = made("PageSlab::new", || PageSlab::new(layout, page_size, 200usize.div_ceil(page_size)));
@@ -581,7 +556,7 @@ mod checks {
             let layout = KvLayout { n_layers, n_kv_heads, head_dim };
             let page_size = dice.roll(1, 5);
             let run = format!("seed {seed}, {format:?}, {layout:?}, page size {page_size}");
-            let _question = asking(&run);
+            let _question = calling(&run);
             let width = plain::words(format, head_dim) * n_kv_heads;
             same!(packed(format, layout).kv_width(), width, "words of a row, {run}");
             let slab = made("PageSlab::new", || PageSlab::new(packed(format, layout), page_size, 64));

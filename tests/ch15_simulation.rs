@@ -1,25 +1,7 @@
-//! Grader of chapter 15: break the scheduler.
+//! Grader of chapter 15: break the scheduler. Its worlds run `chapters::ch12_scheduler` and `chapters::ch11_prefix_cache`, whose
+//! caches can rewind, with `ch07_rewind`.
 
-#[cfg(unstarted = "ch15_simulation")]
-#[test]
-#[ignore = "not started: edit exercises/ch15_simulation.rs, or run with --features solution"]
-fn ch15_simulation() {}
-
-#[cfg(not(unstarted = "ch15_simulation"))]
-#[macro_use]
-mod support;
-
-#[cfg(not(unstarted = "ch15_simulation"))]
-whose_code! {
-    ch04_page_pool = "ch04_page_pool",
-    ch05_page_table = "ch05_page_table",
-    ch06_paged = "ch06_paged",
-    ch07_rewind = "ch07_rewind",
-    ch10_fork = "ch10_fork",
-    ch11_prefix_cache = "ch11_prefix_cache",
-    ch12_scheduler = "ch12_scheduler",
-    ch15_simulation = "ch15_simulation",
-}
+grading::grader!();
 
 #[cfg(not(unstarted = "ch15_simulation"))]
 mod checks {
@@ -41,11 +23,8 @@ mod checks {
         World, alone, chapter_12, in_words, prompt, rule_broken, search, smaller,
     };
 
-    use crate::support::asking::asking;
-    use crate::support::limits::alive;
-    use crate::support::oracle::{Dice, seeds};
-    use crate::support::transcript::{Transcript, assert_transcript};
-    use crate::support::words::count;
+    use grading::limits::alive;
+    use grading::prelude::*;
 
     // Moments made by hand
 
@@ -95,10 +74,10 @@ mod checks {
     }
     use Expected::{Broken, Holds};
 
-    /// Asks a check, and compares its answer.
+    /// Makes a check of the reader's, and compares what it says.
     #[track_caller]
-    fn ask(rule: Rule, what: &str, expected: Expected, check: impl FnOnce() -> Result<(), Violation>) {
-        let question = asking(what);
+    fn expect(rule: Rule, what: &str, expected: Expected, check: impl FnOnce() -> Result<(), Violation>) {
+        let question = calling(what);
         let found = check();
         drop(question);
         let (is_right, words) = match (expected, &found) {
@@ -109,7 +88,7 @@ mod checks {
             }
             (Broken(number), found) => {
                 let names = |words: &str| words.split(|c: char| !c.is_ascii_digit()).any(|word| word == number);
-                let is_right = |violation: &Violation| violation.rule == rule && names(&violation.words);
+                let is_right = |violation: &Violation| violation.rule == rule && names(&violation.message);
                 let words = format!("Err, the rule {rule:?} is broken, in words that name {number}");
                 (found.as_ref().is_err_and(is_right), words)
             }
@@ -148,7 +127,7 @@ mod checks {
             ("one page has no owner, and the free list has 0", Broken(""), shared(&[3, 1, 1, 0], 0)),
             ("one page has no owner, and the free list has 2", Broken(""), shared(&[3, 1, 1, 0], 2)),
         ] {
-            ask(Rule::Pages, &format!("check_pages: {what}"), expected, || check_pages(&seen));
+            expect(Rule::Pages, &format!("check_pages: {what}"), expected, || check_pages(&seen));
         }
     }
 
@@ -179,7 +158,7 @@ mod checks {
             let listed = |ids: &[u64]| ids.iter().map(|id| sequence(*id, 3, 0)).collect();
             let alive = alive.iter().copied().map(SequenceId).collect();
             let seen = Seen { alive, ..sequences(listed(running), listed(waiting)) };
-            ask(Rule::Order, &what, expected, || check_order(&seen));
+            expect(Rule::Order, &what, expected, || check_order(&seen));
         }
     }
 
@@ -216,7 +195,7 @@ mod checks {
         ] {
             let plan = plan_of(chunks);
             let what = format!("check_plan of {}: {what}", in_words(&plan));
-            ask(Rule::Plan, &what, expected, || check_plan(&SETUP, &plan, seen));
+            expect(Rule::Plan, &what, expected, || check_plan(&SETUP, &plan, seen));
         }
     }
 
@@ -234,7 +213,7 @@ mod checks {
 
     #[track_caller]
     fn check_output_of(what: &str, expected: Expected, ended: &Ended) {
-        ask(Rule::Output, &format!("check_output: {what}"), expected, || check_output(ended));
+        expect(Rule::Output, &format!("check_output: {what}"), expected, || check_output(ended));
     }
 
     #[test]
@@ -250,9 +229,16 @@ mod checks {
             ("it is cancelled after 4 of 6 tokens", Holds, &asks_six, &six[..4], 6, cancelled),
             ("5 of its 6 tokens", Broken("3"), &asks_six, &six[..5], 6, limit),
             ("6 tokens where 5 were wanted", Broken("3"), &asks_six, &six, 5, limit),
-            ("it had an end of text, and finishes by its limit", Broken("3"), &asks_three, &three, 50, limit),
+            (
+                "it ended with an end of text, and finishes because of its limit",
+                Broken("3"),
+                &asks_three,
+                &three,
+                50,
+                limit,
+            ),
             ("the end of text is one of its tokens", Broken("3"), &asks_three, &with_end, 50, end),
-            ("it has its limit, and finishes by an end of text", Broken("3"), &asks_six, &six, 6, end),
+            ("it reached its limit, and finishes because of an end of text", Broken("3"), &asks_six, &six, 6, end),
             ("cancelled with 6 tokens where 5 were wanted", Broken("3"), &asks_six, &six, 5, cancelled),
         ] {
             check_output_of(what, expected, &ended(prompt, output, most, reason));
@@ -321,7 +307,7 @@ mod checks {
             let chunks: Vec<_> = chunks.iter().map(|(id, tokens)| (*id, *tokens, caught_up(*id))).collect();
             let plan = plan_of(&chunks);
             let what = format!("check_progress, budget 8, of {}: {what}", in_words(&plan));
-            ask(Rule::Progress, &what, expected, || check_progress(&SETUP, &plan, &seen));
+            expect(Rule::Progress, &what, expected, || check_progress(&SETUP, &plan, &seen));
         }
     }
 
@@ -344,7 +330,7 @@ mod checks {
             let what = format!("check_fits: sequence 0 needs 2 pages more, {free} are free and {kept} can be evicted");
             let expected = if free + kept < 2 { Broken("0") } else { Holds };
             let seen = rooms(free, kept, one.clone());
-            ask(Rule::Fits, &what, expected, || check_fits(&SETUP, &Seen::default(), &seen));
+            expect(Rule::Fits, &what, expected, || check_fits(&SETUP, &Seen::default(), &seen));
         }
         // 8 tokens and the next: 3 pages, and it has 2. The other needs 2 and has 1.
         let (old, new) = (with_pages(sequence(0, 8, 8), &[0, 1]), with_pages(sequence(1, 7, 4), &[2]));
@@ -364,7 +350,7 @@ mod checks {
             (replaced, Broken("2"), &two_ran, rooms(1, 0, swapped)),
             ("sequence 0 has all the pages that it will ever need", Holds, &Seen::default(), rooms(0, 0, last)),
         ] {
-            ask(Rule::Fits, &format!("check_fits: {what}"), expected, || check_fits(&SETUP, before, &seen));
+            expect(Rule::Fits, &format!("check_fits: {what}"), expected, || check_fits(&SETUP, before, &seen));
         }
     }
 
@@ -408,7 +394,7 @@ mod checks {
             ("a sequence that strangers leave no page", 3, vec![all, arrive(1, 5, 2), Event::Step]),
         ] {
             let (make, case) = (planted(None), Case { setup: setup(n_pages, 4, 2), events });
-            let question = asking(format!("run of {what}"));
+            let question = calling(format!("run of {what}"));
             let found = run(&make, &case).map_err(|failure| failure.event);
             drop(question);
             same!(found, by_hand(&make, &case), "steps made in a run of {what}, those after the last event included");
@@ -418,7 +404,7 @@ mod checks {
     /// The place, the steps and the rule of a failure.
     #[track_caller]
     fn fails(what: &str, make: &Make<'_>, case: &Case, expected: (usize, u64, Rule)) {
-        let question = asking(format!("run of {what}"));
+        let question = calling(format!("run of {what}"));
         let found = run(make, case);
         drop(question);
         let (event, step, rule) = expected;
@@ -504,7 +490,7 @@ mod checks {
         // Whatever a scheduler shows: the bound on the steps is a number.
         let case = Case { setup: setup(8, 8, 2), events: vec![arrive(1, 3, 4), Event::Step, arrive(2, 3, 1)] };
         let what = "run of a scheduler that shows usize::MAX new tokens for each request";
-        let _question = asking(what);
+        let _question = calling(what);
         let found = run(&shows(usize::MAX), &case);
         assert!(found.is_ok(), "{what}\n  expected: Ok(…)\n  yours:    {found:?}");
     }
@@ -521,7 +507,7 @@ mod checks {
         is_broken: impl Fn(&[Event]) -> bool,
     ) {
         let asked = Cell::new(0);
-        let question = asking(format!("shrink of {what}"));
+        let question = calling(format!("shrink of {what}"));
         let found = shrink(events, &mut |kept| {
             alive();
             asked.set(asked.get() + 1);
@@ -630,9 +616,9 @@ mod checks {
         for bug in Bug::ALL {
             let make = planted(Some(bug));
             let what = format!("{}, which {} ({})", bug.name(), bug.about(), bug.reported());
-            let _question = asking(format!("seeds of {what}"));
+            let _question = calling(format!("seeds of {what}"));
             let Err(found) = search(&make, 0..400, STEPS, alive) else {
-                panic!("{what}, passes 400 seeds of {STEPS} steps: no rule of yours sees it");
+                panic!("{what}, passes 400 seeds of {STEPS} steps: none of your rules notices it");
             };
             assert_found(&format!("{what}, seed {}", found.seed), &make, &found);
             let left = found.case.events.len();
@@ -702,7 +688,7 @@ mod checks {
             transcript.line(format!("{}: {}", bug.name(), bug.about()));
             transcript.line(format!("{setup}"));
             for make in [planted(Some(bug)), planted(None)] {
-                let _question = asking(format!("the rules on each event of {}, in the transcript", bug.name()));
+                let _question = calling(format!("the rules on each event of {}, in the transcript", bug.name()));
                 let mut world = World::new(&make, setup).expect("a world");
                 let mut all_hold = true;
                 for event in &events {
@@ -737,7 +723,7 @@ mod checks {
             // Other seeds than those of the checks above.
             let (seed, steps) = (1_000_000 + seed, dice.roll(20, 90) as u64);
             let what = format!("{}, seed {seed}, {steps} steps", bug.name());
-            let _question = asking(what.clone());
+            let _question = calling(what.clone());
             let make = planted(Some(bug));
             let case = Case::of_seed(seed, steps);
             let found = run(&make, &case).map_err(|failure| failure.event);

@@ -1,31 +1,14 @@
 //! Grader of chapter 16: pages on disk.
 
-#[cfg(unstarted = "ch16_pages_on_disk")]
-#[test]
-#[ignore = "not started: edit exercises/ch16_pages_on_disk.rs, or run with --features solution"]
-fn ch16_pages_on_disk() {}
-
-#[cfg(not(unstarted = "ch16_pages_on_disk"))]
-#[macro_use]
-mod support;
-
-#[cfg(not(unstarted = "ch16_pages_on_disk"))]
-whose_code! {
-    ch04_page_pool = "ch04_page_pool",
-    ch05_page_table = "ch05_page_table",
-    ch06_paged = "ch06_paged",
-    ch10_fork = "ch10_fork",
-    ch11_prefix_cache = "ch11_prefix_cache",
-    ch16_pages_on_disk = "ch16_pages_on_disk",
-}
+grading::grader!();
 
 #[cfg(not(unstarted = "ch16_pages_on_disk"))]
 mod checks {
     use std::collections::BTreeSet;
     use std::io;
 
-    use page_by_page::cache::{KvCache, KvLayout, PageId};
-    use page_by_page::chapters::ch06_paged::{PageSlab, SharedSlab};
+    use page_by_page::cache::KvCache;
+    use page_by_page::chapters::ch06_paged::SharedSlab;
     use page_by_page::chapters::ch10_fork::ForkCache;
     use page_by_page::chapters::ch11_prefix_cache::PrefixCache;
     use page_by_page::chapters::ch16_pages_on_disk::decode;
@@ -33,27 +16,14 @@ mod checks {
     use page_by_page::disk::file_disk::FileDisk;
     use page_by_page::disk::record::{Head, RecordError};
     use page_by_page::disk::{HEADER, PageFile, PageFileError, PageShape, Read};
-    use page_by_page::kernels::RowFormat;
     use page_by_page::prefixes::Prefixes;
 
-    use crate::support::asking::{asking, made};
-    use crate::support::disk::{MemoryDisk, apply, head_sum, heads, prefixes, record};
-    use crate::support::oracle::{Dice, STEPS, seeds};
-    use crate::support::packed::hex;
-    use crate::support::story::{SAMPLING, Storyteller};
-    use crate::support::transcript::{Transcript, assert_transcript};
-    use crate::support::words::shown;
+    use grading::disk::{HEAD, MemoryDisk, RECORD, SHAPE, apply, counting, head_sum, heads, prefixes, record};
+    use grading::ledger::{Ledger, owners, slab_of};
+    use grading::packed::hex;
+    use grading::prelude::*;
 
-    /// Numbers that cannot be taken for one another: a head has 40 bytes, a record 1,000.
-    const SHAPE: PageShape = PageShape {
-        model: 0xC0FF_EE16,
-        format: RowFormat::F32,
-        layout: KvLayout { n_layers: 3, n_kv_heads: 2, head_dim: 5 },
-        page_size: 4,
-    };
     const SIZE: usize = SHAPE.page_size;
-    const HEAD: usize = 40;
-    const RECORD: usize = 1000;
 
     /// A number of a row, from all that it depends on. Any bits may come: a number, a NaN, a word of packed rows.
     fn word(prefix: &[u32], layer: usize, kind: usize, i: usize) -> f32 {
@@ -80,11 +50,6 @@ mod checks {
         record(shape, number, parent, tokens, &page_rows(shape, prefix, 0), &page_rows(shape, prefix, 1))
     }
 
-    /// The tokens `first`, `first + 1` …
-    fn counting(first: u32, n: usize) -> Vec<u32> {
-        (first..first + n as u32).collect()
-    }
-
     fn bits(rows: &[f32]) -> Vec<u32> {
         rows.iter().map(|x| x.to_bits()).collect()
     }
@@ -101,8 +66,8 @@ mod checks {
         }
     }
 
-    /// Pages in memory, and a file of pages. What the file must have is kept beside it, as a plain list.
-    struct Desk {
+    /// A page file, and the memory of the process that has it open. What the file must hold is kept beside it, as a plain list.
+    struct CheckedFile {
         shape: PageShape,
         slab: SharedSlab,
         trie: PrefixCache,
@@ -112,11 +77,9 @@ mod checks {
         places: usize,
         /// The prefixes that can be found, the one to go first at the beginning.
         kept: Vec<Vec<u32>>,
-        /// What the last keep has written, and where.
+        /// What the last store has written, and where.
         writes: Vec<(u64, Vec<u8>)>,
-        /// What a failure says about the rule.
-        why: String,
-        history: Vec<String>,
+        ledger: Ledger,
     }
 
     /// `places`: the records that the file has room for.
@@ -129,24 +92,27 @@ mod checks {
     #[track_caller]
     fn memory(shape: &PageShape, n_pages: usize) -> (SharedSlab, PrefixCache) {
         let size = shape.page_size;
-        let slab = made("PageSlab::new of chapter 6", || PageSlab::new(shape.layout, size, n_pages));
-        (slab, made("PrefixCache::new of chapter 11", || PrefixCache::new(size)))
+        (slab_of(shape.layout, size, n_pages), made("PrefixCache::new of chapter 11", || PrefixCache::new(size)))
     }
 
-    impl Desk {
+    /// The prefixes that are in the file's bytes, the one to go first at the beginning.
+    fn on_disk(shape: &PageShape, disk: &MemoryDisk) -> Vec<Vec<u32>> {
+        prefixes(shape, &disk.bytes()).into_iter().map(|(prefix, _)| prefix).collect()
+    }
+
+    impl CheckedFile {
         #[track_caller]
-        fn new(n_pages: usize, places: usize, why: &str) -> Self {
-            Desk::over(SHAPE, MemoryDisk::default(), n_pages, places, why)
+        fn new(n_pages: usize, places: usize, rule: &str) -> Self {
+            CheckedFile::over(SHAPE, MemoryDisk::default(), n_pages, places, rule)
         }
 
         #[track_caller]
-        fn over(shape: PageShape, disk: MemoryDisk, n_pages: usize, places: usize, why: &str) -> Self {
+        fn over(shape: PageShape, disk: MemoryDisk, n_pages: usize, places: usize, rule: &str) -> Self {
             let (slab, trie) = memory(&shape, n_pages);
             let file = open(&disk, shape, places);
-            let (why, kept, writes, history) = (why.into(), Vec::new(), Vec::new(), Vec::new());
-            let mut desk = Desk { shape, slab, trie, disk, file, places, kept, writes, why, history };
-            desk.kept = desk.on_disk();
-            desk
+            let kept = on_disk(&shape, &disk);
+            let ledger = Ledger::new(format!("where the file has room for {}\n  {rule}", count(places, "record")));
+            CheckedFile { shape, slab, trie, disk, file, places, kept, writes: Vec::new(), ledger }
         }
 
         /// The process ends, and a new one begins: memory is gone, the file is there.
@@ -155,64 +121,45 @@ mod checks {
             let n_pages = self.slab.borrow().pool().n_pages();
             (self.slab, self.trie) = memory(&self.shape, n_pages);
             self.file = open(&self.disk, self.shape, self.places);
-            self.kept = self.on_disk();
-            self.history.push("restart".into());
-            self.check("restart");
+            self.kept = on_disk(&self.shape, &self.disk);
+            let call = self.ledger.call("restart");
+            self.check(&format!("after {call}"));
         }
 
-        /// A call in words, with the rule and what came before.
-        fn asked(&mut self, call: String) -> String {
-            let before = self.history[self.history.len().saturating_sub(6)..].join("; ");
-            let before = if before.is_empty() { String::new() } else { format!("\n  before: {before}") };
-            let asked = format!("{call}, where the file has room for {}\n  {}{before}", self.places, self.why);
-            self.history.push(call);
-            asked
-        }
-
-        /// The prefixes that are in the file's bytes, the one to go first at the beginning.
-        fn on_disk(&self) -> Vec<Vec<u32>> {
-            prefixes(&self.shape, &self.disk.bytes()).into_iter().map(|(prefix, _)| prefix).collect()
-        }
-
-        /// Looks whether the file finds what it must.
+        /// Compares what the file finds with what it must find.
         #[track_caller]
-        fn check(&self, asked: &str) {
+        fn check(&self, when: &str) {
             let (kept, n) = (&self.kept, self.kept.len());
-            same!(
-                self.file.index().n_records(),
-                n,
-                "records that can be found, of the prefixes {kept:?}, after {asked}"
-            );
+            same!(self.file.index().n_records(), n, "records that can be found, of the prefixes {kept:?}, {when}");
             for prefix in kept {
                 let n = prefix.len() / self.shape.page_size;
-                same!(self.file.find(prefix).len(), n, "pages that find gives for {}, after {asked}", shown(prefix));
+                same!(self.file.find(prefix).len(), n, "pages that find gives for {}, {when}", shown(prefix));
             }
             let (len, most) = (self.disk.bytes().len() as u64, self.shape.offset(self.places));
-            assert!(len <= most, "the file has {len} bytes, and may have {most}, after {asked}");
+            assert!(len <= most, "the file has {len} bytes, and may have {most}, {when}");
         }
 
         #[track_caller]
-        fn look(&mut self) {
-            let asked = self.asked("a look at what find gives".into());
-            self.check(&asked);
+        fn check_found(&self) {
+            self.check(&format!("now, {}", self.ledger.at()));
         }
 
-        /// Looks whether the file's bytes are just the pages that can be found, each with the rows of its tokens.
+        /// Checks that the file's bytes are just the pages that can be found, each with the rows of its tokens.
         #[track_caller]
-        fn check_bytes(&mut self) {
-            let asked = self.asked("a look at the bytes of the file".into());
+        fn check_bytes(&self) {
+            let now = format!("now, {}", self.ledger.at());
             let bytes = self.disk.bytes();
             let len = self.shape.offset(self.kept.len()) as usize;
-            same!(bytes.len(), len, "bytes of the file: {asked}");
+            same!(bytes.len(), len, "bytes of the file, {now}");
             for (tokens, head) in prefixes(&self.shape, &bytes) {
                 let expected = record_of(&self.shape, head.number, head.parent, &tokens);
                 let found = &bytes[self.shape.offset(head.place) as usize..];
                 if let Some(byte) = (8..expected.len()).chain(0..8).find(|byte| found[*byte] != expected[*byte]) {
-                    panic!("the record of {}: byte {byte} is wrong, in {}: {asked}", shown(&tokens), part(byte));
+                    panic!("the record of {}: byte {byte} is wrong, in {}, {now}", shown(&tokens), part(byte));
                 }
             }
-            let found: BTreeSet<_> = self.on_disk().into_iter().collect();
-            same!(found, self.kept.iter().cloned().collect(), "prefixes that the bytes of the file hold: {asked}");
+            let found: BTreeSet<_> = on_disk(&self.shape, &self.disk).into_iter().collect();
+            same!(found, self.kept.iter().cloned().collect(), "prefixes that the bytes of the file hold, {now}");
         }
 
         /// The pages of these tokens are used now, the first one last.
@@ -228,7 +175,7 @@ mod checks {
             self.kept.retain(|prefix| !prefix.starts_with(tokens));
         }
 
-        /// What keep must write on a disk that fails after this many bytes: how many pages, and whether it fails.
+        /// What store must write on a disk that fails after this many bytes: how many pages, and whether it fails.
         fn must_write(&mut self, tokens: &[u32], fits: usize) -> (usize, bool) {
             let (size, mut written) = (self.shape.page_size, 0);
             let full = tokens.len() / size * size;
@@ -283,7 +230,7 @@ mod checks {
 
         /// Offers the full pages of a sequence to the file.
         #[track_caller]
-        fn keep(&mut self, tokens: &[u32]) {
+        fn store(&mut self, tokens: &[u32]) {
             self.keep_until(tokens, usize::MAX);
         }
 
@@ -295,76 +242,72 @@ mod checks {
                 usize::MAX => String::new(),
                 _ => format!(", where the disk fails once, after {fits} bytes"),
             };
-            let asked = self.asked(format!("keep of {}{limit}", shown(tokens)));
+            let call = self.ledger.call(format!("store of {}{limit}", shown(tokens)));
             let (n, fails) = self.must_write(tokens, fits);
             self.disk.take_writes();
             self.disk.fail_once(fits);
-            let question = asking(asked.as_str());
-            let found = self.file.keep(tokens, cache.table(), &self.slab.borrow());
-            drop(question);
+            let found = during(call.as_str(), || self.file.store(tokens, cache.table(), &self.slab.borrow()));
             self.disk.fail_once(usize::MAX);
             self.writes = self.disk.take_writes();
             let offset = self.writes.last().map_or(0, |(offset, _)| *offset);
             let full = PageFileError::Unwritable { offset, error: io::ErrorKind::StorageFull.into() };
             let expected = if fails { Err(full.to_string()) } else { Ok(n) };
-            same!(found.map_err(|error| error.to_string()), expected, "pages that it writes, or its error: {asked}");
-            self.check(&asked);
+            same!(found.map_err(|error| error.to_string()), expected, "pages that it writes, or its error: {call}");
+            self.check(&format!("after {call}"));
         }
 
         /// Asks for the pages that the file has and memory has not, and reads them.
         #[track_caller]
-        fn wanted(&mut self, tokens: &[u32]) -> Vec<Read> {
+        fn missing(&mut self, tokens: &[u32]) -> Vec<Read> {
             let full = self.all_but_one(tokens);
             let held = self.held(tokens) / self.shape.page_size;
             let before = self.owners();
-            let asked = self.asked(format!("wanted of {}", shown(tokens)));
-            let wanted = made(asked.as_str(), || self.file.wanted(tokens, &mut self.trie, &self.slab));
-            same!(self.owners(), before, "owners of the pages, as many as before, after {asked}");
+            let call = self.ledger.call(format!("missing of {}", shown(tokens)));
+            let missing = made(call.as_str(), || self.file.missing(tokens, &mut self.trie, &self.slab));
+            same!(self.owners(), before, "owners of the pages, as many as before, after {call}");
             self.touch(full);
-            let found: Vec<_> = wanted.iter().map(|wanted| (wanted.page, wanted.place)).collect();
+            let found: Vec<_> = missing.iter().map(|page| (page.page, page.place)).collect();
             let expected: Vec<_> = self.file.find(full).into_iter().enumerate().skip(held).collect();
-            same!(found, expected, "pages and places, with {held} in memory and one token to compute: {asked}");
-            wanted.into_iter().map(|wanted| self.file.read(wanted)).collect()
+            same!(found, expected, "pages and places, with {held} in memory and one token to compute: {call}");
+            missing.into_iter().map(|page| self.file.read(page)).collect()
         }
 
         /// Gives what was read to the prefix cache: `n` pages must come back, and memory must have `held` of the tokens then.
         #[track_caller]
-        fn bring_back(&mut self, tokens: &[u32], read: &[Read], n: usize, held: usize) {
-            let read_pages: Vec<usize> = read.iter().map(|read| read.wanted.page).collect();
-            let asked = self.asked(format!("bring_back of {}, of which pages {read_pages:?} were read", shown(tokens)));
+        fn load(&mut self, tokens: &[u32], read: &[Read], n: usize, held: usize) {
+            let read_pages: Vec<usize> = read.iter().map(|read| read.missing.page).collect();
+            let call = self.ledger.call(format!("load of {}, of which pages {read_pages:?} were read", shown(tokens)));
             // A page of the prefix cache has it as an owner; the others are those of sequences.
-            let of_sequences = |desk: &Desk| desk.owners().iter().sum::<u32>() as usize - desk.trie.n_pages();
+            let of_sequences = |it: &CheckedFile| it.owners().iter().sum::<u32>() as usize - it.trie.n_pages();
             let before = of_sequences(self);
-            let found = made(asked.as_str(), || self.file.bring_back(tokens, read, &mut self.trie, &self.slab));
-            same!(of_sequences(self), before, "owners of all pages beside the prefix cache, after {asked}");
+            let found = made(call.as_str(), || self.file.load(tokens, read, &mut self.trie, &self.slab));
+            same!(of_sequences(self), before, "owners of all pages beside the prefix cache, after {call}");
             let now = self.held(tokens);
-            same!((found, now), (n, held), "(pages that come back, tokens in memory then): {asked}");
+            same!((found, now), (n, held), "(pages that come back, tokens in memory then): {call}");
         }
 
         /// All at once, where no sequence runs: pages come back up to the first that is damaged, as far as there is room.
         #[track_caller]
         fn fetch(&mut self, tokens: &[u32]) -> usize {
             let size = self.shape.page_size;
-            let read = self.wanted(tokens);
+            let read = self.missing(tokens);
             let held = self.held(tokens) / size;
             let heads = heads(&self.shape, &self.disk.bytes());
             let whole: Vec<_> =
                 heads.iter().filter(|head| head.rows_are_whole).map(|head| (head.place, head.number)).collect();
-            let is_whole = |read: &&Read| whole.contains(&(read.wanted.place, read.wanted.number));
+            let is_whole = |read: &&Read| whole.contains(&(read.missing.place, read.missing.number));
             let whole = read.iter().take_while(is_whole).count();
             let n = whole.min(self.slab.borrow().pool().n_pages() - held);
-            self.bring_back(tokens, &read, n, (held + n) * size);
+            self.load(tokens, &read, n, (held + n) * size);
             if whole < read.len() {
                 self.lose(&tokens[..(held + whole + 1) * size]);
             }
-            self.look();
+            self.check_found();
             n
         }
 
         fn owners(&self) -> Vec<u32> {
-            let slab = self.slab.borrow();
-            let pool = slab.pool();
-            (0..pool.n_pages() as u32).map(|page| pool.owners(PageId(page)).unwrap_or(u32::MAX)).collect()
+            owners(self.slab.borrow().pool())
         }
 
         /// The full pages of a sequence, such that a token is left to compute.
@@ -384,7 +327,7 @@ mod checks {
                     for (at, (row, expected)) in found.chunks(width).zip(expected.chunks(width)).enumerate() {
                         if bits(row) != bits(expected) {
                             let what = format!("{name} of the token at position {at} in layer {layer}");
-                            let of = format!("of {}; {}", shown(tokens), self.why);
+                            let of = format!("of {}; {}", shown(tokens), self.ledger.about);
                             same!(hex(row), hex(expected), "{what}, as the prefix cache has them, {of}");
                         }
                     }
@@ -445,7 +388,7 @@ mod checks {
         let c = [counting(50, 4), counting(7, 4)].concat();
         let records: [(u64, u64, &[u32]); 5] = [(2, 1, &a), (1, 0, &a[..4]), (5, 4, &c), (9, 1, &b), (4, 0, &c[..4])];
         let records = records.map(|(number, parent, prefix)| record_of(&SHAPE, number, parent, prefix));
-        let disk = MemoryDisk::of([SHAPE.header().to_vec(), records.concat()].concat());
+        let disk = MemoryDisk::with([SHAPE.header().to_vec(), records.concat()].concat());
         let file = open(&disk, SHAPE, 9);
         for (tokens, places) in [
             (&a[..], vec![1, 0]),
@@ -469,50 +412,54 @@ mod checks {
     #[test]
     fn task_3_full_pages_are_written_once_and_no_others() {
         for len in 0..=3 * SIZE + 1 {
-            let mut desk = Desk::new(12, 12, "full pages that the file has not are written, and no others");
+            let mut checked = CheckedFile::new(12, 12, "full pages that the file has not are written, and no others");
             // No page of memory has the number of its place in the file.
-            let _other = desk.compute(&counting(500, 4));
-            desk.keep(&counting(1, len));
-            desk.check_bytes();
-            desk.disk.take_reads();
-            desk.keep(&counting(1, len));
-            desk.keep(&counting(1, len / 2));
-            same!(desk.writes.len(), 0, "writes to the disk for pages that it has");
-            same!(desk.disk.take_reads().len(), 0, "reads from the disk for pages that it has: the heads are known");
-            desk.keep(&[&counting(1, len)[..], &counting(70, 5)].concat());
-            desk.check_bytes();
-            desk.restart();
-            desk.keep(&counting(1, len));
-            desk.check_bytes();
+            let _other = checked.compute(&counting(500, 4));
+            checked.store(&counting(1, len));
+            checked.check_bytes();
+            checked.disk.take_reads();
+            checked.store(&counting(1, len));
+            checked.store(&counting(1, len / 2));
+            same!(checked.writes.len(), 0, "writes to the disk for pages that it has");
+            same!(checked.disk.take_reads().len(), 0, "reads from the disk for pages that it has: the heads are known");
+            checked.store(&[&counting(1, len)[..], &counting(70, 5)].concat());
+            checked.check_bytes();
+            checked.restart();
+            checked.store(&counting(1, len));
+            checked.check_bytes();
         }
     }
 
     /// The records in the file: number, parent, first token.
-    fn records(desk: &Desk) -> Vec<(u64, u64, u32)> {
-        let heads = heads(&SHAPE, &desk.disk.bytes()).into_iter();
+    fn records(checked: &CheckedFile) -> Vec<(u64, u64, u32)> {
+        let heads = heads(&SHAPE, &checked.disk.bytes()).into_iter();
         heads.map(|head| (head.number, head.parent, head.tokens[0])).collect()
     }
 
     #[test]
     fn task_3_a_page_follows_the_page_before_it() {
-        let mut desk =
-            Desk::new(8, 8, "the parent of a record is the number of the record before, 0 where there is none");
+        let mut checked =
+            CheckedFile::new(8, 8, "the parent of a record is the number of the record before, 0 where there is none");
         let tokens = counting(1, 12);
-        desk.keep(&tokens);
-        desk.keep(&[&tokens[..8], &counting(60, 4)].concat());
+        checked.store(&tokens);
+        checked.store(&[&tokens[..8], &counting(60, 4)].concat());
         let expected = [(1, 0, 1), (2, 1, 5), (3, 2, 9), (4, 2, 60)];
-        let what = "after a keep of 3 pages, and one of a sequence that shares the first two";
-        same!(records(&desk), expected, "records in the file as (number, parent, first token), {what}");
+        let what = "after a store of 3 pages, and one of a sequence that shares the first two";
+        same!(records(&checked), expected, "records in the file as (number, parent, first token), {what}");
     }
 
     #[test]
     fn task_3_when_a_write_fails_its_number_is_not_given_again() {
-        let mut desk = Desk::new(8, 1, "its head may lie in the file, whole");
-        desk.keep(&counting(1, 4));
-        desk.keep_until(&counting(100, 4), RECORD - 1);
-        same!(records(&desk), [(2, 0, 100)], "(number, parent, first token) of the head that a failed write has left");
-        desk.keep(&counting(200, 4));
-        same!(records(&desk), [(3, 0, 200)], "(number, parent, first token) of the record that takes its place");
+        let mut checked = CheckedFile::new(8, 1, "its head may lie in the file, whole");
+        checked.store(&counting(1, 4));
+        checked.keep_until(&counting(100, 4), RECORD - 1);
+        same!(
+            records(&checked),
+            [(2, 0, 100)],
+            "(number, parent, first token) of the head that a failed write has left"
+        );
+        checked.store(&counting(200, 4));
+        same!(records(&checked), [(3, 0, 200)], "(number, parent, first token) of the record that takes its place");
     }
 
     #[test]
@@ -532,11 +479,11 @@ mod checks {
             (1, too_long.clone(), too_long_why),
             (4, too_long, too_long_why),
         ] {
-            let mut desk = Desk::new(60, places, why);
+            let mut checked = CheckedFile::new(60, places, why);
             for tokens in sequences {
-                desk.keep(&tokens);
+                checked.store(&tokens);
             }
-            desk.check_bytes();
+            checked.check_bytes();
         }
     }
 
@@ -560,11 +507,11 @@ mod checks {
             (3, vec![], &long, 2 * RECORD + 700, vec![&b[..4], &c[..4]], order),
             (2, vec![&a[..4], &b[..4]], &c[..4], 300, vec![&a[..4]], free),
         ] {
-            let mut desk = Desk::new(40, places, why);
-            before.into_iter().for_each(|tokens| desk.keep(tokens));
-            desk.keep_until(tokens, fits);
-            after.into_iter().for_each(|tokens| desk.keep(tokens));
-            desk.check_bytes();
+            let mut checked = CheckedFile::new(40, places, why);
+            before.into_iter().for_each(|tokens| checked.store(tokens));
+            checked.keep_until(tokens, fits);
+            after.into_iter().for_each(|tokens| checked.store(tokens));
+            checked.check_bytes();
         }
     }
 
@@ -573,79 +520,79 @@ mod checks {
     #[test]
     fn task_4_pages_come_back_bit_for_bit() {
         for len in [0, 1, 4, 5, 8, 9, 12, 13, 16, 17] {
-            let mut desk = Desk::new(9, 9, "what the file has and memory has not comes back");
-            desk.keep(&counting(1, len));
-            desk.fetch(&counting(1, len));
+            let mut checked = CheckedFile::new(9, 9, "what the file has and memory has not comes back");
+            checked.store(&counting(1, len));
+            checked.fetch(&counting(1, len));
             // In the run that wrote them, and in the next one.
-            desk.evict(2);
-            desk.fetch(&counting(1, len));
-            desk.restart();
+            checked.evict(2);
+            checked.fetch(&counting(1, len));
+            checked.restart();
             for asked in [len / 2, len, len] {
-                desk.fetch(&counting(1, asked));
+                checked.fetch(&counting(1, asked));
             }
-            desk.fetch(&counting(2, len));
+            checked.fetch(&counting(2, len));
         }
     }
 
-    /// A desk after a restart, whose file has a sequence of 4 pages; `own` of them are in memory. Others are there with a page
+    /// A process after a restart, whose file has a sequence of 4 pages; `own` of them are in memory. Others are there with a page
     /// each.
     #[track_caller]
-    fn four_pages(n_pages: usize, own: usize, others: &[Vec<u32>], why: &str) -> (Desk, Vec<u32>) {
-        let mut desk = Desk::new(n_pages, 20, why);
+    fn four_pages(n_pages: usize, own: usize, others: &[Vec<u32>], why: &str) -> (CheckedFile, Vec<u32>) {
+        let mut checked = CheckedFile::new(n_pages, 20, why);
         let tokens = counting(1, 17);
-        desk.keep(&tokens);
-        desk.restart();
-        drop(desk.compute(&tokens[..own * SIZE]));
-        others.iter().for_each(|other| drop(desk.compute(other)));
-        (desk, tokens)
+        checked.store(&tokens);
+        checked.restart();
+        drop(checked.compute(&tokens[..own * SIZE]));
+        others.iter().for_each(|other| drop(checked.compute(other)));
+        (checked, tokens)
     }
 
     /// A page that a different sequence asked for is read for that one, and the pages after it follow it.
     #[test]
     fn task_4_pages_may_be_missing_in_the_middle() {
         for (pages, n) in [(&[0, 2, 3][..], 1), (&[0, 3], 1), (&[0, 1, 3], 2), (&[1], 0), (&[1, 2, 3], 0), (&[], 0)] {
-            let (mut desk, tokens) =
-                four_pages(9, 0, &[], "of 4 pages that were wanted, those before the first gap come back");
-            let mut read = desk.wanted(&tokens);
-            read.retain(|read| pages.contains(&read.wanted.page));
-            desk.bring_back(&tokens, &read, n, n * SIZE);
-            desk.fetch(&tokens);
+            let (mut checked, tokens) =
+                four_pages(9, 0, &[], "of 4 pages that were missing, those before the first gap come back");
+            let mut read = checked.missing(&tokens);
+            read.retain(|read| pages.contains(&read.missing.page));
+            checked.load(&tokens, &read, n, n * SIZE);
+            checked.fetch(&tokens);
         }
     }
 
     #[test]
     fn task_4_others_make_room_and_no_more_than_needed() {
         let others: Vec<Vec<u32>> = (1..=5).map(|i| counting(100 * i, 4)).collect();
-        let left = |desk: &mut Desk| {
-            others.iter().map(|other| desk.held(&[&other[..], &[0]].concat()) / SIZE).collect::<Vec<_>>()
+        let left = |checked: &mut CheckedFile| {
+            others.iter().map(|other| checked.held(&[&other[..], &[0]].concat()) / SIZE).collect::<Vec<_>>()
         };
         // The head of the sequence is the page that was used longest ago. 2 pages are free.
-        let (mut desk, tokens) = four_pages(8, 1, &others, "its first page is in memory, and must stay");
-        let read = desk.wanted(&tokens);
+        let (mut checked, tokens) = four_pages(8, 1, &others, "its first page is in memory, and must stay");
+        let read = checked.missing(&tokens);
         // While they are read, the others are used.
-        left(&mut desk);
-        desk.bring_back(&tokens, &read, 3, 16);
+        left(&mut checked);
+        checked.load(&tokens, &read, 3, 16);
         let why = "one page was missing, and the oldest made room";
-        same!(left(&mut desk), [0, 1, 1, 1, 1], "pages left of the five others: {why}");
+        same!(left(&mut checked), [0, 1, 1, 1, 1], "pages left of the five others: {why}");
 
-        let (mut desk, tokens) = four_pages(6, 0, &others, "the second of 4 pages is damaged, and 1 page is free");
-        let mut read = desk.wanted(&tokens);
+        let (mut checked, tokens) = four_pages(6, 0, &others, "the second of 4 pages is damaged, and 1 page is free");
+        let mut read = checked.missing(&tokens);
         read[1].bytes.as_mut().unwrap()[HEAD + 9] ^= 1;
-        desk.bring_back(&tokens, &read, 1, 4);
+        checked.load(&tokens, &read, 1, 4);
         let why = "none makes room for pages that do not come back";
-        same!(left(&mut desk), [1; 5], "pages left of the five others: {why}");
+        same!(left(&mut checked), [1; 5], "pages left of the five others: {why}");
     }
 
     #[test]
     fn task_4_as_many_as_there_is_room_for() {
         // What a sequence has in memory is worth more than what comes after it: its first page makes no room.
         for (own, taken) in [(0, 0), (0, 1), (0, 2), (0, 4), (0, 5), (1, 3)] {
-            let (mut desk, tokens) = four_pages(5, own, &[], "a sequence runs, and its pages make no room");
-            let mut running = desk.with_prefix(&[]);
+            let (mut checked, tokens) = four_pages(5, own, &[], "a sequence runs, and its pages make no room");
+            let mut running = checked.with_prefix(&[]);
             made(format!("extend({taken} pages) of chapter 10"), || running.extend(SIZE * taken));
-            let read = desk.wanted(&tokens);
+            let read = checked.missing(&tokens);
             let n = (4 - own).min(5 - own - taken);
-            desk.bring_back(&tokens, &read, n, (own + n) * SIZE);
+            checked.load(&tokens, &read, n, (own + n) * SIZE);
         }
     }
 
@@ -661,24 +608,24 @@ mod checks {
                 read.bytes = Ok(record_of(&SHAPE, 77, 1, &counting(900, 4)));
             }),
             ("a record of its number with other tokens lies there", |read| {
-                let number = read.wanted.number;
+                let number = read.missing.number;
                 read.bytes = Ok(record_of(&SHAPE, number, number - 1, &counting(900, 4)));
             }),
         ];
         for ((damage, spoil), place) in damages.iter().flat_map(|damage| (0..4).map(move |place| (damage, place))) {
             let why = format!("page {place} of 4 was read, and {damage}: it is forgotten, and not asked for again");
-            let (mut desk, tokens) = four_pages(9, 0, &[], &why);
-            desk.keep(&counting(300, 9));
-            desk.restart();
-            let mut read = desk.wanted(&tokens);
+            let (mut checked, tokens) = four_pages(9, 0, &[], &why);
+            checked.store(&counting(300, 9));
+            checked.restart();
+            let mut read = checked.missing(&tokens);
             spoil(&mut read[place]);
-            desk.bring_back(&tokens, &read, place, place * SIZE);
-            desk.lose(&tokens[..(place + 1) * SIZE]);
-            desk.look();
-            desk.wanted(&tokens);
-            desk.keep(&tokens);
-            desk.restart();
-            same!(desk.fetch(&tokens), 4, "pages that come back when they are written again, where {why}");
+            checked.load(&tokens, &read, place, place * SIZE);
+            checked.lose(&tokens[..(place + 1) * SIZE]);
+            checked.check_found();
+            checked.missing(&tokens);
+            checked.store(&tokens);
+            checked.restart();
+            same!(checked.fetch(&tokens), 4, "pages that come back when they are written again, where {why}");
         }
     }
 
@@ -686,21 +633,21 @@ mod checks {
     #[test]
     fn task_4_no_byte_of_a_file_can_change_unnoticed() {
         let tokens = counting(1, 9);
-        let mut desk = Desk::new(9, 2, "");
-        desk.keep(&tokens);
-        let good = desk.disk.bytes();
+        let mut checked = CheckedFile::new(9, 2, "");
+        checked.store(&tokens);
+        let good = checked.disk.bytes();
         // Every byte of a head, and some of the rows.
         let step = if cfg!(miri) { 211 } else { 7 };
         for byte in (HEADER..good.len()).filter(|byte| (byte - HEADER) % RECORD < HEAD || byte % step == 0) {
-            let disk = MemoryDisk::of(good.clone());
+            let disk = MemoryDisk::with(good.clone());
             disk.flip(byte, 1 << (byte % 8));
             let what = format!("byte {byte} of the file has changed, in {}", part((byte - HEADER) % RECORD));
-            let mut desk = Desk::over(SHAPE, disk, 9, 2, &what);
+            let mut checked = CheckedFile::over(SHAPE, disk, 9, 2, &what);
             let place = (byte - HEADER) / RECORD;
-            same!(desk.fetch(&tokens), place, "pages that come back of two, where {what}");
-            desk.keep(&tokens);
-            desk.restart();
-            same!(desk.fetch(&tokens), 2, "pages that come back after a restart, where {what}");
+            same!(checked.fetch(&tokens), place, "pages that come back of two, where {what}");
+            checked.store(&tokens);
+            checked.restart();
+            same!(checked.fetch(&tokens), 2, "pages that come back after a restart, where {what}");
         }
     }
 
@@ -711,62 +658,65 @@ mod checks {
         let step = if cfg!(miri) { 333 } else { 7 };
         // To a new place, and to that of the page that was used longest ago: the second of a.
         for (places, left) in [(6, 2), (4, 1)] {
-            let mut desk = Desk::new(40, places, "");
-            desk.keep(&a);
-            desk.keep(&b);
-            let before = desk.disk.bytes();
-            desk.keep(&c[..4]);
+            let mut checked = CheckedFile::new(40, places, "");
+            checked.store(&a);
+            checked.store(&b);
+            let before = checked.disk.bytes();
+            checked.store(&c[..4]);
             for n in (0..=RECORD).filter(|n| *n <= HEAD + 1 || n % step == 0 || n + 2 > RECORD) {
                 let mut bytes = before.clone();
-                apply(&mut bytes, &desk.writes, n);
+                apply(&mut bytes, &checked.writes, n);
                 let what = format!("a write was cut off after {n} of {RECORD} bytes");
-                let mut desk = Desk::over(SHAPE, MemoryDisk::of(bytes), 40, places, &what);
-                same!(desk.fetch(&b), 2, "pages that come back of a sequence that was not touched, where {what}");
-                let back = desk.fetch(&a);
+                let mut checked = CheckedFile::over(SHAPE, MemoryDisk::with(bytes), 40, places, &what);
+                same!(checked.fetch(&b), 2, "pages that come back of a sequence that was not touched, where {what}");
+                let back = checked.fetch(&a);
                 assert!(back >= left, "{back} pages of the other come back, and at least {left} must: {what}");
-                let back = desk.fetch(&c[..5]);
+                let back = checked.fetch(&c[..5]);
                 same!(back, usize::from(n == RECORD), "pages that come back of the one being written, where {what}");
-                desk.keep(&c);
-                desk.restart();
-                same!(desk.fetch(&c[..5]), 1, "pages that come back of it when it is written again, where {what}");
+                checked.store(&c);
+                checked.restart();
+                same!(checked.fetch(&c[..5]), 1, "pages that come back of it when it is written again, where {what}");
             }
         }
     }
 
     #[test]
     fn task_4_pages_that_the_file_has_lost_meanwhile() {
-        let mut desk = Desk::new(30, 4, "other records lie at their places by now, and these are not damaged");
+        let mut checked =
+            CheckedFile::new(30, 4, "other records lie at their places by now, and these are not damaged");
         let tokens = counting(1, 17);
-        desk.keep(&tokens);
-        desk.restart();
-        let mut read = desk.wanted(&tokens);
+        checked.store(&tokens);
+        checked.restart();
+        let mut read = checked.missing(&tokens);
         // Others are written to their places before they are read.
-        desk.keep(&counting(300, 8));
-        desk.keep(&counting(300, 16));
-        read.iter_mut().for_each(|read| *read = desk.file.read(read.wanted));
-        desk.bring_back(&tokens, &read, 0, 0);
-        desk.look();
-        desk.why = "reads that failed leave what lies there: its records have other numbers than those wanted".into();
+        checked.store(&counting(300, 8));
+        checked.store(&counting(300, 16));
+        read.iter_mut().for_each(|read| *read = checked.file.read(read.missing));
+        checked.load(&tokens, &read, 0, 0);
+        checked.check_found();
+        checked.ledger.about =
+            "reads that failed leave what lies there: its records have other numbers than those that were missing"
+                .into();
         read.iter_mut().for_each(|read| read.bytes = Err(io::Error::other("a bad part of the disk")));
-        desk.bring_back(&tokens, &read, 0, 0);
-        desk.look();
+        checked.load(&tokens, &read, 0, 0);
+        checked.check_found();
     }
 
     #[test]
     fn task_4_memory_may_have_changed_meanwhile() {
         for n in 0..=4 {
-            let (mut desk, tokens) =
-                four_pages(9, 0, &[], "4 pages were wanted, and a sequence has computed some of them since");
-            let read = desk.wanted(&tokens);
-            drop(desk.compute(&tokens[..4 * n]));
-            desk.bring_back(&tokens, &read, 4 - n, 16);
+            let (mut checked, tokens) =
+                four_pages(9, 0, &[], "4 pages were missing, and a sequence has computed some of them since");
+            let read = checked.missing(&tokens);
+            drop(checked.compute(&tokens[..4 * n]));
+            checked.load(&tokens, &read, 4 - n, 16);
         }
-        let (mut desk, tokens) =
+        let (mut checked, tokens) =
             four_pages(9, 2, &[], "memory has lost the one before them, and nothing is wrong with the file");
-        let read = desk.wanted(&tokens);
-        desk.evict(1);
-        desk.bring_back(&tokens, &read, 0, 4);
-        desk.look();
+        let read = checked.missing(&tokens);
+        checked.evict(1);
+        checked.load(&tokens, &read, 0, 4);
+        checked.check_found();
     }
 
     // The whole chapter
@@ -779,8 +729,8 @@ mod checks {
     }
 
     /// A line of the transcript: what lies at each place.
-    fn told(desk: &Desk) -> String {
-        let heads = heads(&desk.shape, &desk.disk.bytes()).into_iter().map(|head| {
+    fn told(checked: &CheckedFile) -> String {
+        let heads = heads(&checked.shape, &checked.disk.bytes()).into_iter().map(|head| {
             let rows = if head.rows_are_whole { "" } else { " damaged" };
             format!("{}<{} {}{rows}", head.number, head.parent, in_words(&head.tokens))
         });
@@ -790,49 +740,49 @@ mod checks {
     #[test]
     fn whole_transcript() {
         let shape = PageShape { page_size: 2, ..SHAPE };
-        let mut desk = Desk::over(shape, MemoryDisk::default(), 8, 4, "");
+        let mut checked = CheckedFile::over(shape, MemoryDisk::default(), 8, 4, "");
         let mut transcript = Transcript::default();
         let (time, king, fox) = ([1, 2, 3, 4, 6], [1, 2, 3, 5, 10], [1, 2, 8, 9, 10]);
         for (operation, tokens) in [
-            ("keep", &time[..]),
-            ("keep", &king),
-            ("keep", &time),
+            ("store", &time[..]),
+            ("store", &king),
+            ("store", &time),
             ("restart", &[]),
-            ("back", &time),
-            ("back", &king),
-            ("keep", &[8, 9, 10, 7]),
-            ("keep", &fox[..4]),
-            ("keep", &king),
+            ("load", &time),
+            ("load", &king),
+            ("store", &[8, 9, 10, 7]),
+            ("store", &fox[..4]),
+            ("store", &king),
             ("a byte changes", &fox[..4]),
             ("restart", &[]),
-            ("back", &fox),
-            ("keep", &fox),
+            ("load", &fox),
+            ("store", &fox),
         ] {
             let name = in_words(tokens);
-            let _asking = asking(format!("{operation} {name}, in the transcript"));
+            let _calling = calling(format!("{operation} {name}, in the transcript"));
             let line = match operation {
-                "keep" => {
-                    let cache = desk.compute(tokens);
-                    let n = made("keep", || desk.file.keep(tokens, cache.table(), &desk.slab.borrow()));
-                    format!("keep {name:<22} {n} new of {}  {}", desk.file.index().n_records(), told(&desk))
+                "store" => {
+                    let cache = checked.compute(tokens);
+                    let n = made("store", || checked.file.store(tokens, cache.table(), &checked.slab.borrow()));
+                    format!("store {name:<22} {n} new of {}  {}", checked.file.index().n_records(), told(&checked))
                 }
-                "back" => {
-                    let Desk { file, trie, slab, .. } = &mut desk;
-                    let wanted = made("wanted", || file.wanted(tokens, trie, slab));
-                    let places: Vec<String> = wanted.iter().map(|wanted| wanted.place.to_string()).collect();
-                    let read: Vec<Read> = wanted.iter().map(|wanted| file.read(*wanted)).collect();
-                    let n = made("bring_back", || file.bring_back(tokens, &read, trie, slab));
-                    format!("back {name:<22} wanted at {}: {n} of {}", places.join(" "), places.len())
+                "load" => {
+                    let CheckedFile { file, trie, slab, .. } = &mut checked;
+                    let missing = made("missing", || file.missing(tokens, trie, slab));
+                    let places: Vec<String> = missing.iter().map(|page| page.place.to_string()).collect();
+                    let read: Vec<Read> = missing.iter().map(|page| file.read(*page)).collect();
+                    let n = made("load", || file.load(tokens, &read, trie, slab));
+                    format!("load  {name:<22} missing at {}: {n} of {}", places.join(" "), places.len())
                 }
                 "restart" => {
-                    (desk.slab, desk.trie) = memory(&shape, 8);
-                    desk.file = open(&desk.disk, shape, 4);
+                    (checked.slab, checked.trie) = memory(&shape, 8);
+                    checked.file = open(&checked.disk, shape, 4);
                     "restart".into()
                 }
                 _ => {
-                    let damaged = desk.file.find(tokens).last().copied().unwrap_or(0);
-                    desk.disk.flip(shape.offset(damaged) as usize + 50, 1);
-                    format!("{operation:<40}{}", told(&desk))
+                    let damaged = checked.file.find(tokens).last().copied().unwrap_or(0);
+                    checked.disk.flip(shape.offset(damaged) as usize + 50, 1);
+                    format!("{operation:<41}{}", told(&checked))
                 }
             };
             transcript.line(line);
@@ -846,30 +796,34 @@ mod checks {
         for seed in seeds(if cfg!(miri) { 1 } else { 60 }) {
             let mut dice = Dice::new(seed);
             let (n_pages, places) = (dice.roll(3, 12), dice.roll(1, 10));
-            let mut desk = Desk::new(n_pages, places, &format!("seed {seed}"));
+            let mut checked = CheckedFile::new(n_pages, places, &format!("seed {seed}"));
             for _ in 0..STEPS {
                 // Few tokens, so that sequences have much in common.
                 let len = dice.roll(1, (n_pages * SIZE).min(4 * SIZE + 2));
                 let token = |at: usize| if at.is_multiple_of(SIZE) { dice.roll(1, 2) as u32 } else { 5 };
                 let tokens: Vec<u32> = (0..len).map(token).collect();
                 match dice.roll(0, 11) {
-                    0..=3 => desk.keep(&tokens),
-                    4..=6 => drop(desk.fetch(&tokens)),
-                    7 => desk.evict(dice.roll(1, 4)),
-                    8 | 9 => desk.restart(),
+                    0..=3 => checked.store(&tokens),
+                    4..=6 => drop(checked.fetch(&tokens)),
+                    7 => checked.evict(dice.roll(1, 4)),
+                    8 | 9 => checked.restart(),
                     10 => {
-                        let bytes = desk.disk.bytes().len();
+                        let bytes = checked.disk.bytes().len();
                         if bytes > HEADER {
                             let byte = dice.roll(HEADER, bytes - 1);
-                            desk.disk.flip(byte, 1 << dice.roll(0, 7));
-                            desk.history.push(format!("byte {byte} changes"));
+                            checked.disk.flip(byte, 1 << dice.roll(0, 7));
+                            checked.ledger.record(format!("byte {byte} changes"));
                         }
                     }
-                    _ => desk.keep_until(&tokens, dice.roll(0, RECORD - 1)),
+                    _ => checked.keep_until(&tokens, dice.roll(0, RECORD - 1)),
                 }
             }
-            desk.evict(n_pages);
-            same!(desk.slab.borrow().pool().n_free(), n_pages, "pages that are free when all is evicted, seed {seed}");
+            checked.evict(n_pages);
+            same!(
+                checked.slab.borrow().pool().n_free(),
+                n_pages,
+                "pages that are free when all is evicted, seed {seed}"
+            );
         }
     }
 
@@ -882,16 +836,16 @@ mod checks {
         let expected: Vec<u32> = storyteller.alone(&prompt, 20).into_iter().map(|(token, _)| token).collect();
         let folder = tempfile::tempdir().expect("a folder for the file");
         let path = folder.path().join("story.pages");
-        let shape = PageShape::of(&storyteller.model, 4);
+        let shape = PageShape::for_model(&storyteller.model, 4);
         // In the first run nothing is there; in the second, the prompt and what was generated.
         for (run, n_pages) in [("first", 0), ("second", (prompt.len() - 1) / 4)] {
             let disk = FileDisk::open(&path).expect("a file that can be made");
             let question = format!("open of a file of pages in the {run} run");
             let mut file = made(question, || PageFile::open(Box::new(disk), shape, 1 << 24));
             let (slab, mut trie) = memory(&shape, 20);
-            let wanted = made("wanted of the prompt", || file.wanted(&prompt, &mut trie, &slab));
-            let read: Vec<Read> = wanted.into_iter().map(|wanted| file.read(wanted)).collect();
-            let found = made("bring_back of the prompt", || file.bring_back(&prompt, &read, &mut trie, &slab));
+            let missing = made("missing of the prompt", || file.missing(&prompt, &mut trie, &slab));
+            let read: Vec<Read> = missing.into_iter().map(|page| file.read(page)).collect();
+            let found = made("load of the prompt", || file.load(&prompt, &read, &mut trie, &slab));
             same!(found, n_pages, "pages of the prompt that come back in the {run} run");
             let mut cache = made("with_prefix of chapter 11", || ForkCache::with_prefix(&slab, &mut trie, &prompt));
             let (mut sampler, mut tokens) = (Sampler::new(SAMPLING), prompt.clone());
@@ -901,7 +855,7 @@ mod checks {
             }
             storyteller.assert_same_story(&tokens[prompt.len()..], &expected);
             made("insert_into of chapter 11", || cache.insert_into(&mut trie, &tokens));
-            made("keep of the story", || file.keep(&tokens, cache.table(), &slab.borrow()));
+            made("store of the story", || file.store(&tokens, cache.table(), &slab.borrow()));
         }
     }
 }

@@ -1,24 +1,19 @@
-#!/usr/bin/env python3
-"""Asks one server, and prints what it said and counted as one JSON object.
-
-    python3 lab/cluster/client.py http://127.0.0.1:8080 --page-size 32 --pages 64
+"""Asks one server, ours or vLLM, and returns what it generated and counted.
 
 It does not know whose server it asks: it speaks OpenAI's protocol, with `return_token_ids`, and reads two counters of
 /metrics. Needs nothing but Python 3.
 """
 
-import argparse
 import http.client
 import json
 import random
-import sys
 import time
 import urllib.error
 import urllib.request
 from concurrent.futures import ThreadPoolExecutor
 
-# How texts begin. One has characters of several bytes, for the tokenizers.
-BEGINNINGS = [
+# One has characters of several bytes, for the tokenizers.
+PROMPTS = [
     "Once upon a time",
     "The king had a",
     "One day the",
@@ -44,7 +39,6 @@ QUESTIONS = [
     "The eldest daughter said,", "When the moon rose,", "In the morning the sack was", "Then the man in the grey coat",
 ]
 
-PARTS = "texts,shared,documents,random,at_once"
 ANSWER_LIMIT = 300  # seconds
 TRIES = 100  # to see a counter move, 50 ms apart
 
@@ -52,25 +46,25 @@ TRIES = 100  # to see a counter move, 50 ms apart
 class Server:
     """One server, asked for one model."""
 
-    def __init__(self, address: str, seconds: float):
-        self.address, self.seconds = address.rstrip("/"), seconds
+    def __init__(self, address: str):
+        self.address = address.rstrip("/")
         self.model = self.get("/v1/models")["data"][0]["id"]
 
     def open(self, request) -> bytes:
         try:
-            with urllib.request.urlopen(request, timeout=self.seconds) as answer:
+            with urllib.request.urlopen(request, timeout=ANSWER_LIMIT) as answer:
                 return answer.read()
         except urllib.error.HTTPError as error:
             said = error.read(2000).decode(errors="replace")
             raise RuntimeError(f"{self.address} refused with {error.code}: {said}") from error
         except (OSError, http.client.HTTPException) as error:
-            raise RuntimeError(f"{self.address} did not answer within {self.seconds:.0f} s: {error}") from error
+            raise RuntimeError(f"{self.address} did not answer within {ANSWER_LIMIT} s: {error}") from error
 
     def get(self, path: str) -> dict:
         return json.loads(self.open(self.address + path))
 
     def complete(self, prompt, new_tokens: int, logprobs: int | None = None) -> dict:
-        """The likeliest text after a prompt, a string or token ids."""
+        """The likeliest output after a prompt, a string or token ids."""
         asked = {"model": self.model, "prompt": prompt, "max_tokens": new_tokens, "temperature": 0}
         asked["return_token_ids"] = True
         if logprobs:
@@ -89,7 +83,7 @@ class Server:
         return self.counter("prefix_cache_queries"), self.counter("prefix_cache_hits")
 
     def ask(self, what: str, prompt, new_tokens: int) -> tuple[dict, list[int], list[int]]:
-        """A line of the trace, and the ids of prompt and text."""
+        """A line of the trace, and the ids of prompt and output."""
         queries, hits = self.counters()
         choice = self.complete(prompt, new_tokens)
         ids = choice["prompt_token_ids"]
@@ -106,18 +100,17 @@ class Server:
         return {"queries": now[0] - queries, "hits": now[1] - hits}
 
 
-def texts(server: Server, new_tokens: int) -> list[dict]:
-    """The likeliest text of each beginning, all asked for at the same time."""
-    with ThreadPoolExecutor(len(BEGINNINGS)) as pool:
-        choices = list(pool.map(lambda beginning: server.complete(beginning, new_tokens, logprobs=2), BEGINNINGS))
+def outputs(server: Server, new_tokens: int) -> list[dict]:
+    """The likeliest output of each prompt, all asked for at the same time."""
+    with ThreadPoolExecutor(len(PROMPTS)) as pool:
+        choices = list(pool.map(lambda prompt: server.complete(prompt, new_tokens, logprobs=2), PROMPTS))
     found = []
-    for beginning, choice in zip(BEGINNINGS, choices):
+    for text, choice in zip(PROMPTS, choices):
         top = [sorted(row.values(), reverse=True) for row in choice["logprobs"]["top_logprobs"]]
         found.append({
-            "beginning": beginning,
+            "text": text,
             "prompt": choice["prompt_token_ids"],
             "new": choice["token_ids"],
-            "text": choice["text"],
             "logprobs": choice["logprobs"]["token_logprobs"],
             # How far apart the first and the second choice were.
             "gaps": [row[0] - row[1] if len(row) > 1 else None for row in top],
@@ -152,7 +145,7 @@ def shared(server: Server, page: int) -> list[dict]:
 
 
 def documents(server: Server, page: int, pages: int) -> list[dict]:
-    """Four documents that together are larger than the pool, asked about in turns: some pages have to go."""
+    """Four documents that together are larger than the pool, asked about in turns: some pages are evicted."""
     long = pages // 4
     lines = []
     for turn in range(3):
@@ -166,7 +159,7 @@ def documents(server: Server, page: int, pages: int) -> list[dict]:
 
 
 def at_random(server: Server, page: int, pages: int) -> list[dict]:
-    """Sixty prompts that take up six long texts, at places and for lengths drawn by chance, always the same."""
+    """Sixty prompts that take up six long sequences, at places and for lengths drawn by chance, always the same."""
     draw = random.Random(23)
     long = pages * page // 3
     sources = [[100 + (token * 7919 + source * 104729 + 17) % 3000 for token in range(long)] for source in range(6)]
@@ -185,38 +178,22 @@ def at_once(server: Server, page: int) -> dict:
     """Eight prompts that are new to the server, alike but for their last token, in one request."""
     same = [100 + (token * 31 + 977) % 3000 for token in range(6 * page + page // 4)]
     queries, hits = server.counters()
-    server.complete([same + [100 + text] for text in range(8)], 8)
+    server.complete([same + [100 + last] for last in range(8)], 8)
     prompt = len(same) + 1
-    return {"prompt": prompt, "texts": 8} | server.counted(queries, hits, 8 * prompt)
+    return {"prompt": prompt, "prompts": 8} | server.counted(queries, hits, 8 * prompt)
 
 
-def main():
-    parser = argparse.ArgumentParser(description="Ask one server, and print what it said and counted.")
-    parser.add_argument("address", metavar="URL", help="such as http://127.0.0.1:8080")
-    parser.add_argument("--parts", default=PARTS, metavar="A,B", help=f"default: {PARTS}; also drafts")
-    parser.add_argument("--new-tokens", type=int, default=60, metavar="N", help="of each text (default: 60)")
-    parser.add_argument("--page-size", type=int, default=32, metavar="P", help="the server's (default: 32)")
-    parser.add_argument("--pages", type=int, default=64, metavar="N", help="the server's (default: 64)")
-    args = parser.parse_args()
-    parts = {
-        "texts": lambda server: texts(server, args.new_tokens),
-        "shared": lambda server: shared(server, args.page_size),
-        "documents": lambda server: documents(server, args.page_size, args.pages),
-        "random": lambda server: at_random(server, args.page_size, args.pages),
-        "at_once": lambda server: at_once(server, args.page_size),
-        "drafts": lambda server: {
+def ask(address: str, parts: list[str], new_tokens: int, page: int, pages: int) -> dict:
+    """What a server generates and counts in each of these parts. `page`, `pages`: the size of its pages, and of its pool."""
+    server = Server(address)
+    asks = {
+        "outputs": lambda: outputs(server, new_tokens),
+        "shared": lambda: shared(server, page),
+        "documents": lambda: documents(server, page, pages),
+        "random": lambda: at_random(server, page, pages),
+        "at_once": lambda: at_once(server, page),
+        "drafts": lambda: {
             name: server.counter(f"spec_decode_num_{name}") for name in ("drafts", "draft_tokens", "accepted_tokens")
         },
     }
-    asked = args.parts.split(",")
-    if unknown := [part for part in asked if part not in parts]:
-        parser.error(f"unknown part {unknown[0]!r} (supported: {', '.join(parts)})")
-    try:
-        server = Server(args.address, ANSWER_LIMIT)
-        print(json.dumps({part: parts[part](server) for part in asked}))
-    except (RuntimeError, KeyError, IndexError, TypeError, ValueError) as error:
-        sys.exit(f"client.py: {error if isinstance(error, RuntimeError) else f'not the answer expected: {error!r}'}")
-
-
-if __name__ == "__main__":
-    main()
+    return {part: asks[part]() for part in parts}

@@ -1,54 +1,33 @@
 #!/usr/bin/env python3
 """Puts a router before two of this project's servers, and prints what their prefix caches find under each of its policies.
 
-`replicas` builds the server and calls this. The router is SGLang's, as its package is: it speaks OpenAI's protocol to both
-sides, and needs no change.
+`run replicas` builds the server and calls this. The router is SGLang's, as its package is: it speaks OpenAI's protocol to
+both sides, and needs no change.
 """
 
-import argparse
 import contextlib
 import json
 import random
-import signal
-import sys
 import time
 import urllib.request
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from client import Server
-from compare import HOME, LOGS, PAGE_SIZE, PAGES, ROOT, START_LIMIT, Failed, Running
-from compare import asked_of, free_port, our_server, say, serving, version
+from servers import LOGS, PAGE_SIZE, PAGES, START_LIMIT, Failed, Running
+from servers import arguments, free_port, our_server, our_version, python_of, run, say, versions_of
 
 POLICIES = ("round_robin", "random", "power_of_two", "cache_aware")
 # Seven documents do not fit into one pool, and do into two.
 DOCUMENTS, WORDS, ROUNDS, NEW_TOKENS = 7, 440, 4, 4
 TIMES = 3  # for each policy: which request comes first is not the same each time
-VERSION = "from importlib.metadata import version as v; print(v('sglang-router'))"
-ANSWER_LIMIT = 300  # seconds
 
 
-def main():
-    parser = argparse.ArgumentParser(prog="lab/cluster/replicas", description="Two servers behind a router.")
-    parser.add_argument("--model", type=Path, default=ROOT / "assets/storyteller", metavar="DIR",
-                        help="a Qwen3 folder (default: the bundled story teller)")
-    parser.add_argument("--binary", type=Path, default=Path("target/release/page-by-page"), metavar="FILE",
-                        help="this project's program, built with the features solution and serve")
-    args = parser.parse_args()
-    args.model, args.binary = args.model.resolve(), args.binary.resolve()
-    for number in (signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, lambda number, _: sys.exit(f"replicas: stopped by signal {number}; no server is left"))
-    try:
-        python = HOME / "router/bin/python"
-        if not python.exists():
-            raise Failed(f"the router is not installed below {HOME}: run lab/cluster/setup router")
-        router = asked_of(python, VERSION)
-        found = {policy: [routed(args, python, policy) for _ in range(TIMES)] for policy in POLICIES}
-        report(args, router, found)
-    except (Failed, OSError, RuntimeError) as error:
-        sys.exit(f"replicas: {error}")
-    except KeyboardInterrupt:
-        sys.exit("replicas: stopped; no server is left")
+def compare(args):
+    python = python_of("router", "the router", "lab/cluster/setup router")
+    [router] = versions_of(python, "sglang-router")
+    found = {policy: [routed(args, python, policy) for _ in range(TIMES)] for policy in POLICIES}
+    report(args, router, found)
 
 
 def rounds() -> list[list[str]]:
@@ -68,13 +47,13 @@ def routed(args, python: Path, policy: str) -> list[tuple[int, int]]:
         port = free_port()
         command = [python, "-m", "sglang_router.launch_router", "--worker-urls", *addresses, "--policy", policy,
                    "--host", "127.0.0.1", "--port", port, "--prometheus-port", free_port()]
-        router = running.enter_context(serving(Running("router", command, {"NO_COLOR": "1"})))
+        router = running.enter_context(Running("router", command, {"NO_COLOR": "1"}))
         address = f"http://127.0.0.1:{port}"
         router.wait_for(address)
         wait_for_workers(address, len(addresses))
-        servers = [Server(one, ANSWER_LIMIT) for one in addresses]
+        servers = [Server(one) for one in addresses]
         # The router asks for no model by name; its workers know theirs.
-        front = Server(addresses[0], ANSWER_LIMIT)
+        front = Server(addresses[0])
         front.address = address
         with ThreadPoolExecutor(DOCUMENTS) as pool:
             for prompts in rounds():
@@ -93,7 +72,7 @@ def wait_for_workers(address: str, workers: int):
 
 
 def report(args, router: str, found: dict):
-    print(f"two servers of {version(args)}, {args.model.name}, behind sglang-router {router};")
+    print(f"two servers of {our_version(args)}, {args.model.name}, behind sglang-router {router};")
     print(f"{PAGES} pages of {PAGE_SIZE} tokens each;")
     print(f"{DOCUMENTS} documents, {ROUNDS} questions about each; the {DOCUMENTS} of a round are asked at the same time")
     print(f"\n  {'policy':<16}{'prompts':>10}   tokens found, time after time")
@@ -104,4 +83,4 @@ def report(args, router: str, found: dict):
 
 
 if __name__ == "__main__":
-    main()
+    run(arguments("lab/cluster/run replicas", "Two servers behind a router."), compare)

@@ -4,7 +4,7 @@
     python3 lab/peers/compare.py --model assets/storyteller
     python3 lab/peers/compare.py --model /tmp/qwen3-0.6b --engines ours,llama.cpp --rounds 3
 
-setup.sh installs the others. README.md says what is measured, and how.
+setup installs the others. README.md says what is measured, and how.
 """
 
 import argparse
@@ -35,7 +35,7 @@ def tasks_for(positions: int) -> dict:
     return {
         "decode": ("decode, 64 to 192", {"kind": "decode", "context": 64, "steps": 128}),
         "prefill": ("prefill of 512", {"kind": "prefill", "tokens": 512}),
-        "batch": ("eight sequences at once", {"kind": "decode", "context": 64, "steps": 128, "texts": 8}),
+        "batch": ("eight sequences at once", {"kind": "decode", "context": 64, "steps": 128, "sequences": 8}),
         "deep": (f"decode at {deep:,}", {"kind": "decode", "context": deep, "steps": 16, "keep": True}),
     }
 
@@ -70,9 +70,9 @@ class Peer:
         self.process.stdin.flush()
         return self.answer()
 
-    def choices(self, texts: list) -> list:
-        """The likeliest token after each text."""
-        return self.ask({"kind": "choices", "texts": texts})["choices"]
+    def choices(self, sequences: list) -> list:
+        """The likeliest token after each sequence."""
+        return self.ask({"kind": "choices", "sequences": sequences})["choices"]
 
     def turn(self, tasks: dict, round: int) -> dict:
         """Tokens a second of each task."""
@@ -97,12 +97,12 @@ class Ours:
         self.version = f"Page by Page {commit.stdout.strip()}".strip()
         self.arithmetic = f"f32, rows in {self.rows}"
 
-    def choices(self, texts: list) -> list:
-        return [self.choice(text) for text in texts]
+    def choices(self, sequences: list) -> list:
+        return [self.choice(tokens) for tokens in sequences]
 
-    def choice(self, text: list) -> int:
+    def choice(self, tokens: list) -> int:
         said = subprocess.run(
-            [self.binary, "logits", "--model", self.model, "--tokens", ",".join(map(str, text))],
+            [self.binary, "logits", "--model", self.model, "--tokens", ",".join(map(str, tokens))],
             check=True, capture_output=True, text=True,
         )
         logits = our_logits(json.loads(said.stdout))
@@ -110,11 +110,11 @@ class Ours:
 
     def turn(self, tasks: dict, round: int) -> dict:
         between, deep = tasks["batch"][1]["context"] + tasks["batch"][1]["steps"] // 2, tasks["deep"][1]["context"]
-        texts, rows = str(tasks["batch"][1]["texts"]), ("--kv-dtype", self.rows)
+        sequences, rows = str(tasks["batch"][1]["sequences"]), ("--kv-dtype", self.rows)
         return our_rates(
             engine=self.bench("engine", "--contexts", "1"),
             alone=self.bench("attention", *rows, "--contexts", f"{between},{deep}"),
-            together=self.bench("attention", *rows, "--contexts", str(between), "--sequences", texts),
+            together=self.bench("attention", *rows, "--contexts", str(between), "--sequences", sequences),
         )
 
     def bench(self, *what: str) -> dict:
@@ -140,7 +140,7 @@ def our_logits(answer) -> list:
 def our_rates(engine: dict, alone: dict, together: dict) -> dict:
     """The one place where our fields are read: tokens a second of each task, over all steps.
 
-    `bench attention` measures one step after as many tokens as a text has; for a decode from 64 to 192 it is asked at 128.
+    `bench attention` measures one step after as many tokens as a sequence has; for a decode from 64 to 192 it is asked at 128.
     """
     between, deep = [step["mean ms a step"] / 1e3 for step in alone["steps"] if step["rows"] == ALONE]
     batch = next(step["mean ms a step"] / 1e3 for step in together["steps"] if step["rows"] == TOGETHER)
@@ -182,7 +182,7 @@ def parse_args():
     parser = argparse.ArgumentParser(description="Measure this engine and others, in turns, on one model.")
     parser.add_argument("--model", type=Path, required=True, metavar="DIR", help="a Qwen3 folder in bf16, in one file")
     parser.add_argument("--engines", type=lambda text: text.split(","), default=[*OURS, *WORKERS], metavar="A,B",
-                        help="default: ours, with rows in f32 and in f16, and all that setup.sh has installed")
+                        help="default: ours, with rows in f32 and in f16, and all that setup has installed")
     parser.add_argument("--large-pages", type=Path, metavar="DIR",
                         help="measure llama.cpp twice: the second time its file lies here, in a tmpfs mounted with huge=always")
     parser.add_argument("--threads", type=int, default=2, metavar="N", help="for each engine (default: 2)")
@@ -203,20 +203,20 @@ def open_engine(name: str, args, gguf: Path):
     if name not in WORKERS:
         raise RuntimeError(f"known are {', '.join([*OURS, *WORKERS])}")
     if not (HOME / name / "bin/python").exists():
-        raise RuntimeError(f"not installed: bash lab/peers/setup.sh {name}")
+        raise RuntimeError(f"not installed: lab/peers/setup {name}")
     with open(HOME / f"{name}.log", "w", encoding="utf-8") as log:
         return Peer(name, args.model.resolve(), args.threads, gguf, log)
 
 
 def check_choices(engines: list, vocabulary: int):
     """Tells whether all compute alike: rounding to 16 bits may turn a choice, a wrong weight turns nearly all."""
-    texts = [tokens_of(24, vocabulary, 0, text) for text in range(8)]
-    said = {engine.name: engine.choices(texts) for engine in engines}
+    sequences = [tokens_of(24, vocabulary, 0, sequence) for sequence in range(8)]
+    said = {engine.name: engine.choices(sequences) for engine in engines}
     first = engines[0].name
     for name, choices in said.items():
         same = sum(a == b for a, b in zip(choices, said[first]))
-        print(f"{name}: {same} of {len(texts)} next tokens as {first}", file=sys.stderr)
-        if same < len(texts) / 2:
+        print(f"{name}: {same} of {len(sequences)} next tokens as {first}", file=sys.stderr)
+        if same < len(sequences) / 2:
             sys.exit(f"error: {name} does not compute what {first} computes")
 
 

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """One engine, one model, asked by compare.py through standard input: a JSON object a line, an answer a line.
 
-Each task answers {"tokens": n, "seconds": s}; "choices" answers the likeliest next token of some texts, so that
+Each task answers {"tokens": n, "seconds": s}; "choices" answers the likeliest next token of some sequences, so that
 compare.py can see that all engines have the same weights. All engines read the same tokens, `tokens_of`, and a round
 never repeats the tokens of another, so that no prefix cache can help a prefill.
 """
@@ -12,9 +12,9 @@ import os
 import sys
 
 
-def tokens_of(count: int, vocabulary: int, round: int, text: int = 0) -> list[int]:
+def tokens_of(count: int, vocabulary: int, round: int, sequence: int = 0) -> list[int]:
     """Tokens that say nothing. Only their number matters for the time."""
-    return [(i * 7919 + round * 104729 + text * 1299709) % vocabulary for i in range(count)]
+    return [(i * 7919 + round * 104729 + sequence * 1299709) % vocabulary for i in range(count)]
 
 
 def main():
@@ -36,7 +36,7 @@ def main():
         task = json.loads(line)
         kind = task.pop("kind")
         if kind == "choices":
-            answer({"choices": [peer.choice(tokens) for tokens in task["texts"]]})
+            answer({"choices": [peer.choice(tokens) for tokens in task["sequences"]]})
         else:
             tokens, seconds = getattr(peer, kind)(**task)
             answer({"tokens": tokens, "seconds": seconds})

@@ -3,7 +3,7 @@
 A draft is right when the target would have said the same, so it learns from the
 target and not from the corpus alone. Two kinds of text come from the target
 itself: drawn by chance at temperature 1, and greedy, the likeliest token always,
-with the loops that this leads to. The draft meets both when it guesses.
+with the loops that this leads to. The draft model meets both when it drafts.
 """
 
 from pathlib import Path
@@ -77,7 +77,7 @@ def divergence(draft: Qwen3ForCausalLM, target: Qwen3ForCausalLM, inputs: torch.
 @torch.inference_mode()
 def agreement(draft: Qwen3ForCausalLM, target: Qwen3ForCausalLM, texts: torch.Tensor) -> tuple[float, float]:
     """Of the tokens that the target wrote: the share where both models' likeliest token is the same,
-    and the mean of Σ min(p, q), the share of guesses that the sample rule keeps.
+    and the mean of Σ min(p, q), the share of draft tokens that the sample rule accepts.
     """
     same, shared, tokens = 0, 0.0, 0
     for window in texts.view(-1, TEXT).split(8):

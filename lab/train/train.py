@@ -2,7 +2,7 @@
 """Trains the bundled pair of models, storyteller and storyteller-draft, from a folder of text.
 
 Both are small Qwen3 models with one tokenizer between them: the target tells the
-story, the draft guesses ahead for speculative decoding. With --teacher the draft
+story, the draft model drafts for speculative decoding. With --teacher the draft
 learns from the target. What is written opens with transformers and with any plain
 Qwen3 loader. README.md has the recipe, the reasons and measured figures.
 """

@@ -1,7 +1,7 @@
 //! Rows where they lie: what attention needs to read a cache without copying it.
 //!
-//! The rows of a sequence lie in its cache's memory in *runs* of rows side by side. A contiguous cache has one run, and a paged
-//! cache has one for each page. Two pages of 4 slots, six tokens, one layer of rows of 8 numbers:
+//! The rows of a sequence lie in its cache's memory in *runs* of rows side by side. A contiguous cache has one run, and
+//! a paged cache has one for each page. Two pages of 4 slots, six tokens, one layer of rows of 8 numbers:
 //!
 //! ```text
 //!   memory    page 0 (not its own)      page 1               page 2             …
@@ -11,12 +11,12 @@
 //!   runs      Run { start: 32, rows: 4 }, Run { start: 64, rows: 2 }
 //! ```
 //!
-//! [`KvCache::gather`] copies the runs together; [`InPlace::rows`] returns where they are.
+//! [`gather`](crate::cache::KvCache::gather) copies the runs together; [`InPlace::rows`] returns where they are.
 
 use std::borrow::Cow;
 use std::cell::Ref;
 
-use crate::cache::{KvCache, KvLayout, Rewind};
+use crate::cache::{KvLayout, Rewind};
 use crate::chapters::ch02_flat::FlatCache;
 use crate::chapters::ch03_contiguous::ContiguousCache;
 use crate::chapters::ch06_paged::PageSlab;
@@ -27,7 +27,7 @@ pub use crate::kernels::{Run, SequenceRows};
 /// How attention reads a cache.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Attention {
-    /// From the dense rows that [`KvCache::gather`] gives.
+    /// From the dense rows that [`gather`](crate::cache::KvCache::gather) gives.
     #[default]
     Gather,
     /// From the rows where they lie, with the engine's kernels.
@@ -38,73 +38,43 @@ pub enum Attention {
 
 /// Why attention of a batch was refused, by [`check_batch`]. Nothing was written.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[allow(missing_docs)] // The messages say what the numbers are.
 pub enum BatchError {
     /// The queries are not whole rows.
     #[error("the queries are {numbers} numbers, which are no whole rows of {width}; give a row for each query")]
-    NotRows {
-        /// Numbers that were given.
-        numbers: usize,
-        /// Numbers in a row of queries: those of all query heads.
-        width: usize,
-    },
+    NotRows { numbers: usize, width: usize },
     /// The sequences have more or fewer queries than were given.
     #[error(
         "the sequences have {queries} queries, but {given} rows of {width} numbers are given; give one row for each query"
     )]
-    WrongQueries {
-        /// Queries of all sequences.
-        queries: usize,
-        /// Rows of queries.
-        given: usize,
-        /// Numbers in a row of queries: those of all query heads.
-        width: usize,
-    },
+    WrongQueries { queries: usize, given: usize, width: usize },
     /// The output has not as many numbers as the queries.
     #[error("the output has {found} numbers, the queries {expected}; give as many")]
-    WrongOutput {
-        /// Numbers of the output.
-        found: usize,
-        /// Numbers of the queries.
-        expected: usize,
-    },
+    WrongOutput { found: usize, expected: usize },
     /// More of the newest tokens have queries than there are tokens.
     #[error(
         "sequence {sequence} has {queries} queries and {tokens} tokens: make room for the new tokens and write them first"
     )]
-    TooFewTokens {
-        /// The sequence, by its place in the batch.
-        sequence: usize,
-        /// Its queries.
-        queries: usize,
-        /// Rows in its runs.
-        tokens: usize,
-    },
+    TooFewTokens { sequence: usize, queries: usize, tokens: usize },
     /// A run ends beyond the memory that it should lie in; a run of no rows ends where it starts.
     #[error(
         "a run of sequence {sequence} ends at number {end}, but the memory has {numbers}; the runs are those of a \
          different slab"
     )]
-    RunBeyondMemory {
-        /// The sequence, by its place in the batch.
-        sequence: usize,
-        /// Where the run ends.
-        end: usize,
-        /// Numbers of the memory of keys, or of values if they are fewer.
-        numbers: usize,
-    },
+    RunBeyondMemory { sequence: usize, end: usize, numbers: usize },
 }
 
-/// Checks the page metadata of a batch before attention computes anything: that the queries are whole rows, as many as the
-/// sequences have, that every run lies in its memory, and that no sequence has more queries than rows.
+/// Checks the page metadata of a batch before attention computes anything: that the queries are whole rows, as many as
+/// the sequences have, that every run lies in its memory, and that no sequence has more queries than rows.
 ///
-/// `words`: 32-bit words that a head takes in memory, so a row takes `n_kv_heads * words`. `heads` and `words` are a model's:
-/// none of their numbers is 0, and their products are small. `q` and `out`: `[queries, n_heads * head_dim]`.
+/// `words`: 32-bit words that a head takes in memory, so a row takes `n_kv_heads * words`. `heads` and `words` are a
+/// model's: none of their numbers is 0, and their products are small. `q` and `out`: `[queries, n_heads * head_dim]`.
 ///
 /// Sums and ends that are more than `usize` counts are `usize::MAX`.
 ///
 /// # Errors
-/// The first [`BatchError`] in this order: `NotRows`, `WrongQueries`, `WrongOutput`; then, sequence by sequence and whether or
-/// not it has queries, `RunBeyondMemory`, `TooFewTokens`.
+/// The first [`BatchError`] in this order: `NotRows`, `WrongQueries`, `WrongOutput`; then, sequence by sequence and
+/// whether or not it has queries, `RunBeyondMemory`, `TooFewTokens`.
 pub fn check_batch(
     heads: Heads,
     words: usize,
@@ -166,10 +136,23 @@ impl HeadReader for F32Heads {
     }
 }
 
-/// A cache whose rows attention can read where they lie.
+/// A cache that a model computes with: attention can read its rows where they lie.
 pub trait InPlace: Rewind {
-    /// The rows of a layer, one of the layout's, of all tokens held, oldest token first. Nothing is copied.
-    fn rows(&self, layer: usize) -> Rows<'_>;
+    /// The rows of a layer, one of the layout's, of all tokens held, oldest token first. A cache whose rows don't lie
+    /// side by side says where they are, so that nothing is copied.
+    fn rows(&self, layer: usize) -> Rows<'_> {
+        Rows::dense(self.gather(layer), self.layout())
+    }
+}
+
+impl Attention {
+    /// The rows of a layer, as attention reads them.
+    pub fn rows(self, cache: &dyn InPlace, layer: usize) -> Rows<'_> {
+        match self {
+            Attention::Gather => Rows::dense(cache.gather(layer), cache.layout()),
+            Attention::Paged | Attention::Plain => cache.rows(layer),
+        }
+    }
 }
 
 /// The rows of one sequence in one layer, where they lie. As long as this lives, nothing can write to their memory.
@@ -195,7 +178,7 @@ impl Lent<'_> {
 }
 
 impl<'a> Rows<'a> {
-    /// Dense rows, as [`KvCache::gather`] gives them: one run.
+    /// Dense rows, as [`gather`](crate::cache::KvCache::gather) gives them: one run.
     pub fn dense((k, v): (Cow<'a, [f32]>, Cow<'a, [f32]>), layout: KvLayout) -> Self {
         let runs = vec![Run { start: 0, rows: layout.rows(&k, &v) }];
         Rows { keys: Lent::Dense(k), values: Lent::Dense(v), runs }
@@ -236,48 +219,6 @@ impl<'a> Rows<'a> {
     }
 }
 
-impl InPlace for FlatCache {
-    fn rows(&self, layer: usize) -> Rows<'_> {
-        Rows::dense(self.gather(layer), self.layout())
-    }
-}
+impl InPlace for FlatCache {}
 
-impl InPlace for ContiguousCache {
-    fn rows(&self, layer: usize) -> Rows<'_> {
-        Rows::dense(self.gather(layer), self.layout())
-    }
-}
-
-/// The cache that a step reads and fills.
-pub enum CacheRef<'a> {
-    /// One that can only be gathered.
-    Gather(&'a mut dyn KvCache),
-    /// One whose rows can be read where they lie too.
-    InPlace(&'a mut dyn InPlace),
-}
-
-impl CacheRef<'_> {
-    /// The cache, however it can be read.
-    pub fn cache(&self) -> &dyn KvCache {
-        match self {
-            CacheRef::Gather(cache) => *cache,
-            CacheRef::InPlace(cache) => *cache,
-        }
-    }
-
-    /// The same, to make room and to write.
-    pub fn cache_mut(&mut self) -> &mut dyn KvCache {
-        match self {
-            CacheRef::Gather(cache) => *cache,
-            CacheRef::InPlace(cache) => *cache,
-        }
-    }
-
-    /// The rows of a layer, as `attention` reads them.
-    pub fn rows(&self, layer: usize, attention: Attention) -> Rows<'_> {
-        match self {
-            CacheRef::InPlace(cache) if attention != Attention::Gather => cache.rows(layer),
-            _ => Rows::dense(self.cache().gather(layer), self.cache().layout()),
-        }
-    }
-}
+impl InPlace for ContiguousCache {}

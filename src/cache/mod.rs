@@ -17,12 +17,11 @@
 //!
 //! A cache belongs to one sequence. The chapters implement the caches.
 
-pub mod first_fit;
 pub mod in_place;
-pub mod kind;
-pub mod snapshot;
 
 use std::borrow::Cow;
+
+use crate::english::count;
 
 /// The shape of what one token leaves in a cache.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -159,28 +158,17 @@ impl std::fmt::Display for PageId {
 
 /// Why a cache, a page table or a page pool refused a call. A refused call changes nothing.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[allow(missing_docs)] // The messages say what the numbers are.
 pub enum CacheError {
     /// A fixed reservation has too few empty slots left.
     #[error(
-        "the cache has no room for {needed} more tokens: {free} of its {capacity} slots are free; \
-         reserve more, or ask for fewer tokens"
+        "the cache has no room for {}: {free} of its {capacity} slots are free; reserve more, or ask for fewer tokens",
+        count(*needed, "more token")
     )]
-    OutOfSlots {
-        /// Slots requested.
-        needed: usize,
-        /// Slots that are still empty.
-        free: usize,
-        /// Slots reserved.
-        capacity: usize,
-    },
+    OutOfSlots { needed: usize, free: usize, capacity: usize },
     /// The pool has too few free pages.
     #[error("pages needed: {needed}, free: {free}; let other sequences finish, or give the pool more pages")]
-    OutOfPages {
-        /// Pages requested.
-        needed: usize,
-        /// Pages without an owner.
-        free: usize,
-    },
+    OutOfPages { needed: usize, free: usize },
     /// A page that has no owner was freed.
     #[error("page {0} is free already: it was freed twice, or never allocated")]
     DoubleFree(PageId),
@@ -189,12 +177,7 @@ pub enum CacheError {
     FreePage(PageId),
     /// The pool does not have this page.
     #[error("page {page} is not of this pool: its pages go from 0 to {}", n_pages - 1)]
-    ForeignPage {
-        /// The page.
-        page: PageId,
-        /// Pages of the pool.
-        n_pages: usize,
-    },
+    ForeignPage { page: PageId, n_pages: usize },
     /// A pool must have pages.
     #[error("a pool needs at least one page")]
     NoPages,
@@ -205,28 +188,11 @@ pub enum CacheError {
     #[error(
         "no memory holds {slots} slots with a row of {kv_width} numbers in each of {n_layers} layers; ask for fewer slots"
     )]
-    TooManySlots {
-        /// Slots requested.
-        slots: usize,
-        /// Layers, each with a row for every slot.
-        n_layers: usize,
-        /// Numbers in a row.
-        kv_width: usize,
-    },
+    TooManySlots { slots: usize, n_layers: usize, kv_width: usize },
     /// No token is held at this position.
-    #[error("there is no token at position {position}: {len} tokens are held")]
-    PastTheEnd {
-        /// The position.
-        position: usize,
-        /// Tokens held.
-        len: usize,
-    },
+    #[error("there is no token at position {position} in a sequence of {}", count(*len, "token"))]
+    PastTheEnd { position: usize, len: usize },
     /// A rewind cannot forget more tokens than are held.
-    #[error("cannot rewind {n} tokens: only {len} are held; rewind {len} to forget them all")]
-    PastTheStart {
-        /// Tokens to forget.
-        n: usize,
-        /// Tokens held.
-        len: usize,
-    },
+    #[error("cannot rewind {}: the sequence has {len}; rewind {len} to forget all of it", count(*n, "token"))]
+    PastTheStart { n: usize, len: usize },
 }

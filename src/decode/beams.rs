@@ -1,8 +1,9 @@
 //! Beam search: the likeliest continuations of a prompt, searched side by side.
 //!
-//! A search keeps several continuations at once, the *beams* ([Graves, 2012](https://arxiv.org/abs/1211.3711)). In each step the
-//! model computes the next token's probabilities for all of them in one pass, and the search goes on with the best candidates of
-//! all. Each new beam is a fork of its parent (chapter 10), so beams share the pages of all tokens they have in common.
+//! A search keeps several continuations at once, the *beams* ([Graves, 2012](https://arxiv.org/abs/1211.3711)). In each
+//! step the model computes the next token's probabilities for all of them in one pass, and the search goes on with the
+//! best candidates of all. Each new beam is a fork of its parent (chapter 10), so beams share the pages of all tokens
+//! they have in common.
 //!
 //! ```text
 //!   width 2, after the prompt          beams              pages
@@ -12,21 +13,21 @@
 //!                                      the king was       the queen's own pages are free again
 //! ```
 //!
-//! How likely a continuation is, its *log-probability*, is the sum of the logarithms of its tokens' probabilities. Each token
-//! makes it smaller, so continuations of different lengths are compared by their [score](Found::score).
+//! How likely a continuation is, its *log-probability*, is the sum of the logarithms of its tokens' probabilities. Each
+//! token makes it smaller, so continuations of different lengths are compared by their [score](Continuation::score).
 
 use std::cmp::Ordering;
 use std::time::{Duration, Instant};
 
-use crate::cache::in_place::CacheRef;
 use crate::cache::{CacheError, KvCache};
 use crate::chapters::ch06_paged::SharedSlab;
 use crate::chapters::ch10_fork::ForkCache;
 use crate::decode::Limits;
-use crate::model::{LogitRows, Model, StepError};
+use crate::decode::scoring::log_softmax;
+use crate::model::{Model, StepError};
 
-/// How much a score makes up for length: 0 compares the log-probabilities as they are and prefers short continuations; 1 compares
-/// their means ([Wu et al., 2016](https://arxiv.org/abs/1609.08144), section 7).
+/// How much a score makes up for length: 0 compares the log-probabilities as they are and prefers short continuations;
+/// 1 compares their means ([Wu et al., 2016](https://arxiv.org/abs/1609.08144), section 7).
 pub const LENGTH_PENALTY: f64 = 1.0;
 
 /// A continuation that still grows.
@@ -41,22 +42,22 @@ pub struct Beam {
 
 /// A continuation that a search has found.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Found {
+pub struct Continuation {
     /// Its tokens, without the prompt and without the end of text.
     pub tokens: Vec<u32>,
     /// The sum of the logarithms of its tokens' probabilities, including the end of text if it has ended.
     pub log_probability: f64,
-    /// What continuations of different lengths are compared by: `log_probability / tokens^LENGTH_PENALTY`, where an end of text
-    /// counts as a token; 0 without tokens.
+    /// What continuations of different lengths are compared by: `log_probability / tokens^LENGTH_PENALTY`, where an end
+    /// of text counts as a token; 0 without tokens.
     pub score: f64,
     /// Whether the model has ended it; otherwise it has as many tokens as the limits allow.
     pub has_ended: bool,
 }
 
-impl Found {
+impl Continuation {
     fn new(tokens: Vec<u32>, log_probability: f64, has_ended: bool) -> Self {
         let n = (tokens.len() + usize::from(has_ended)).max(1);
-        Found { tokens, log_probability, score: log_probability / (n as f64).powf(LENGTH_PENALTY), has_ended }
+        Continuation { tokens, log_probability, score: log_probability / (n as f64).powf(LENGTH_PENALTY), has_ended }
     }
 }
 
@@ -75,20 +76,20 @@ pub struct BeamSearch {
     width: usize,
     end_of_text: Vec<u32>,
     beams: Vec<Beam>,
-    finished: Vec<Found>,
+    finished: Vec<Continuation>,
 }
 
 impl BeamSearch {
-    /// One beam without a token, after a prompt whose rows `cache` holds; the first [`step`](Self::step) makes up to `width`
-    /// of it, 1 or more. `end_of_text`: tokens that end a continuation.
+    /// One beam without a token, after a prompt whose rows `cache` holds; the first [`step`](Self::step) makes up to
+    /// `width` of it, 1 or more. `end_of_text`: tokens that end a continuation.
     fn new(cache: ForkCache, width: usize, end_of_text: &[u32]) -> Self {
         let beam = Beam { tokens: Vec::new(), log_probability: 0.0, cache };
         BeamSearch { width, end_of_text: end_of_text.to_vec(), beams: vec![beam], finished: Vec::new() }
     }
 
-    /// Replaces the beams by the best `width` candidates, best first: every beam with every token. Equal candidates are in
-    /// the order of their beams, then of their tokens. A candidate that ends its text takes no beam's place; it goes to
-    /// `finished`, unless `width` beams are better.
+    /// Replaces the beams by the best `width` candidates, best first: every beam with every token. Equal candidates are
+    /// in the order of their beams, then of their tokens. A candidate that ends its text takes no beam's place; it goes
+    /// to `finished`, unless `width` beams are better.
     ///
     /// `log_probabilities`: a row of `[vocab_size]` for each beam, in their order; −∞ is allowed, NaN is not.
     fn step(&mut self, log_probabilities: &[Vec<f32>]) -> Result<(), CacheError> {
@@ -102,13 +103,14 @@ impl BeamSearch {
             let parent = &self.beams[beam];
             let mut tokens = parent.tokens.clone();
             if self.end_of_text.contains(&token) {
-                finished.push(Found::new(tokens, log_probability, true));
+                finished.push(Continuation::new(tokens, log_probability, true));
             } else {
                 tokens.push(token);
                 beams.push(Beam { tokens, log_probability, cache: parent.cache.fork()? });
             }
         }
-        // Parents that are dropped here let go of their pages: an only child then owns its tail alone and copies nothing.
+        // Parents that are dropped here let go of their pages: an only child then owns its tail alone and copies
+        // nothing.
         self.beams = beams;
         self.finished.extend(finished);
         Ok(())
@@ -154,14 +156,16 @@ pub struct Work {
     pub decode: Duration,
 }
 
-/// Searches for the likeliest continuations of a prompt with `width` beams. Returns them, best score first, and what it did.
+/// Searches for the likeliest continuations of a prompt with `width` beams. Returns them, best score first, and what it
+/// did.
 ///
 /// The search stops when at least `width` continuations have finished, and returns these. If the beams reach
 /// `max_new_tokens` first, it returns the beams as well. `on_step` gets the beams, best first, whenever they
 /// have a new token.
 ///
 /// # Errors
-/// [`StepError`] if the model refuses the prompt, or the slab has too few pages. All pages are returned then, as at the end.
+/// [`StepError`] if the model refuses the prompt, or the slab has too few pages. All pages are returned then, as at the
+/// end.
 pub fn search(
     model: &Model,
     slab: &SharedSlab,
@@ -169,15 +173,15 @@ pub fn search(
     width: usize,
     limits: Limits<'_>,
     on_step: &mut dyn FnMut(&[Beam]),
-) -> Result<(Vec<Found>, Work), StepError> {
+) -> Result<(Vec<Continuation>, Work), StepError> {
     model.check(prompt, 0)?;
     let mut work = Work::default();
     if limits.max_new_tokens == 0 {
-        return Ok((vec![Found::new(Vec::new(), 0.0, false)], work));
+        return Ok((vec![Continuation::new(Vec::new(), 0.0, false)], work));
     }
     let start = Instant::now();
     let mut cache = ForkCache::new(slab)?;
-    let chunk = model.chunk_of(prompt, CacheRef::InPlace(&mut cache), LogitRows::Newest(1))?;
+    let chunk = model.chunk(prompt, Some(&mut cache), 1)?;
     let mut logits = model.forward(vec![chunk])?;
     work.count(prompt.len(), slab);
     work.prefill = start.elapsed();
@@ -193,7 +197,7 @@ pub fn search(
         let copied_before = rows_copied(&search);
         let chunks = search.beams.iter_mut().map(|Beam { tokens, cache, .. }| {
             let newest = &tokens[tokens.len().saturating_sub(1)..];
-            model.chunk_of(newest, CacheRef::InPlace(cache), LogitRows::Newest(1))
+            model.chunk(newest, Some(cache), 1)
         });
         let chunks = chunks.collect::<Result<Vec<_>, StepError>>()?;
         let n_beams = chunks.len();
@@ -220,25 +224,13 @@ fn rows_copied(search: &BeamSearch) -> u64 {
 }
 
 /// The continuations that have finished and, if they are fewer than `width`, those that still grow; best score first.
-fn found(search: BeamSearch) -> Vec<Found> {
+fn found(search: BeamSearch) -> Vec<Continuation> {
     let mut found = search.finished;
     if found.len() < search.width {
-        found.extend(search.beams.into_iter().map(|beam| Found::new(beam.tokens, beam.log_probability, false)));
+        found.extend(search.beams.into_iter().map(|beam| Continuation::new(beam.tokens, beam.log_probability, false)));
     }
     found.sort_by(|a, b| b.score.total_cmp(&a.score));
     found
-}
-
-/// The logarithm of each token's probability, `[vocab_size]`, all 0 or below, without filter or temperature.
-///
-/// `logits`: `[vocab_size]`, at least one, all finite.
-pub fn log_softmax(logits: &[f32]) -> Vec<f32> {
-    let max = logits.iter().copied().fold(f32::NEG_INFINITY, f32::max);
-    // Relative to the largest, no exponential is too large; in 64 bits, a long sum loses nothing that 32 could hold.
-    let below = |logit: &f32| f64::from(*logit) - f64::from(max);
-    let sum: f64 = logits.iter().map(|logit| below(logit).exp()).sum();
-    let log_sum = sum.ln();
-    logits.iter().map(|logit| (below(logit) - log_sum) as f32).collect()
 }
 
 #[cfg(test)]
@@ -251,16 +243,5 @@ mod tests {
         let mut all = [of(1, 0, -1.0), of(0, 2, -1.0), of(0, 0, f64::NEG_INFINITY), of(0, 1, -1.0), of(1, 3, -0.5)];
         all.sort_unstable_by(better_first);
         assert_eq!(all.map(|candidate| (candidate.beam, candidate.token)), [(1, 3), (0, 1), (0, 2), (1, 0), (0, 0)]);
-    }
-
-    #[test]
-    fn log_softmax_is_the_logarithm_of_the_probabilities_of_any_finite_logits() {
-        let log_probabilities = log_softmax(&[0.0, 2.0_f32.ln(), 5.0_f32.ln()]);
-        for (found, expected) in log_probabilities.iter().zip([0.125_f32, 0.25, 0.625]) {
-            assert!((found - expected.ln()).abs() < 1e-6, "{found} for a probability of {expected}");
-        }
-        let found = log_softmax(&[3e38, -3e38, 0.0, 3e38]);
-        assert!((found[0] - 0.5_f32.ln()).abs() < 1e-6 && found[0] == found[3], "{found:?}");
-        assert!(found.iter().all(|row| !row.is_nan() && *row <= 0.0), "{found:?}");
     }
 }

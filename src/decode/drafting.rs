@@ -7,7 +7,7 @@ use super::sampler::{Sampler, Sampling};
 use super::{Cached, Draft, Drafter, RewindableModel};
 use crate::cache::CacheError;
 use crate::cache::in_place::InPlace;
-use crate::cache::kind::{CacheKind, CacheSize};
+use crate::caches::{CacheKind, CacheSize};
 use crate::chapters::ch01_recompute::Recompute;
 use crate::chapters::ch08_speculative::{DraftModel, accept_matching};
 use crate::chapters::ch09_chance::{SamplingDraftModel, accept_sampled};
@@ -130,16 +130,21 @@ impl DraftSource {
         }
     }
 
-    /// Runs `work` with a drafter whose cache is empty. A draft token that must match is best the likeliest one; one that is
-    /// accepted by its probability must be drawn, by `sampling`, with random numbers of its own.
-    pub fn work<T>(&mut self, rule: AcceptRule, sampling: Sampling, work: impl FnOnce(&mut dyn Drafter) -> T) -> T {
+    /// Runs `work` with a drafter whose cache is empty. A draft token that must match is best the likeliest one; one
+    /// that is accepted by its probability must be drawn, by `sampling`, with random numbers of its own.
+    pub fn with_drafter<T>(
+        &mut self,
+        rule: AcceptRule,
+        sampling: Sampling,
+        work: impl FnOnce(&mut dyn Drafter) -> T,
+    ) -> T {
         match self {
             DraftSource::Lookup(lookup) => work(lookup),
             DraftSource::Model { model, cache } => {
                 let (mut cached, mut recompute);
                 let model: &mut dyn RewindableModel = match cache {
                     Some(cache) => {
-                        cached = Cached::in_place(model, cache.as_mut());
+                        cached = Cached::new(model, cache.as_mut());
                         &mut cached
                     }
                     None => {

@@ -38,10 +38,10 @@ impl Generation<'_> {
         pick: &mut dyn FnMut(&[f32]) -> u32,
         on_token: &mut dyn FnMut(u32),
     ) -> Result<Generated, StepError> {
-        self.work(cache, |model| generate(model, self.prompt, self.limits, pick, on_token))
+        self.with_cache(cache, |model| generate(model, self.prompt, self.limits, pick, on_token))
     }
 
-    /// The same with drafts of at most `k` tokens, of which `accept` keeps some.
+    /// Continues the prompt with drafts of at most `k` tokens, of which `accept` keeps some.
     pub fn run_with_drafts(
         self,
         cache: Option<&mut (dyn InPlace + 'static)>,
@@ -50,13 +50,13 @@ impl Generation<'_> {
         accept: &mut Accept<'_>,
         on_token: &mut dyn FnMut(u32),
     ) -> Result<Generated, StepError> {
-        self.work(cache, |target| {
+        self.with_cache(cache, |target| {
             Speculation { target, drafter, accept }.generate(self.prompt, self.limits, k, on_token)
         })
     }
 
     /// Lets a model with this cache generate, or one without.
-    fn work(
+    fn with_cache(
         self,
         cache: Option<&mut (dyn InPlace + 'static)>,
         generate: impl FnOnce(&mut dyn RewindableModel) -> Result<Vec<u32>, StepError>,
@@ -66,7 +66,7 @@ impl Generation<'_> {
             let tokens = generate(&mut model)?;
             return Ok(Generated { tokens, rows_projected: model.rows_projected(), usage: Usage::default() });
         };
-        let mut model = Cached::in_place(self.model, cache);
+        let mut model = Cached::new(self.model, cache);
         let tokens = generate(&mut model)?;
         let rows_projected = model.rows_projected();
         Ok(Generated { tokens, rows_projected, usage: cache.usage() })

@@ -7,10 +7,10 @@ pub mod prompt_lookup;
 pub mod sampler;
 pub mod scoring;
 
-use crate::cache::in_place::{CacheRef, InPlace};
-use crate::cache::{CacheError, Rewind};
+use crate::cache::CacheError;
+use crate::cache::in_place::InPlace;
 use crate::chapters::ch01_recompute::Recompute;
-use crate::model::{LogitRows, Model, StepError};
+use crate::model::{Model, StepError};
 
 /// Predicts the next token, which is all that the loop of chapter 1 needs from a model.
 pub trait LanguageModel {
@@ -34,48 +34,14 @@ pub struct Limits<'a> {
 /// A model with a cache: it computes only the tokens that the cache does not hold.
 pub struct Cached<'a> {
     model: &'a Model,
-    cache: CacheAccess<'a>,
+    cache: &'a mut dyn InPlace,
     rows_projected: u64,
 }
 
-/// The cache of one sequence, and how attention reads it.
-enum CacheAccess<'a> {
-    Gather(&'a mut dyn Rewind),
-    InPlace(&'a mut dyn InPlace),
-}
-
-impl CacheAccess<'_> {
-    fn cache(&mut self) -> &mut dyn Rewind {
-        match self {
-            CacheAccess::Gather(cache) => *cache,
-            CacheAccess::InPlace(cache) => *cache,
-        }
-    }
-
-    fn len(&self) -> usize {
-        match self {
-            CacheAccess::Gather(cache) => cache.len(),
-            CacheAccess::InPlace(cache) => cache.len(),
-        }
-    }
-
-    fn for_step(&mut self) -> CacheRef<'_> {
-        match self {
-            CacheAccess::Gather(cache) => CacheRef::Gather(*cache),
-            CacheAccess::InPlace(cache) => CacheRef::InPlace(*cache),
-        }
-    }
-}
-
 impl<'a> Cached<'a> {
-    /// A model with a sequence's cache. Its rows are gathered before attention reads them.
-    pub fn new(model: &'a Model, cache: &'a mut dyn Rewind) -> Self {
-        Cached { model, cache: CacheAccess::Gather(cache), rows_projected: 0 }
-    }
-
-    /// A model with a sequence's cache. The model's [attention setting](Model::set_attention) decides how it is read.
-    pub fn in_place(model: &'a Model, cache: &'a mut dyn InPlace) -> Self {
-        Cached { model, cache: CacheAccess::InPlace(cache), rows_projected: 0 }
+    /// A model with a sequence's cache, which is read as the model's [attention setting](Model::set_attention) says.
+    pub fn new(model: &'a Model, cache: &'a mut dyn InPlace) -> Self {
+        Cached { model, cache, rows_projected: 0 }
     }
 
     /// Tokens that have gone through the model since this was created.
@@ -88,9 +54,7 @@ impl<'a> Cached<'a> {
 impl LanguageModel for Cached<'_> {
     fn next_logits(&mut self, tokens: &[u32]) -> Result<Vec<f32>, StepError> {
         let new_tokens = &tokens[self.cache.len()..];
-        let cache = self.cache.for_step();
-        let chunk = self.model.chunk_of(new_tokens, cache, LogitRows::Newest(1))?;
-        let logits = self.model.forward(vec![chunk])?;
+        let logits = self.model.step(new_tokens, Some(&mut *self.cache))?;
         self.rows_projected += new_tokens.len() as u64;
         Ok(logits)
     }
@@ -100,7 +64,7 @@ impl LanguageModel for Cached<'_> {
 /// A language model that can predict after several tokens at once and forget tokens, as speculative decoding needs.
 pub trait RewindableModel: LanguageModel {
     /// How many tokens its cache holds, counted from the start of the sequence.
-    fn remembered(&self) -> usize;
+    fn cached_len(&self) -> usize;
 
     /// Computes, in one pass, the tokens that its cache does not hold. Returns the logits after each of the last `n` of
     /// them, oldest first: `n` rows of `[vocab_size]`. `tokens` is the whole sequence so far.
@@ -119,26 +83,26 @@ pub trait RewindableModel: LanguageModel {
 }
 
 impl RewindableModel for Cached<'_> {
-    fn remembered(&self) -> usize {
+    fn cached_len(&self) -> usize {
         self.cache.len()
     }
 
     fn last_logits(&mut self, tokens: &[u32], n: usize) -> Result<Vec<Vec<f32>>, StepError> {
         let new_tokens = &tokens[self.cache.len()..];
-        let chunk = self.model.chunk_of(new_tokens, self.cache.for_step(), LogitRows::Newest(n))?;
+        let chunk = self.model.chunk(new_tokens, Some(&mut *self.cache), n)?;
         let logits = self.model.forward(vec![chunk])?;
         self.rows_projected += new_tokens.len() as u64;
         Ok(rows(&logits, self.model))
     }
 
     fn rewind(&mut self, n: usize) -> Result<(), CacheError> {
-        self.cache.cache().rewind(n)
+        self.cache.rewind(n)
     }
 }
 
 /// A model without a cache holds no tokens, so it computes the whole sequence in every call.
 impl RewindableModel for Recompute<'_> {
-    fn remembered(&self) -> usize {
+    fn cached_len(&self) -> usize {
         0
     }
 
@@ -147,7 +111,7 @@ impl RewindableModel for Recompute<'_> {
             self.model.check(tokens, 0)?;
             return Ok(Vec::new());
         }
-        let logits = self.model.forward(vec![self.model.chunk(tokens, None, LogitRows::Newest(n))?])?;
+        let logits = self.model.forward(vec![self.model.chunk(tokens, None, n)?])?;
         self.rows_projected += tokens.len() as u64;
         Ok(rows(&logits, self.model))
     }
@@ -196,7 +160,7 @@ pub trait Drafter {
 
     /// Called after draft tokens were accepted or rejected. From then on, the drafter's cache should hold exactly
     /// `tokens`, no more and no less.
-    fn settle(&mut self, tokens: &[u32]) -> Result<(), StepError>;
+    fn sync_cache(&mut self, tokens: &[u32]) -> Result<(), StepError>;
 }
 
 #[cfg(test)]

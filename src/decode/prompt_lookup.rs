@@ -36,8 +36,8 @@ impl Drafter for PromptLookup {
         Ok(draft)
     }
 
-    /// It remembers nothing.
-    fn settle(&mut self, _text: &[u32]) -> Result<(), StepError> {
+    /// It has no cache.
+    fn sync_cache(&mut self, _tokens: &[u32]) -> Result<(), StepError> {
         Ok(())
     }
 }

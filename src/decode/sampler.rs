@@ -3,16 +3,15 @@
 //! The order of the filters is the usual one: temperature, then top-k, then top-p
 //! ([Holtzman et al., 2019](https://arxiv.org/abs/1904.09751)). A seed fixes all draws, on every machine.
 
-use rand_chacha::ChaCha8Rng;
-use rand_chacha::rand_core::{RngCore, SeedableRng};
-
 use crate::chapters::ch01_recompute::argmax;
+use crate::dice::Dice;
 use crate::kernels::softmax;
 
 /// How to choose among the tokens.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Sampling {
-    /// Logits are divided by this. Below 1 is safer, above 1 is wilder, and 0 is greedy, which always picks the likeliest token.
+    /// Logits are divided by this. Below 1 is safer, above 1 is wilder, and 0 is greedy, which always picks the
+    /// likeliest token.
     pub temperature: f32,
     /// Only the `top_k` likeliest tokens; 0 is no limit.
     pub top_k: usize,
@@ -41,7 +40,8 @@ const MOST_TEMPERATURE: f32 = 1000.0;
 impl Sampling {
     /// Gives these back if a [`Sampler`] can use them.
     ///
-    /// `temperature`: 0, or 0.000001 to 1000. `top_p`: 0 to 1, 0 for the likeliest token only. `top_k` and `seed`: any number.
+    /// `temperature`: 0, or 0.000001 to 1000. `top_p`: 0 to 1, 0 for the likeliest token only. `top_k` and `seed`: any
+    /// number.
     pub fn check(self) -> Result<Self, SamplingError> {
         let Sampling { temperature, top_p, .. } = self;
         if temperature != 0.0 && !(LEAST_TEMPERATURE..=MOST_TEMPERATURE).contains(&temperature) {
@@ -57,10 +57,31 @@ impl Sampling {
     pub const GREEDY: Sampling = Sampling { temperature: 0.0, top_k: 0, top_p: 1.0, seed: 0 };
 }
 
+/// The settings of a model's `generation_config.json`, or of a request, where they are given.
+#[derive(Clone, Copy, Debug, Default, PartialEq, serde::Deserialize)]
+#[allow(missing_docs)] // As in `Sampling`.
+pub struct SamplingDefaults {
+    pub temperature: Option<f32>,
+    pub top_k: Option<usize>,
+    pub top_p: Option<f32>,
+}
+
+impl SamplingDefaults {
+    /// These where they are given, `sampling` where not.
+    pub fn over(self, sampling: Sampling) -> Sampling {
+        Sampling {
+            temperature: self.temperature.unwrap_or(sampling.temperature),
+            top_k: self.top_k.unwrap_or(sampling.top_k),
+            top_p: self.top_p.unwrap_or(sampling.top_p),
+            seed: sampling.seed,
+        }
+    }
+}
+
 /// Draws tokens.
 pub struct Sampler {
     sampling: Sampling,
-    rng: ChaCha8Rng,
+    dice: Dice,
 }
 
 /// A token that may be drawn, with its weight (probability, not yet divided by the sum of those kept).
@@ -70,11 +91,11 @@ impl Sampler {
     /// A sampler at the start of its seed's sequence of draws. Panics if [`Sampling::check`] refuses `sampling`.
     pub fn new(sampling: Sampling) -> Self {
         let sampling = sampling.check().unwrap_or_else(|error| panic!("{error}"));
-        Sampler { sampling, rng: ChaCha8Rng::seed_from_u64(sampling.seed) }
+        Sampler { sampling, dice: Dice::new(sampling.seed) }
     }
 
-    /// Chooses the next token. `logits`: `[vocab_size]`, at least one, all finite, as [`Model::forward`] gives them. Equal
-    /// logits: the lower id is the likelier.
+    /// Chooses the next token. `logits`: `[vocab_size]`, at least one, all finite, as [`Model::forward`] gives them.
+    /// Equal logits: the lower id is the likelier.
     ///
     /// [`Model::forward`]: crate::model::Model::forward
     pub fn pick(&mut self, logits: &[f32]) -> u32 {
@@ -99,8 +120,7 @@ impl Sampler {
 
     /// A random number from 0 to 1, 1 excluded.
     pub fn uniform(&mut self) -> f64 {
-        // 53 random bits.
-        (self.rng.next_u64() >> 11) as f64 / (1u64 << 53) as f64
+        self.dice.uniform()
     }
 
     /// How likely [`pick`](Self::pick) chooses each token: `[vocab_size]`, 0 for those that the filters drop, 1 in sum.

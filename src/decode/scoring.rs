@@ -1,4 +1,4 @@
-//! How likely tokens were, of all: a new one from the logits that it was chosen from, and those of a prompt, one by one.
+//! Log-probabilities: of a new token, by the logits that it was chosen from, and of the tokens of a prompt, row by row.
 //!
 //! ```text
 //!   prompt    "The"   " king"   " had"   " a"
@@ -6,19 +6,14 @@
 //!   scores      –      row 0     row 1   row 2       row 3 is what the first new token is chosen from
 //! ```
 //!
-//! The first token follows nothing, and has no score. The logits of a row that the prefix cache brings are gone, so a lookup for a
-//! sequence that is scored returns only the rows whose scores it has had.
+//! The first token follows nothing, and has no score. The logits of a row that the prefix cache brings are gone, so a
+//! sequence that is scored looks nothing up there.
 
-use std::cell::RefCell;
-use std::collections::BTreeMap;
-use std::rc::Rc;
-
-use crate::serving::schedule::SequenceId;
-
-/// Natural logarithms of probabilities, as the model gives them: temperature, top-k and top-p not applied.
+/// Natural logarithms of the probabilities of a token and of the likeliest ones, as the model gives them: temperature,
+/// top-k and top-p are not applied.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Likely {
-    /// Of the token.
+pub struct TokenLogprobs {
+    /// That of the token.
     pub logprob: f32,
     /// The likeliest tokens, likeliest first.
     pub top: Vec<(u32, f32)>,
@@ -31,7 +26,7 @@ pub struct Scoring {
     /// How many of the likeliest tokens to report.
     top: usize,
     /// Of the second token of the prompt, the third, and so on: as many as rows were seen.
-    scores: Vec<Likely>,
+    scores: Vec<TokenLogprobs>,
 }
 
 impl Scoring {
@@ -45,44 +40,36 @@ impl Scoring {
         self.scores.len()
     }
 
-    /// Rows that a sequence with these tokens may take from the prefix cache: those that were seen, if it is this prompt.
-    pub fn rows_known(&self, tokens: &[u32]) -> Option<usize> {
-        (self.prompt == tokens).then(|| self.rows())
-    }
-
     /// Whether the token after this row is one of the prompt.
     pub fn wants(&self, row: usize) -> bool {
         row + 1 < self.prompt.len()
     }
 
-    /// The score of the token that follows `row`, which is one that [is wanted](Self::wants). `logits`: those of the row.
-    pub fn score(&self, row: usize, logits: &[f32]) -> Likely {
-        likely(logits, self.prompt[row + 1], self.top)
+    /// The score of the token that follows `row`, which is one that [is wanted](Self::wants). `logits`: those of the
+    /// row.
+    pub fn score(&self, row: usize, logits: &[f32]) -> TokenLogprobs {
+        token_logprobs(logits, self.prompt[row + 1], self.top)
     }
 
     /// Keeps the scores of the next rows.
-    pub fn keep(&mut self, scores: impl IntoIterator<Item = Likely>) {
+    pub fn keep(&mut self, scores: impl IntoIterator<Item = TokenLogprobs>) {
         self.scores.extend(scores);
     }
 
     /// All scores: one less than the prompt has tokens.
-    pub fn into_scores(self) -> Vec<Likely> {
+    pub fn into_scores(self) -> Vec<TokenLogprobs> {
         let (rows, tokens) = (self.scores.len(), self.prompt.len());
-        assert_eq!(rows + 1, tokens, "a cached prefix took rows that have no scores: run the checks of chapter 11");
+        assert_eq!(rows + 1, tokens, "a cached prefix took rows that have no scores: run the checks of chapter 12");
         self.scores
     }
 }
 
-/// The prompts that are being scored.
-pub type Scorings = Rc<RefCell<BTreeMap<SequenceId, Scoring>>>;
-
 /// How likely `chosen` was, and the `top` likeliest tokens. `logits`: `[vocab_size]`, finite. Of equals the lower id is
 /// the likelier.
-pub fn likely(logits: &[f32], chosen: u32, top: usize) -> Likely {
-    let max = logits.iter().copied().fold(f32::NEG_INFINITY, f32::max);
-    let sum: f64 = logits.iter().map(|logit| f64::from(logit - max).exp()).sum();
+pub fn token_logprobs(logits: &[f32], chosen: u32, top: usize) -> TokenLogprobs {
+    let log_probabilities = log_softmax(logits);
     // As vLLM has it: no JSON number is lower than all.
-    let logprob = |id: u32| (f64::from(logits[id as usize] - max) - sum.ln()).max(-9999.0) as f32;
+    let logprob = |id: u32| log_probabilities[id as usize].max(-9999.0);
     let likelier = |a: &u32, b: &u32| logits[*b as usize].total_cmp(&logits[*a as usize]).then(a.cmp(b));
     let mut ids: Vec<u32> = (0..logits.len() as u32).collect();
     if top > 0 && top < ids.len() {
@@ -90,7 +77,19 @@ pub fn likely(logits: &[f32], chosen: u32, top: usize) -> Likely {
     }
     ids.truncate(top);
     ids.sort_unstable_by(likelier);
-    Likely { logprob: logprob(chosen), top: ids.into_iter().map(|id| (id, logprob(id))).collect() }
+    TokenLogprobs { logprob: logprob(chosen), top: ids.into_iter().map(|id| (id, logprob(id))).collect() }
+}
+
+/// The logarithm of each token's probability, `[vocab_size]`, all 0 or below, without filter or temperature.
+///
+/// `logits`: `[vocab_size]`, at least one, all finite.
+pub fn log_softmax(logits: &[f32]) -> Vec<f32> {
+    let max = logits.iter().copied().fold(f32::NEG_INFINITY, f32::max);
+    // Relative to the largest, no exponential is too large; in 64 bits, a long sum loses nothing that 32 could hold.
+    let below = |logit: &f32| f64::from(*logit) - f64::from(max);
+    let sum: f64 = logits.iter().map(|logit| below(logit).exp()).sum();
+    let log_sum = sum.ln();
+    logits.iter().map(|logit| (below(logit) - log_sum) as f32).collect()
 }
 
 #[cfg(test)]
@@ -100,14 +99,25 @@ mod tests {
     #[test]
     fn probabilities_add_up_and_the_likeliest_come_first() {
         let logits = [1.0, 3.0, 2.0, 3.0, -1.0];
-        let all = likely(&logits, 2, 5);
+        let all = token_logprobs(&logits, 2, 5);
         assert_eq!(all.top.iter().map(|(id, _)| *id).collect::<Vec<_>>(), [1, 3, 2, 0, 4]);
         let sum: f64 = all.top.iter().map(|(_, logprob)| f64::from(*logprob).exp()).sum();
         assert!((sum - 1.0).abs() < 1e-6, "{sum}");
         assert!((all.logprob.exp() - 0.1459).abs() < 1e-4);
         for top in 0..=7 {
-            assert_eq!(likely(&logits, 4, top).top, all.top[..top.min(5)]);
+            assert_eq!(token_logprobs(&logits, 4, top).top, all.top[..top.min(5)]);
         }
-        assert_eq!(likely(&[f32::MAX, f32::MIN], 0, 1).top, [(0, 0.0)]);
+        assert_eq!(token_logprobs(&[f32::MAX, f32::MIN], 0, 1).top, [(0, 0.0)]);
+    }
+
+    #[test]
+    fn log_softmax_is_the_logarithm_of_the_probabilities_of_any_finite_logits() {
+        let log_probabilities = log_softmax(&[0.0, 2.0_f32.ln(), 5.0_f32.ln()]);
+        for (found, expected) in log_probabilities.iter().zip([0.125_f32, 0.25, 0.625]) {
+            assert!((found - expected.ln()).abs() < 1e-6, "{found} for a probability of {expected}");
+        }
+        let found = log_softmax(&[3e38, -3e38, 0.0, 3e38]);
+        assert!((found[0] - 0.5_f32.ln()).abs() < 1e-6 && found[0] == found[3], "{found:?}");
+        assert!(found.iter().all(|row| !row.is_nan() && *row <= 0.0), "{found:?}");
     }
 }

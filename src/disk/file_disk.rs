@@ -90,7 +90,7 @@ impl Disk for FileDisk {
         self.file.write_all_at(bytes, offset)
     }
 
-    fn cut(&mut self, len: u64) -> io::Result<()> {
+    fn truncate(&mut self, len: u64) -> io::Result<()> {
         self.file.set_len(len)
     }
 }
@@ -114,7 +114,7 @@ mod tests {
         disk.read(0, &mut bytes).unwrap();
         assert_eq!(&bytes, b"\0\0he");
         assert_eq!(disk.read(far + 1, &mut bytes).unwrap_err().kind(), ErrorKind::UnexpectedEof);
-        disk.cut(4).unwrap();
+        disk.truncate(4).unwrap();
         assert_eq!(disk.len().unwrap(), 4);
     }
 

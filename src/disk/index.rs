@@ -1,8 +1,8 @@
 //! What lies in a page file, kept in memory: for each place its head, who follows whom, and the order of use.
 //!
-//! A page file has a [header](PageShape::header) and, after it, *places* for [records](super::record). Opening one reads the
-//! header and all heads, but no rows. A record is found from the first page of a sequence, so one whose parent is missing is of
-//! no use, and its place is free.
+//! A page file has a [header](PageShape::header) and, after it, *places* for [records](super::record). Opening one
+//! reads the header and all heads, but no rows. A record is found from the first page of a sequence, so one whose
+//! parent is missing is of no use, and its place is free.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -32,21 +32,22 @@ struct Entry {
 }
 
 impl Index {
-    /// Opens a file of pages of this shape, and finds what is in it. `most_bytes`: what the file is allowed to have; what lies
-    /// beyond is cut off.
+    /// Opens a file of pages of this shape, and finds what is in it. `most_bytes`: what the file is allowed to have;
+    /// what lies beyond is cut off.
     ///
     /// A file is new, and gets a header, if it is empty or holds only a beginning of the header that it is to get.
     ///
-    /// A record is kept if its head is whole, its rows are not cut off, and its parent is kept. If two hold the same tokens
-    /// after the same parent, the later one is kept. The file doesn't say which page was used when: records that were written
-    /// later count as used later, and with each record those before it.
+    /// A record is kept if its head is whole, its rows are not cut off, and its parent is kept. If two hold the same
+    /// tokens after the same parent, the later one is kept. The file doesn't say which page was used when: records that
+    /// were written later count as used later, and with each record those before it.
     ///
     /// # Errors
     /// [`PageFileError::TooSmall`] if there is no room for a page. The errors of [`PageShape::read`], and
     /// [`PageFileError::Unfit`] if the pages have a different shape; the file is then as it was.
     ///
-    /// [`PageFileError::Unreadable`] if anything cannot be read, even one head: it may be readable tomorrow, and its number must
-    /// not be given twice. [`PageFileError::Unwritable`] if the header cannot be written or the file not cut.
+    /// [`PageFileError::Unreadable`] if anything cannot be read, even one head: it may be readable tomorrow, and its
+    /// number must not be given twice. [`PageFileError::Unwritable`] if the header cannot be written or the file not
+    /// cut.
     pub fn open(disk: &mut dyn Disk, shape: &PageShape, most_bytes: u64) -> Result<Self, PageFileError> {
         let room = most_bytes.saturating_sub(HEADER as u64) / shape.record_bytes() as u64;
         if room == 0 {
@@ -58,7 +59,7 @@ impl Index {
         let n_whole = usize::try_from(whole).unwrap_or(usize::MAX).min(n_places);
         if len > most_bytes {
             let offset = shape.offset(n_whole);
-            disk.cut(offset).map_err(|error| PageFileError::Unwritable { offset, error })?;
+            disk.truncate(offset).map_err(|error| PageFileError::Unwritable { offset, error })?;
         }
         let mut heads = Vec::new();
         let mut bytes = vec![0; shape.head_bytes()];
@@ -82,8 +83,8 @@ impl Index {
         Ok(index)
     }
 
-    /// Adds the records that lead back to the beginning of a sequence. All other places are free. The next number is higher
-    /// than that of any record, kept or not.
+    /// Adds the records that lead back to the beginning of a sequence. All other places are free. The next number is
+    /// higher than that of any record, kept or not.
     fn link(&mut self, mut heads: Vec<(usize, Head)>) {
         heads.sort_by_key(|(_, head)| head.number);
         let mut place_of = HashMap::new();
@@ -105,8 +106,8 @@ impl Index {
         self.free = places.filter(|place| self.places[*place].is_none()).collect();
     }
 
-    /// Puts the records in the order of their use: the latest record and those before it were used last, before them the
-    /// latest of the others, and so on.
+    /// Puts the records in the order of their use: the latest record and those before it were used last, before them
+    /// the latest of the others, and so on.
     fn order(&mut self) {
         let entries = self.places.iter().enumerate();
         let place_of: BTreeMap<u64, usize> =

@@ -42,7 +42,7 @@ impl Disk for MemoryDisk {
         Ok(())
     }
 
-    fn cut(&mut self, len: u64) -> io::Result<()> {
+    fn truncate(&mut self, len: u64) -> io::Result<()> {
         self.bytes().truncate(usize::try_from(len).unwrap_or(usize::MAX));
         Ok(())
     }

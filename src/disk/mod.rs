@@ -8,8 +8,9 @@
 //!   a page is full ── written at once, so that whatever is evicted later lies in the file already
 //! ```
 //!
-//! [`record`] is a page as it is written, [`index`] says what lies at which place, [`reader`] is the thread that reads, and
-//! [`tier`] joins the file, the thread and a prefix cache for a loop that serves sequences.
+//! [`record`] is a page as it is written, [`index`] says what lies at which place, [`reader`] is the thread that reads,
+//! and [`tier`] joins the file, the thread and a prefix cache for a loop that serves sequences. The cache of one
+//! sequence has a file of its own, a [`snapshot`].
 
 #[cfg(any(unix, windows))]
 pub mod file_disk;
@@ -17,6 +18,7 @@ pub mod index;
 pub mod memory_disk;
 pub mod reader;
 pub mod record;
+pub mod snapshot;
 pub mod tier;
 
 use std::io;
@@ -45,8 +47,8 @@ pub trait Disk {
     /// Writes `bytes` from `offset` on. Between the end so far and `offset` zeros are put.
     fn write(&mut self, offset: u64, bytes: &[u8]) -> io::Result<()>;
 
-    /// Takes away all bytes from `len` on.
-    fn cut(&mut self, len: u64) -> io::Result<()>;
+    /// Removes all bytes from `len` on.
+    fn truncate(&mut self, len: u64) -> io::Result<()>;
 }
 
 /// Bytes that a file of pages begins with: its [`PageShape`].
@@ -55,7 +57,7 @@ pub const HEADER: usize = 64;
 /// The first bytes of a file of pages.
 const MAGIC: [u8; 8] = *b"pbppages";
 
-/// Goes up when the meaning of a file changes, the arithmetic that makes the rows included.
+/// Goes up when the meaning of a file changes. A different arithmetic gives its models different fingerprints.
 const VERSION: u32 = 1;
 
 /// What all pages of a file have in common. Rows mean something only where all of it is the same.
@@ -73,7 +75,7 @@ pub struct PageShape {
 
 impl PageShape {
     /// What this model's pages have in common. Reads all weights once, for the fingerprint.
-    pub fn of(model: &Model, page_size: usize) -> Self {
+    pub fn for_model(model: &Model, page_size: usize) -> Self {
         let (format, layout) = (model.row_format(), model.kv_layout());
         PageShape { model: model.fingerprint(), format, layout, page_size }
     }
@@ -161,9 +163,9 @@ impl PageShape {
     }
 }
 
-/// A page that is to be read from a file.
+/// A page that a file has and memory lacks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Wanted {
+pub struct MissingPage {
     /// Which page of its sequence it is, from 0.
     pub page: usize,
     /// Where its record lies in the file, from 0.
@@ -176,22 +178,22 @@ pub struct Wanted {
 #[derive(Debug)]
 pub struct Read {
     /// The page.
-    pub wanted: Wanted,
+    pub missing: MissingPage,
     /// The bytes at its place, as many as a record has.
     pub bytes: io::Result<Vec<u8>>,
 }
 
 impl Read {
     /// Reads the `record_bytes` bytes from `offset` on, whatever is there.
-    pub(crate) fn of(wanted: Wanted, disk: &mut dyn Disk, offset: u64, record_bytes: usize) -> Self {
+    pub(crate) fn at(missing: MissingPage, disk: &mut dyn Disk, offset: u64, record_bytes: usize) -> Self {
         let mut bytes = vec![0; record_bytes];
         let read = disk.read(offset, &mut bytes);
-        Read { wanted, bytes: read.map(|()| bytes) }
+        Read { missing, bytes: read.map(|()| bytes) }
     }
 }
 
-/// A file of pages, found by the tokens of their sequences. It never has more bytes than allowed: the pages that were used
-/// longest ago are overwritten.
+/// A file of pages, found by the tokens of their sequences. It never has more bytes than allowed: the pages that were
+/// used longest ago are overwritten.
 pub struct PageFile {
     pub(crate) disk: Box<dyn Disk>,
     pub(crate) shape: PageShape,
@@ -214,27 +216,23 @@ impl PageFile {
         &self.index
     }
 
-    /// Reads the bytes at a place, whatever is there: [`wanted`](Self::wanted) returns which to read, and
-    /// [`bring_back`](Self::bring_back) checks them.
-    pub fn read(&mut self, wanted: Wanted) -> Read {
-        Read::of(wanted, &mut *self.disk, self.shape.offset(wanted.place), self.shape.record_bytes())
+    /// Reads the bytes at a place, whatever is there: [`missing`](Self::missing) returns which to read, and
+    /// [`load`](Self::load) checks them.
+    pub fn read(&mut self, missing: MissingPage) -> Read {
+        Read::at(missing, &mut *self.disk, self.shape.offset(missing.place), self.shape.record_bytes())
     }
 }
 
 /// Why a file of pages was not opened, or a page not written.
 #[derive(Debug, thiserror::Error)]
+#[allow(missing_docs)] // The messages say what the numbers are.
 pub enum PageFileError {
     /// It cannot be read.
     #[error("{0}; give a file of pages, or one that is not there yet")]
     Unreadable(io::Error),
     /// It cannot be written.
     #[error("a page cannot be written at byte {offset}: {error}; make room, or do without the file")]
-    Unwritable {
-        /// Where the page was to be.
-        offset: u64,
-        /// What the system said.
-        error: io::Error,
-    },
+    Unwritable { offset: u64, error: io::Error },
     /// It is something else.
     #[error("this is no file of pages; give a different name, and it is left as it is")]
     NotAPageFile,
@@ -249,10 +247,5 @@ pub enum PageFileError {
     Unfit(String),
     /// The file has no room for a page.
     #[error("a file of {most} bytes at most has no room for a page: it takes {needed}; allow more")]
-    TooSmall {
-        /// Bytes that it is allowed to have.
-        most: u64,
-        /// Bytes of a file with one page.
-        needed: u64,
-    },
+    TooSmall { most: u64, needed: u64 },
 }

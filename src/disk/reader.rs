@@ -5,10 +5,11 @@ use std::sync::mpsc::TryRecvError::{Disconnected, Empty};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread;
 
-use super::{Disk, Read, Wanted};
+use super::{Disk, MissingPage, Read};
 
-/// Pages of a sequence that are read together, each with the offset of its first byte in the file, and the bytes of a record.
-type Job = (Vec<(Wanted, u64)>, usize);
+/// Pages of a sequence that are read together, each with the offset of its first byte in the file, and the bytes of a
+/// record.
+type Job = (Vec<(MissingPage, u64)>, usize);
 
 /// Reads pages on a thread of its own, in the order in which they are asked for.
 pub struct PageReader {
@@ -25,7 +26,7 @@ impl PageReader {
         let work = move || {
             // It ends when the other side is gone.
             for (pages, record_bytes) in to_do {
-                let read = |(wanted, offset)| Read::of(wanted, &mut disk, offset, record_bytes);
+                let read = |(missing, offset)| Read::at(missing, &mut disk, offset, record_bytes);
                 if send.send(pages.into_iter().map(read).collect()).is_err() {
                     break;
                 }
@@ -35,16 +36,16 @@ impl PageReader {
         Ok(PageReader { jobs: Some(jobs), done, thread: Some(thread) })
     }
 
-    /// Asks for pages of one sequence, each with the place of its first byte.
-    pub fn ask(&mut self, pages: Vec<(Wanted, u64)>, record_bytes: usize) {
+    /// Submits pages of one sequence to be read, each with the place of its first byte.
+    pub fn submit(&mut self, pages: Vec<(MissingPage, u64)>, record_bytes: usize) {
         if let Some(jobs) = &self.jobs {
             // A thread that has gone answers nothing: see `next`.
             let _ = jobs.send((pages, record_bytes));
         }
     }
 
-    /// The pages of the next sequence, in the order in which they were asked for; with `wait`, as soon as they are read. Without
-    /// `wait`, `None` if they are not read yet. Waits for ever if nothing was asked for.
+    /// The pages of the next sequence, in the order in which they were asked for; with `wait`, as soon as they are
+    /// read. Without `wait`, `None` if they are not read yet. Waits for ever if nothing was asked for.
     ///
     /// # Errors
     /// [`io::ErrorKind::BrokenPipe`] if the thread has come to an end.
@@ -79,11 +80,11 @@ mod tests {
         let disk = MemoryDisk::default();
         disk.bytes().extend(0..100);
         let mut reader = PageReader::start(disk).unwrap();
-        let wanted = |place| Wanted { page: place, place, number: 1 + place as u64 };
-        reader.ask(vec![(wanted(4), 40), (wanted(2), 20), (wanted(9), 97)], 4);
-        reader.ask(vec![], 4);
+        let missing = |place| MissingPage { page: place, place, number: 1 + place as u64 };
+        reader.submit(vec![(missing(4), 40), (missing(2), 20), (missing(9), 97)], 4);
+        reader.submit(vec![], 4);
         let first = reader.next(true).unwrap().unwrap();
-        let bytes: Vec<_> = first.iter().map(|read| (read.wanted.place, read.bytes.as_ref().ok())).collect();
+        let bytes: Vec<_> = first.iter().map(|read| (read.missing.place, read.bytes.as_ref().ok())).collect();
         assert_eq!(bytes, [(4, Some(&vec![40, 41, 42, 43])), (2, Some(&vec![20, 21, 22, 23])), (9, None)]);
         assert_eq!(reader.next(true).unwrap().map(|pages| pages.len()), Some(0));
         assert!(reader.next(false).unwrap().is_none());

@@ -1,7 +1,7 @@
 //! A record: a page as it is written to a page file.
 //!
-//! All records of a file are equally long, since the model, the layout and the page size are fixed. The first checksum covers
-//! the file's header, without the checksum at its end, and the head from byte 4; the second covers the rows.
+//! All records of a file are equally long, since the model, the layout and the page size are fixed. The first checksum
+//! covers the file's header, without the checksum at its end, and the head from byte 4; the second covers the rows.
 //!
 //! ```text
 //!   0    checksum of the head   u32
@@ -42,39 +42,20 @@ pub struct PageRows {
 
 /// Why bytes are not the record that they should be.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[allow(missing_docs)] // The messages say what the numbers are.
 pub enum RecordError {
     /// There are too few of them, or too many.
     #[error("a record of {expected} bytes, and {found} are there: the file was cut short")]
-    WrongLength {
-        /// Bytes that are there.
-        found: usize,
-        /// Bytes of a record, or of its head.
-        expected: usize,
-    },
+    WrongLength { found: usize, expected: usize },
     /// The head is damaged, or no record was ever written there.
     #[error("the head's bytes have the checksum {expected:08x}, the head says {found:08x}")]
-    DamagedHead {
-        /// What the head says.
-        found: u32,
-        /// What its bytes have.
-        expected: u32,
-    },
+    DamagedHead { found: u32, expected: u32 },
     /// The rows are damaged.
     #[error("the rows' bytes have the checksum {expected:08x}, the head says {found:08x}")]
-    DamagedRows {
-        /// What the head says.
-        found: u32,
-        /// What the rows' bytes have.
-        expected: u32,
-    },
+    DamagedRows { found: u32, expected: u32 },
     /// The record says that it follows one that was written later, or itself.
     #[error("record {number} follows record {parent}, and should follow an earlier one")]
-    WrongParent {
-        /// The record.
-        number: u64,
-        /// The one that it says to follow.
-        parent: u64,
-    },
+    WrongParent { number: u64, parent: u64 },
 }
 
 impl PageShape {
@@ -97,8 +78,8 @@ impl PageShape {
 }
 
 // ANCHOR: encode
-/// A record in bytes. `tokens`: `[page_size]`; `k` and `v`: `[n_layers, page_size, kv_width]`. Every bit of the rows is kept,
-/// whatever number it makes.
+/// A record in bytes. `tokens`: `[page_size]`; `k` and `v`: `[n_layers, page_size, kv_width]`. Every bit of the rows is
+/// kept, whatever number it makes.
 pub fn encode(shape: &PageShape, number: u64, parent: u64, tokens: &[u32], k: &[f32], v: &[f32]) -> Vec<u8> {
     // The checksums come last: zeros in their place until then.
     let mut bytes = vec![0; 8];
@@ -113,8 +94,9 @@ pub fn encode(shape: &PageShape, number: u64, parent: u64, tokens: &[u32], k: &[
     bytes
 }
 
-/// The checksum of a head. It covers the file's header, so a record from a file of a different model or layout is rejected. The
-/// header's own checksum is left out, because bytes followed by their CRC have the same CRC whatever they are.
+/// The checksum of a head. It covers the file's header, so a record from a file of a different model or layout is
+/// rejected. The header's own checksum is left out, because bytes followed by their CRC have the same CRC whatever they
+/// are.
 fn head_checksum(shape: &PageShape, bytes: &[u8]) -> u32 {
     let mut sum = crc32fast::Hasher::new();
     sum.update(&shape.header()[..HEADER - 4]);
@@ -126,7 +108,8 @@ fn head_checksum(shape: &PageShape, bytes: &[u8]) -> u32 {
 /// Reads the head of a record. `bytes`: a record, or its first bytes.
 ///
 /// # Errors
-/// [`RecordError::WrongLength`] if they are too few for a head, [`RecordError::DamagedHead`], [`RecordError::WrongParent`].
+/// [`RecordError::WrongLength`] if they are too few for a head, [`RecordError::DamagedHead`],
+/// [`RecordError::WrongParent`].
 pub fn decode_head(shape: &PageShape, bytes: &[u8]) -> Result<Head, RecordError> {
     let (found, expected) = (bytes.len(), shape.head_bytes());
     if found < expected {

@@ -1,8 +1,8 @@
 //! Backs the prefix cache with a page file.
 //!
-//! The loop asks for a sequence's pages before it hands the sequence to the scheduler. A thread reads them while other sequences
-//! compute. They then go to the prefix cache, where the scheduler finds them like any others. Because full pages are written after
-//! each step, an eviction never waits for a disk.
+//! The loop asks for a sequence's pages before it hands the sequence to the scheduler. A thread reads them while other
+//! sequences compute. They then go to the prefix cache, where the scheduler finds them like any others. Because full
+//! pages are written after each step, an eviction never waits for a disk.
 
 use std::cell::RefCell;
 use std::collections::{HashMap, HashSet, VecDeque};
@@ -16,14 +16,14 @@ use crate::chapters::ch06_paged::SharedSlab;
 use crate::chapters::ch10_fork::ForkCache;
 use crate::chapters::ch12_scheduler::Scheduler;
 use crate::prefixes::Prefixes;
-use crate::serving::Generated;
+use crate::serving::SequenceOutput;
 use crate::serving::schedule::SequenceId;
 
 /// A prefix cache that a scheduler and a file of pages both use.
 pub type SharedPrefixes = Rc<RefCell<Box<dyn Prefixes>>>;
 
 /// A prefix cache, and a file that takes and returns its pages.
-pub struct Tier {
+pub struct DiskTier {
     file: PageFile,
     reader: PageReader,
     prefixes: SharedPrefixes,
@@ -48,12 +48,12 @@ pub struct Counters {
     /// Read from it.
     pub read: u64,
     /// Of these, given to the prefix cache. The others were damaged, found no room, or were there by then.
-    pub brought_back: u64,
+    pub restored: u64,
 }
 
 /// Why pages could not be asked for or brought back.
 #[derive(Debug, thiserror::Error)]
-pub enum TierError {
+pub enum DiskTierError {
     /// The slab is not that of the prefix cache.
     #[error(transparent)]
     Cache(#[from] CacheError),
@@ -62,9 +62,9 @@ pub enum TierError {
     Reader(#[from] std::io::Error),
 }
 
-impl Tier {
-    /// Opens a file of pages and starts a thread to read it. A clone of `disk` is the same file. `prefixes` keeps pages of
-    /// this slab.
+impl DiskTier {
+    /// Opens a file of pages and starts a thread to read it. A clone of `disk` is the same file. `prefixes` keeps pages
+    /// of this slab.
     ///
     /// # Errors
     /// The errors of [`PageFile::open`]; [`PageFileError::Unreadable`] if there is no thread.
@@ -77,7 +77,7 @@ impl Tier {
     ) -> Result<Self, PageFileError> {
         let file = PageFile::open(Box::new(disk.clone()), shape, most_bytes)?;
         let reader = PageReader::start(disk).map_err(PageFileError::Unreadable)?;
-        Ok(Tier {
+        Ok(DiskTier {
             file,
             reader,
             prefixes,
@@ -91,27 +91,28 @@ impl Tier {
         })
     }
 
-    /// Asks for the pages that the file has of a sequence and memory has not. Returns the ticket that they come with; `None` if
-    /// there is nothing to wait for. Pages that a different sequence has asked for are not read twice: they come before.
-    pub fn ask(&mut self, tokens: &[u32]) -> Result<Option<u64>, TierError> {
-        let wanted = self.file.wanted(tokens, &mut **self.prefixes.borrow_mut(), &self.slab)?;
-        if wanted.is_empty() {
+    /// Begins to read the pages that the file has of a sequence and memory has not. Returns the ticket that they come
+    /// with; `None` if there is nothing to wait for. Pages that a different sequence has asked for are not read twice:
+    /// they come before.
+    pub fn prefetch(&mut self, tokens: &[u32]) -> Result<Option<u64>, DiskTierError> {
+        let missing = self.file.missing(tokens, &mut **self.prefixes.borrow_mut(), &self.slab)?;
+        if missing.is_empty() {
             return Ok(None);
         }
         let shape = self.file.shape;
-        let new = wanted.into_iter().filter(|wanted| self.reading.insert(wanted.number));
-        let pages: Vec<_> = new.map(|wanted| (wanted, shape.offset(wanted.place))).collect();
+        let new = missing.into_iter().filter(|page| self.reading.insert(page.number));
+        let pages: Vec<_> = new.map(|page| (page, shape.offset(page.place))).collect();
         self.counters.read += pages.len() as u64;
-        self.reader.ask(pages, shape.record_bytes());
+        self.reader.submit(pages, shape.record_bytes());
         let ticket = self.n_asked;
         self.n_asked += 1;
         self.asked.push_back((ticket, tokens.to_vec()));
         Ok(Some(ticket))
     }
 
-    /// Gives the pages that have come to the prefix cache; returns their tickets, in the order in which they were asked for.
-    /// With `wait`, the first that is still missing is waited for.
-    pub fn arrived(&mut self, mut wait: bool) -> Result<Vec<u64>, TierError> {
+    /// Gives the pages that have been read to the prefix cache; returns their tickets, in the order in which they were
+    /// asked for. With `wait`, the first that is still missing is waited for.
+    pub fn take_loaded(&mut self, mut wait: bool) -> Result<Vec<u64>, DiskTierError> {
         let mut tickets = Vec::new();
         while !self.asked.is_empty()
             && let Some(pages) = self.reader.next(wait)?
@@ -119,21 +120,21 @@ impl Tier {
             let Some((ticket, tokens)) = self.asked.pop_front() else { break };
             wait = false;
             for read in &pages {
-                self.reading.remove(&read.wanted.number);
+                self.reading.remove(&read.missing.number);
             }
             let prefixes = &mut **self.prefixes.borrow_mut();
-            let brought_back = self.file.bring_back(&tokens, &pages, prefixes, &self.slab)?;
-            self.counters.brought_back += brought_back as u64;
+            let loaded = self.file.load(&tokens, &pages, prefixes, &self.slab)?;
+            self.counters.restored += loaded as u64;
             tickets.push(ticket);
         }
         Ok(tickets)
     }
 
-    /// Writes the pages that are full since this was last called. `scheduler`: with the sequences that run. `finished`: those that
-    /// have ended since.
+    /// Writes the pages that are full since this was last called. `scheduler`: with the sequences that run. `finished`:
+    /// those that have ended since.
     ///
     /// If the file cannot be written, nothing is from then on: see [`failed`](Self::failed).
-    pub fn keep(&mut self, scheduler: &Scheduler, finished: &[Generated]) -> Result<(), TierError> {
+    pub fn store(&mut self, scheduler: &Scheduler, finished: &[SequenceOutput]) -> Result<(), DiskTierError> {
         for (sequence, table) in scheduler.running() {
             let full = table.len() / table.page_size();
             if self.offered.get(&sequence.id).is_none_or(|offered| *offered < full) {
@@ -141,10 +142,11 @@ impl Tier {
                 self.write(&sequence.tokens, table);
             }
         }
-        for Generated { sequence, .. } in finished {
+        for SequenceOutput { sequence, .. } in finished {
             self.offered.remove(&sequence.id);
             if self.failed.is_none() {
-                // Its table is gone, but the prefix cache has its pages. A token more, so that the last one is found too.
+                // Its table is gone, but the prefix cache has its pages. A token more, so that the last one is found
+                // too.
                 let one_more = [&sequence.tokens[..], &[0]].concat();
                 let cache = ForkCache::with_prefix(&self.slab, &mut **self.prefixes.borrow_mut(), &one_more)?;
                 self.write(&one_more, cache.table());
@@ -155,8 +157,8 @@ impl Tier {
 
     fn write(&mut self, tokens: &[u32], table: &PageTable) {
         if self.failed.is_none() {
-            match self.file.keep(tokens, table, &self.slab.borrow()) {
-                Ok(kept) => self.counters.written += kept as u64,
+            match self.file.store(tokens, table, &self.slab.borrow()) {
+                Ok(written) => self.counters.written += written as u64,
                 Err(error) => self.failed = Some(error),
             }
         }

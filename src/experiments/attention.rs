@@ -4,20 +4,20 @@ use anyhow::{Result, ensure};
 
 use super::{PAGE_SIZE, append, rows};
 use crate::cache::Rewind;
-use crate::cache::in_place::{Attention, CacheRef, InPlace};
+use crate::cache::in_place::{Attention, InPlace};
 use crate::chapters::ch06_paged::{PageSlab, PagedCache};
-use crate::model::{LogitRows, Model};
+use crate::model::Model;
 
 /// Computes one more token of each sequence in one pass. Returns the logits after each, `[sequences, vocab_size]`.
 pub fn step<C: InPlace>(model: &Model, caches: &mut [C]) -> Result<Vec<f32>> {
-    let chunk = |cache| model.chunk_of(&[1], CacheRef::InPlace(cache), LogitRows::Newest(1));
+    let chunk = |cache| model.chunk(&[1], Some(cache), 1);
     let chunks = caches.iter_mut().map(|cache| chunk(cache)).collect::<Result<Vec<_>, _>>()?;
     Ok(model.forward(chunks)?)
 }
 
 /// Rows that a layer's attention copies together to read these caches. All layers are read alike.
-pub fn copied<C: InPlace>(model: &Model, caches: &mut [C]) -> usize {
-    caches.iter_mut().map(|cache| CacheRef::InPlace(cache).rows(0, model.attention()).copied()).sum()
+pub fn copied<C: InPlace>(model: &Model, caches: &[C]) -> usize {
+    caches.iter().map(|cache| model.attention().rows(cache, 0).copied()).sum()
 }
 
 /// Whether two slices hold the same bits.
@@ -25,7 +25,8 @@ pub fn same_bits(a: &[f32], b: &[f32]) -> bool {
     a.len() == b.len() && a.iter().zip(b).all(|(a, b)| a.to_bits() == b.to_bits())
 }
 
-/// Rows copied in a decode step of `sequences` sequences of `tokens` tokens in pages: gathered, and read where they lie.
+/// Rows copied in a decode step of `sequences` sequences of `tokens` tokens in pages: gathered, and read where they
+/// lie.
 pub fn rows_copied(model: &mut Model, sequences: usize, tokens: usize) -> Result<[usize; 2]> {
     let layout = model.kv_layout();
     let slab = PageSlab::new(layout, PAGE_SIZE, sequences * (tokens + 1).div_ceil(PAGE_SIZE))?;
@@ -38,7 +39,7 @@ pub fn rows_copied(model: &mut Model, sequences: usize, tokens: usize) -> Result
     }
     let mut way = |attention| {
         model.set_attention(attention);
-        let counted = (step(model, &mut caches)?, copied(model, &mut caches));
+        let counted = (step(model, &mut caches)?, copied(model, &caches));
         caches.iter_mut().try_for_each(|cache| cache.rewind(1))?;
         anyhow::Ok(counted)
     };

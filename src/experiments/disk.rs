@@ -12,7 +12,7 @@ use crate::chapters::ch11_prefix_cache::PrefixCache;
 use crate::decode::sampler::{Sampler, Sampling};
 use crate::disk::PageShape;
 use crate::disk::memory_disk::MemoryDisk;
-use crate::disk::tier::{SharedPrefixes, Tier};
+use crate::disk::tier::{DiskTier, SharedPrefixes};
 use crate::model::Model;
 use crate::model::tokenizer::Tokenizer;
 use crate::prefixes::Prefixes;
@@ -28,8 +28,8 @@ struct Prompt {
     max_new_tokens: usize,
 }
 
-/// Generates for the chapter's four prompts twice, the second time with the pages that the first has left on the disk. Returns
-/// what both have counted.
+/// Generates for the chapter's four prompts twice, the second time with the pages that the first has left on the disk.
+/// Returns what both have counted.
 pub fn restart() -> Result<[Totals; 2]> {
     let (model, tokenizer) = (Model::open(&bundled("storyteller"))?, Tokenizer::open(&bundled("storyteller"))?);
     let disk = MemoryDisk::default();
@@ -46,19 +46,19 @@ fn run_with(model: &Model, tokenizer: &Tokenizer, disk: MemoryDisk) -> Result<(T
     let slab = PageSlab::new(model.kv_layout(), PAGE_SIZE, N_PAGES)?;
     let prefixes: Box<dyn Prefixes> = Box::new(PrefixCache::new(PAGE_SIZE)?);
     let prefixes: SharedPrefixes = Rc::new(RefCell::new(prefixes));
-    let mut tier = Tier::open(disk, PageShape::of(model, PAGE_SIZE), 1 << 30, prefixes.clone(), &slab)?;
+    let mut tier = DiskTier::open(disk, PageShape::for_model(model, PAGE_SIZE), 1 << 30, prefixes.clone(), &slab)?;
     let limits = StepLimits { tokens: 256, sequences: 16 };
     let mut serving = Serving::new(model, &slab, Box::new(prefixes), limits, &model.config().eos_token_ids)?;
     let (mut prompts, mut waiting) = (Vec::new(), 0_usize);
     for line in PROMPTS.lines() {
         let Prompt { prompt, max_new_tokens } = serde_json::from_str(line)?;
         let prompt = tokenizer.encode(&prompt)?;
-        waiting += usize::from(tier.ask(&prompt)?.is_some());
+        waiting += usize::from(tier.prefetch(&prompt)?.is_some());
         prompts.push((prompt, max_new_tokens));
     }
     // A disk in memory is soon read: wait for all pages before the first request.
     while waiting > 0 {
-        waiting = waiting.saturating_sub(tier.arrived(true)?.len());
+        waiting = waiting.saturating_sub(tier.take_loaded(true)?.len());
     }
     for (prompt, max_new_tokens) in prompts {
         serving.submit(prompt, max_new_tokens, Sampler::new(Sampling::GREEDY))?;
@@ -66,7 +66,7 @@ fn run_with(model: &Model, tokenizer: &Tokenizer, disk: MemoryDisk) -> Result<(T
     let mut sequences = Vec::new();
     while !serving.is_done() {
         let step = serving.step()?;
-        tier.keep(serving.scheduler(), &step.generated)?;
+        tier.store(serving.scheduler(), &step.generated)?;
         for generated in step.generated {
             generated.end?;
             sequences.push((generated.sequence.id, generated.sequence.tokens));

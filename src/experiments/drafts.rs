@@ -1,11 +1,11 @@
-//! Chapters 8 and 9: passes of the target for a few sequences, without drafts and with them, and how many draft tokens are
-//! accepted.
+//! Chapters 8 and 9: passes of the target for a few sequences, without drafts and with them, and how many draft tokens
+//! are accepted.
 
 use anyhow::{Context, Result};
 use serde::Serialize;
 
 use super::{PAGE_SIZE, PROMPTS, bundled};
-use crate::cache::kind::{CacheKind, CacheSize};
+use crate::caches::{CacheKind, CacheSize};
 use crate::chapters::ch09_chance::share_to_expect;
 use crate::decode::Limits;
 use crate::decode::drafting::{AcceptRule, DraftCounters, DraftSource};
@@ -73,7 +73,7 @@ impl Stories<'_> {
                 }
                 Some(Drafts { source, k, accept }) => {
                     source.clear()?;
-                    source.work(*accept, sampling, |drafter| {
+                    source.with_drafter(*accept, sampling, |drafter| {
                         let mut judge = |draft: &_, rows: &[Vec<f32>]| {
                             let mut seen = |p: &[f32], q: &[f32]| *to_expect += share_to_expect(p, q);
                             let new_tokens = accept.judge(draft, rows, &mut sampler, &mut seen);

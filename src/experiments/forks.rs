@@ -4,10 +4,10 @@ use anyhow::Result;
 use serde::Serialize;
 
 use super::{append, rows};
-use crate::cache::snapshot::Snapshot;
 use crate::cache::{CacheError, KvCache, KvLayout};
 use crate::chapters::ch06_paged::{PageSlab, PagedCache, SharedSlab};
 use crate::chapters::ch10_fork::ForkCache;
+use crate::disk::snapshot::Snapshot;
 
 /// The sequences, and the pages that they are kept in.
 #[derive(Clone, Copy)]
@@ -85,7 +85,8 @@ impl Samples {
         Ok(cache)
     }
 
-    /// Gives all sequences their new tokens, one each in turn, and counts. `prompts`: how often the prompt was computed.
+    /// Gives all sequences their new tokens, one each in turn, and counts. `prompts`: how often the prompt was
+    /// computed.
     fn cost<C: KvCache>(
         self,
         way: &'static str,

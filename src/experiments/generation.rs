@@ -1,15 +1,16 @@
-//! Chapters 1 to 3: one sequence generated with each cache, the rows that the model projects for it and those that are copied.
+//! Chapters 1 to 3: one sequence generated with each cache, the rows that the model projects for it and those that are
+//! copied.
 
 use anyhow::{Result, ensure};
 
 use super::PAGE_SIZE;
-use crate::cache::kind::{CacheKind, CacheSize};
+use crate::caches::{CacheKind, CacheSize};
 use crate::decode::Limits;
 use crate::decode::generation::{Generated, Generation};
 use crate::model::Model;
 
-/// Continues the prompt with `new_tokens` tokens and an empty cache of this kind, with room for `capacity` tokens where it
-/// reserves. No token ends the sequence earlier, because the counters depend on its length.
+/// Continues the prompt with `new_tokens` tokens and an empty cache of this kind, with room for `capacity` tokens where
+/// it reserves. No token ends the sequence earlier, because the counters depend on its length.
 pub fn generate(
     model: &Model,
     (kind, capacity): (CacheKind, usize),

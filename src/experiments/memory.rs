@@ -4,12 +4,13 @@ use anyhow::{Context, Result, bail, ensure};
 use serde::Serialize;
 
 use super::SMALL;
-use crate::cache::first_fit::{NoGap, Regions};
+use super::first_fit::{NoGap, Regions};
 use crate::cache::{CacheError, KvCache, KvLayout, Usage};
 use crate::chapters::ch03_contiguous::ContiguousCache;
 use crate::chapters::ch04_page_pool::PagePool;
 use crate::chapters::ch05_page_table::PageTable;
 use crate::chapters::ch06_paged::{PageSlab, PagedCache};
+use crate::english::count;
 
 /// What is left of contiguous memory when sequences took regions of it and the first has finished.
 #[derive(Serialize)]
@@ -45,8 +46,8 @@ fn is_ok<T, E, S: serde::Serializer>(outcome: &Result<T, E>, serializer: S) -> R
     serializer.serialize_bool(outcome.is_ok())
 }
 
-/// Sequences of these lengths take regions of `capacity` slots, one after the other; the first finishes, and one of `request`
-/// tokens comes.
+/// Sequences of these lengths take regions of `capacity` slots, one after the other; the first finishes, and one of
+/// `request` tokens comes.
 pub fn in_regions(capacity: usize, lengths: &[usize], request: usize) -> Result<FreeSlots> {
     let mut memory = Regions::new(capacity);
     let regions = lengths.iter().map(|length| memory.reserve(*length)).collect::<Result<Vec<_>, _>>()?;
@@ -55,7 +56,8 @@ pub fn in_regions(capacity: usize, lengths: &[usize], request: usize) -> Result<
     Ok(FreeSlots { free: memory.free(), gaps, outcome: memory.reserve(request).map(drop) })
 }
 
-/// The same in a pool of as many pages as the memory has.
+/// Sequences of these lengths take pages of a pool as large as the memory; the first finishes, and one of `request` tokens
+/// comes.
 pub fn in_pages(capacity: usize, page_size: usize, lengths: &[usize], request: usize) -> Result<FreePages> {
     ensure!(page_size > 0, CacheError::NoSlots);
     let mut pool = PagePool::new(capacity / page_size)?;
@@ -87,11 +89,11 @@ pub fn paged(layout: KvLayout, page_size: usize, lengths: &[usize]) -> Result<Ve
 fn grown(cache: &mut dyn KvCache, length: usize) -> Result<Usage> {
     match cache.extend(length) {
         Ok(()) => Ok(cache.usage()),
-        Err(error) => bail!("a text of {length} tokens: {error}"),
+        Err(error) => bail!("a text of {}: {error}", count(length, "token")),
     }
 }
 
-/// The same with page tables alone, each with enough pages of its own.
+/// Lets page tables grow to these lengths without caches, each with enough pages of its own.
 pub fn in_tables(page_size: usize, lengths: impl IntoIterator<Item = usize>) -> Result<Vec<Usage>> {
     let usage = |length: usize| {
         let mut pool = PagePool::new(length.max(1))?;

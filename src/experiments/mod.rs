@@ -1,11 +1,14 @@
-//! What the chapters gain, counted: a small experiment for each idea, which runs the chapters' code and returns its counters.
+//! What the chapters gain, counted: a small experiment for each idea, which runs the chapters' code and returns its
+//! counters.
 //!
-//! Nothing here takes a time, so each number is the same on every machine. The commands `gains` and `bench` and the charts of the
-//! book show these numbers. An experiment returns an error if there is no room, or if it finds the code at odds with itself.
+//! Nothing here takes a time, so each number is the same on every machine. The commands `gains` and `bench` and the
+//! charts of the book show these numbers. An experiment returns an error if there is no room, or if it finds the code
+//! at odds with itself.
 
 pub mod attention;
 pub mod disk;
 pub mod drafts;
+pub mod first_fit;
 pub mod forks;
 pub mod generation;
 pub mod memory;

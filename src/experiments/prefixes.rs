@@ -1,4 +1,5 @@
-//! Chapters 11 and 12: prompt tokens that are cached when many requests come and go, and the passes that a scheduler makes.
+//! Chapters 11 and 12: prompt tokens that are cached when many requests come and go, and the passes that a scheduler
+//! makes.
 
 use anyhow::Result;
 
@@ -6,9 +7,9 @@ use super::PAGE_SIZE;
 use crate::chapters::ch06_paged::PageSlab;
 use crate::chapters::ch11_prefix_cache::PrefixCache;
 use crate::prefixes::Prefixes;
-use crate::prefixes::chain::{Chain, FirstOut};
 use crate::serving::schedule::StepLimits;
 use crate::workload::arrivals::{Cost, LAYOUT, serve, tiny_llm};
+use crate::workload::chain::{Chain, FirstOut};
 use crate::workload::{PageCounters, Pages, Trace, run};
 
 /// What happens to the pages of a finished sequence.
@@ -17,9 +18,9 @@ pub enum Keep {
     /// They are forgotten.
     Nothing,
     /// Chapter 11's prefix cache keeps them, and evicts the last ones of a sequence first.
-    TailsLonger,
+    EvictTailsFirst,
     /// A chain as vLLM has it keeps them, and evicts the first ones of a sequence first.
-    HeadsFirst,
+    EvictHeadsFirst,
 }
 
 /// A trace that runs in a pool of pages.
@@ -47,12 +48,12 @@ impl Requests {
     pub fn run(self, n_pages: usize, on_end: impl FnMut()) -> Result<PageCounters> {
         let requests = self.trace.requests(self.requests);
         let prefixes: Option<Box<dyn Prefixes>> = match self.keep {
-            Keep::HeadsFirst => {
+            Keep::EvictHeadsFirst => {
                 let mut chain = Chain::new(n_pages, self.page_size, FirstOut::Heads)?;
                 return Ok(run(requests, self.running, &mut chain, on_end)?);
             }
             Keep::Nothing => None,
-            Keep::TailsLonger => Some(Box::new(PrefixCache::new(self.page_size)?)),
+            Keep::EvictTailsFirst => Some(Box::new(PrefixCache::new(self.page_size)?)),
         };
         Ok(run(requests, self.running, &mut Pages::new(n_pages, self.page_size, prefixes)?, on_end)?)
     }

@@ -1,4 +1,5 @@
-//! Chapter 7: the rows copied when a cache forgets its newest tokens, and when the others are copied to a new cache instead.
+//! Chapter 7: the rows copied when a cache forgets its newest tokens, and when the others are copied to a new cache
+//! instead.
 
 use std::borrow::Cow;
 
@@ -7,7 +8,7 @@ use serde::Serialize;
 
 use super::{PAGE_SIZE, SMALL, append, rows};
 use crate::cache::Rewind;
-use crate::cache::kind::{CacheKind, CacheSize};
+use crate::caches::{CacheKind, CacheSize};
 
 /// Rows copied to forget some tokens.
 #[derive(Serialize)]
@@ -31,8 +32,8 @@ pub fn forget(tokens: usize, forgotten: usize) -> Result<Forgotten> {
     Ok(Forgotten { copied, rewound: cache.usage().rows_copied - before })
 }
 
-/// Writes the first `len` tokens of a cache to an empty one. Returns how many rows this copies, with those of a gather that has
-/// to bring rows together.
+/// Writes the first `len` tokens of a cache to an empty one. Returns how many rows this copies, with those of a gather
+/// that has to bring rows together.
 pub fn copy(from: &dyn Rewind, len: usize, to: &mut dyn Rewind) -> Result<u64> {
     to.extend(len)?;
     let mut gathered = 0;

@@ -5,8 +5,8 @@
 //! checkpoint of gigabytes opens in milliseconds. Large models are split into *shards*, with an index that says which
 //! file holds which tensor.
 //!
-//! A mapped file is memory that other programs can change: see [`Checkpoint::open`]. Where there are no files, as in a browser, a
-//! checkpoint is opened [from bytes](Checkpoint::from_bytes).
+//! A mapped file is memory that other programs can change: see [`Checkpoint::open`]. Where there are no files, as in a
+//! browser, a checkpoint is opened [from bytes](Checkpoint::from_bytes).
 
 use std::collections::HashMap;
 use std::ops::Range;
@@ -108,9 +108,9 @@ struct ShardIndex {
 impl Checkpoint {
     /// Maps the checkpoint of a folder: `model.safetensors`, or the shards of `model.safetensors.index.json`.
     ///
-    /// **The files must stay as they are while the checkpoint is open.** If a different program cuts a file short, the operating
-    /// system stops this one with a bus error (SIGBUS). If it writes over the bytes, the weights change under the
-    /// `&[u8]` of [`Weight::bytes`], which Rust takes for constant: the results are then undefined. To replace a
+    /// **The files must stay as they are while the checkpoint is open.** If a different program cuts a file short, the
+    /// operating system stops this one with a bus error (SIGBUS). If it writes over the bytes, the weights change under
+    /// the `&[u8]` of [`Weight::bytes`], which Rust takes for constant: the results are then undefined. To replace a
     /// checkpoint, write the new one beside it and rename, as downloads do; what is open goes on with the old one.
     ///
     /// # Errors
@@ -265,8 +265,8 @@ impl Weight {
 
 fn map_file(path: &Path) -> Result<HashMap<String, Stored>, FileError> {
     let file = files::open(path).map_err(|error| unreadable(path, &error))?;
-    // SAFETY: the map is read-only, and nothing here writes to the file. What other programs may do to it while it is mapped
-    // no check can rule out: the documentation of `Checkpoint::open` asks that they do nothing.
+    // SAFETY: the map is read-only, and nothing here writes to the file. What other programs may do to it while it is
+    // mapped no check can rule out: the documentation of `Checkpoint::open` asks that they do nothing.
     let map = unsafe { Mmap::map(&file) }.map_err(|error| unreadable(path, &error))?;
     tensors_of(path, Bytes::Mapped(map))
 }
@@ -298,7 +298,7 @@ fn is_plain_file_name(name: &str) -> bool {
 }
 
 /// Says in numbers what the parser has refused.
-pub(crate) fn what_is_damaged(bytes: &[u8], error: safetensors::SafeTensorError) -> String {
+fn what_is_damaged(bytes: &[u8], error: safetensors::SafeTensorError) -> String {
     use safetensors::SafeTensorError::{HeaderTooLarge, InvalidHeaderLength, MetadataIncompleteBuffer};
     let file_len = bytes.len();
     let Some(header_len) = header_len(bytes) else {

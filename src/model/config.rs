@@ -5,7 +5,7 @@ use std::path::Path;
 use serde::Deserialize;
 
 use crate::cache::KvLayout;
-use crate::decode::sampler::Sampling;
+use crate::decode::sampler::{Sampling, SamplingDefaults};
 use crate::escape::quoted;
 use crate::files::FileError;
 use crate::kernels::Heads;
@@ -47,35 +47,12 @@ pub struct ModelConfig {
 /// Bytes of a config: hundreds of times what any has.
 const MOST_BYTES: usize = 1 << 20;
 
-/// The sampling settings of `generation_config.json`, where it is present.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Deserialize)]
-pub struct SamplingDefaults {
-    /// See [`crate::decode::sampler::Sampling`].
-    pub temperature: Option<f32>,
-    /// See [`crate::decode::sampler::Sampling`].
-    pub top_k: Option<usize>,
-    /// See [`crate::decode::sampler::Sampling`].
-    pub top_p: Option<f32>,
-}
-
-impl SamplingDefaults {
-    /// These where they are given, `sampling` where not.
-    pub fn over(self, sampling: Sampling) -> Sampling {
-        Sampling {
-            temperature: self.temperature.unwrap_or(sampling.temperature),
-            top_k: self.top_k.unwrap_or(sampling.top_k),
-            top_p: self.top_p.unwrap_or(sampling.top_p),
-            seed: sampling.seed,
-        }
-    }
-}
-
 impl ModelConfig {
     /// Reads and checks the config of a model folder.
     ///
     /// # Errors
-    /// [`FileError`] for a file that cannot be read or is not JSON; a different architecture, rope scaling, sliding windows or
-    /// quantized weights; and numbers that cannot be.
+    /// [`FileError`] for a file that cannot be read or is not JSON; a different architecture, rope scaling, sliding
+    /// windows or quantized weights; and numbers that cannot be.
     pub fn open(dir: &Path) -> Result<Self, FileError> {
         let config = read(&dir.join("config.json"), MOST_BYTES)?;
         let generation_path = dir.join("generation_config.json");
@@ -83,7 +60,7 @@ impl ModelConfig {
         Self::parse(dir, &config, &generation)
     }
 
-    /// The same from the bytes of `config.json` and `generation_config.json`. `dir`: the folder that errors speak of.
+    /// A config from the bytes of `config.json` and `generation_config.json`. `dir`: the folder that errors speak of.
     ///
     /// # Errors
     /// Those of [`open`](Self::open).

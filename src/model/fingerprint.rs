@@ -3,14 +3,16 @@
 use crc32fast::Hasher;
 
 use super::{Layer, Model, ModelConfig};
+use crate::kernels::ARITHMETIC;
 
 impl Model {
-    /// A checksum (CRC-32) of everything that keys, values and logits depend on: the numbers of the config and the bytes
-    /// of every weight.
+    /// A checksum (CRC-32) of everything that keys, values and logits depend on: the [arithmetic](ARITHMETIC), the
+    /// numbers of the config and the bytes of every weight.
     ///
-    /// Reads all weights once. What changes no row is left out: when to stop, how to sample, how many positions there are.
+    /// Reads all weights once. What changes no row is left out: when to stop, how to sample, how many positions there
+    /// are.
     pub fn fingerprint(&self) -> u32 {
-        let mut sum = Hasher::new();
+        let mut sum = Hasher::new_with_initial(ARITHMETIC);
         // Taken apart by name: a new field does not compile until it is decided whether it belongs here.
         let ModelConfig {
             vocab_size,
@@ -41,10 +43,9 @@ impl Model {
         }
         add_numbers(&mut sum, &self.norm);
         for layer in &self.layers {
-            let Layer { attention_norm, q_norm, k_norm, feed_forward_norm, q, k, v, o, gate: _, up: _, down: _ } =
-                layer;
+            let Layer { attention_norm, q_norm, k_norm, feed_forward_norm, projections, feed_forward: _ } = layer;
             let norms = [attention_norm, q_norm, k_norm, feed_forward_norm];
-            let biases = [q, k, v, o].into_iter().filter_map(|projection| projection.bias.as_ref());
+            let biases = projections.iter().filter_map(|projection| projection.bias.as_ref());
             norms.into_iter().chain(biases).for_each(|vector| add_numbers(&mut sum, vector));
         }
         sum.finalize()

@@ -1,9 +1,10 @@
 //! Memory that the operating system is asked to map in large pages.
 //!
-//! A program's addresses are virtual, and the processor looks each of them up in page tables. With pages of 4 KiB, the weights of
-//! a large model take more of them than the processor remembers, and it spends its time looking up. A large page has 2 MiB,
-//! so there are 512 times fewer. Linux uses large pages for anonymous memory if a program advises it to, and seldom for a
-//! mapped file. On other systems, or when Linux has none to give, the memory lies in ordinary pages.
+//! A program's addresses are virtual, and the processor looks each of them up in page tables. With pages of 4 KiB, the
+//! weights of a large model take more of them than the processor remembers, and it spends its time looking up. A large
+//! page has 2 MiB, so there are 512 times fewer. Linux uses large pages for anonymous memory if a program advises it
+//! to, and seldom for a mapped file. On other systems, or when Linux has none to give, the memory lies in ordinary
+//! pages.
 
 use std::io;
 use std::ops::Range;

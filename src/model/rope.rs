@@ -1,7 +1,7 @@
-//! Rotary positions: a head's numbers are turned, pair by pair, by angles that grow with the token's position.
+//! Rotary positions: a head's numbers are rotated, pair by pair, by angles that grow with the token's position.
 //!
 //! So the dot product of a query and a key depends on how far apart the two tokens are
-//! ([Su et al., "RoFormer", 2021](https://arxiv.org/abs/2104.09864)). Keys are turned before they are cached.
+//! ([Su et al., "RoFormer", 2021](https://arxiv.org/abs/2104.09864)). Keys are rotated before they are cached.
 
 /// The sines and cosines of some positions.
 pub(super) struct Rotation {
@@ -11,7 +11,8 @@ pub(super) struct Rotation {
 }
 
 impl Rotation {
-    /// Angles `position / theta^(2i / head_dim)` for each pair `i`, rounded to `f32` as the reference implementation does.
+    /// Angles `position / theta^(2i / head_dim)` for each pair `i`, rounded to `f32` as the reference implementation
+    /// does.
     pub(super) fn new(positions: &[usize], head_dim: usize, theta: f32) -> Self {
         let half = head_dim / 2;
         let frequencies: Vec<f32> = (0..half)
@@ -37,8 +38,8 @@ impl Rotation {
         self.turns.len() / self.half
     }
 
-    /// Turns one head of the token that is number `token` among the positions. Pairs lie half a head apart.
-    pub(super) fn turn(&self, token: usize, head: &mut [f32]) {
+    /// Rotates one head of token number `token` of these positions. Pairs lie half a head apart.
+    pub(super) fn rotate(&self, token: usize, head: &mut [f32]) {
         let (first, second) = head.split_at_mut(self.half);
         let turns = &self.turns[token * self.half..][..self.half];
         for ((a, b), (cos, sin)) in first.iter_mut().zip(second).zip(turns) {

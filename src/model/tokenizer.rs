@@ -1,7 +1,7 @@
 //! Text to token ids and back, by the Hugging Face `tokenizers` library.
 //!
-//! A `tokenizer.json` is close to a program, and with some that contradict themselves the library panics. Such a panic ends here,
-//! as an error that names the file.
+//! A `tokenizer.json` is close to a program, and with some that contradict themselves the library panics. Such a panic
+//! ends here, as an error that names the file.
 
 use std::any::Any;
 use std::cell::Cell;
@@ -18,7 +18,7 @@ const MOST_BYTES: usize = 64 << 20;
 /// Characters of an added token: many times what the longest have. The library takes their square in time.
 const MOST_CHARACTERS: usize = 256;
 
-/// The tokenizer of a model folder. Its calls return [`FileError`] if the library cannot do what they ask.
+/// The tokenizer of a model folder. Its calls return [`FileError`] if the library fails.
 pub struct Tokenizer {
     path: PathBuf,
     inner: tokenizers::Tokenizer,
@@ -26,15 +26,15 @@ pub struct Tokenizer {
 }
 
 impl Tokenizer {
-    /// Reads `tokenizer.json`. Its settings for padding and for cutting long input are not followed. A prompt is taken as it
-    /// is.
+    /// Reads `tokenizer.json`. Its settings for padding and for cutting long input are not followed. A prompt is taken
+    /// as it is.
     pub fn open(dir: &Path) -> Result<Self, FileError> {
         let path = dir.join("tokenizer.json");
         let bytes = files::read(&path, MOST_BYTES).map_err(|error| error.to_string());
         Self::parse(path, bytes)
     }
 
-    /// The same from the bytes of a `tokenizer.json`.
+    /// A tokenizer from the bytes of a `tokenizer.json`.
     pub fn from_bytes(bytes: Vec<u8>) -> Result<Self, FileError> {
         Self::parse("tokenizer.json".into(), Ok(bytes))
     }
@@ -58,39 +58,39 @@ impl Tokenizer {
         }
     }
 
-    /// Bytes of a text that one token stands for, at most: a longer text has more tokens than its bytes divided by this.
-    /// `usize::MAX` where the tokenizer drops characters, so that there is no such limit.
+    /// Bytes of a text that one token stands for, at most: a longer text has more tokens than its bytes divided by
+    /// this. `usize::MAX` where the tokenizer drops characters, so that there is no such limit.
     pub fn most_bytes_per_token(&self) -> usize {
         self.most_bytes_per_token
     }
 
     /// The ids of a text, with the special tokens that the model expects around it.
     pub fn encode(&self, text: &str) -> Result<Vec<u32>, FileError> {
-        Ok(self.ask(|| self.inner.encode(text, true))?.get_ids().to_vec())
+        Ok(self.call(|| self.inner.encode(text, true))?.get_ids().to_vec())
     }
 
     /// The ids of a text that has the special tokens in it already, as a chat template writes them.
-    pub fn encode_as_it_is(&self, text: &str) -> Result<Vec<u32>, FileError> {
-        Ok(self.ask(|| self.inner.encode(text, false))?.get_ids().to_vec())
+    pub fn encode_without_special_tokens(&self, text: &str) -> Result<Vec<u32>, FileError> {
+        Ok(self.call(|| self.inner.encode(text, false))?.get_ids().to_vec())
     }
 
     /// One token as a text of its own, also a special one. A part of a character is `�`.
     pub fn token(&self, id: u32) -> Result<String, FileError> {
-        self.ask(|| self.inner.decode(&[id], false))
+        self.call(|| self.inner.decode(&[id], false))
     }
 
     /// The text of some ids; special tokens have none.
     pub fn decode(&self, tokens: &[u32]) -> Result<String, FileError> {
-        self.ask(|| self.inner.decode(tokens, true))
+        self.call(|| self.inner.decode(tokens, true))
     }
 
-    fn ask<T>(&self, ask: impl FnOnce() -> tokenizers::Result<T>) -> Result<T, FileError> {
+    fn call<T>(&self, call: impl FnOnce() -> tokenizers::Result<T>) -> Result<T, FileError> {
         let advice = "use the tokenizer.json that came with the model";
-        caught(ask).map_err(|problem| FileError::new(&self.path, format!("{problem}; {advice}")))
+        caught(call).map_err(|problem| FileError::new(&self.path, format!("{problem}; {advice}")))
     }
 
-    /// The first id, in order, that stands for a different token in `other` or is missing in one of the two; `None` if both have
-    /// the same vocabulary.
+    /// The first id, in order, that stands for a different token in `other` or is missing in one of the two; `None` if
+    /// both have the same vocabulary.
     pub fn first_difference(&self, other: &Tokenizer) -> Option<u32> {
         let (ours, theirs) = (self.inner.get_vocab_size(true), other.inner.get_vocab_size(true));
         let ids = 0..ours.max(theirs) as u32;
@@ -140,21 +140,21 @@ fn check_added_tokens(file: &[u8]) -> Result<(), String> {
 }
 
 /// What the library answers. A panic in it is an error too, and is not printed.
-fn caught<T>(ask: impl FnOnce() -> tokenizers::Result<T>) -> Result<T, String> {
-    thread_local!(static ASKING: Cell<bool> = const { Cell::new(false) });
+fn caught<T>(call: impl FnOnce() -> tokenizers::Result<T>) -> Result<T, String> {
+    thread_local!(static CALLING: Cell<bool> = const { Cell::new(false) });
     static QUIET: Once = Once::new();
     QUIET.call_once(|| {
         let print = panic::take_hook();
         panic::set_hook(Box::new(move |panic| {
-            if !ASKING.get() {
+            if !CALLING.get() {
                 print(panic);
             }
         }));
     });
-    let before = ASKING.replace(true);
+    let before = CALLING.replace(true);
     // After a panic only the library's own caches may be half done, and they only save time.
-    let answer = panic::catch_unwind(AssertUnwindSafe(ask));
-    ASKING.set(before);
+    let answer = panic::catch_unwind(AssertUnwindSafe(call));
+    CALLING.set(before);
     match answer {
         Ok(answer) => answer.map_err(|error| escape::field(&error.to_string())),
         Err(panic) => Err(format!("the tokenizers library fails with it ({})", escape::field(panic_text(&*panic)))),

@@ -1,8 +1,7 @@
 //! What a scheduler asks of a prefix cache. Chapter 11 builds one.
 //!
-//! Two more are here for comparison, [vLLM's chain of hashes](chain) and [one that keeps nothing](none).
+//! [One that keeps nothing](none) is here for comparison.
 
-pub mod chain;
 pub mod none;
 
 use std::cell::RefCell;
@@ -12,32 +11,34 @@ use crate::cache::{CacheError, PageId};
 use crate::chapters::ch04_page_pool::PagePool;
 use crate::chapters::ch05_page_table::PageTable;
 use crate::chapters::ch06_paged::SharedSlab;
+use crate::chapters::ch11_prefix_cache::PrefixCache;
+use none::NoPrefixes;
 
 /// Full pages that outlive the sequences that filled them, found by the tokens they hold.
 ///
-/// The cache is one of each page's owners. It holds whole prefixes, so with each page it also holds the page before. However
-/// many pages it holds, [`lookup`](Self::lookup) and [`insert`](Self::insert) cost the same. [`evict`](Self::evict) and
-/// [`n_evictable`](Self::n_evictable) can look at all of them.
+/// The cache is one of each page's owners. It holds whole prefixes, so with each page it also holds the page before.
+/// However many pages it holds, [`lookup`](Self::lookup) and [`insert`](Self::insert) cost the same.
+/// [`evict`](Self::evict) and [`n_evictable`](Self::n_evictable) can look at all of them.
 ///
 /// A page is *used* when a lookup returns it, and when an insertion finds or adds it.
 pub trait Prefixes {
-    /// Returns the longest cached prefix of `tokens`, as a table of full pages that the caller now also owns. The table is empty
-    /// if there is none.
+    /// Returns the longest cached prefix of `tokens`, as a table of full pages that the caller now also owns. The table
+    /// is empty if there is none.
     ///
-    /// At least one token of the sequence is left to compute, because the caller needs the logits after it. So for 8 tokens, at
-    /// most 1 page of 4 is returned.
+    /// At least one token of the sequence is left to compute, because the caller needs the logits after it. So for 8
+    /// tokens, at most 1 page of 4 is returned.
     ///
     /// # Errors
     /// If the pages came from a different pool, [`CacheError::ForeignPage`] if it has no such page, or
     /// [`CacheError::DoubleFree`] if a page has no owner there. Nothing has changed then.
     fn lookup(&mut self, tokens: &[u32], pool: &mut PagePool) -> Result<PageTable, CacheError>;
 
-    /// Takes the full pages of a sequence. The rows of `table` are computed, and `tokens` begins with the tokens that the table
-    /// holds. More can follow.
+    /// Takes the full pages of a sequence. The rows of `table` are computed, and `tokens` begins with the tokens that
+    /// the table holds. More can follow.
     ///
-    /// Where the cache already holds a page for the same prefix, the table swaps its own page for that one, since the same
-    /// tokens have the same bits. An owner of a page of this cache therefore also owns the pages before it, and a page has at
-    /// least as many owners as any page after it.
+    /// Where the cache already holds a page for the same prefix, the table swaps its own page for that one, since the
+    /// same tokens have the same bits. An owner of a page of this cache therefore also owns the pages before it, and a
+    /// page has at least as many owners as any page after it.
     ///
     /// # Errors
     /// As [`lookup`](Self::lookup).
@@ -46,11 +47,12 @@ pub trait Prefixes {
     /// If the table holds more tokens than `tokens` has, or has pages of a different size. Nothing has changed then.
     fn insert(&mut self, tokens: &[u32], table: &mut PageTable, pool: &mut PagePool) -> Result<(), CacheError>;
 
-    /// Evicts up to `n` pages that only the cache owns, and returns how many. Each time it takes the least recently used one
-    /// that no cached page follows. It returns fewer than `n` only if no such page is left.
+    /// Evicts up to `n` pages that only the cache owns, and returns how many. Each time it takes the least recently
+    /// used one that no cached page follows. It returns fewer than `n` only if no such page is left.
     ///
     /// # Errors
-    /// [`CacheError::ForeignPage`] if it finds a page that the pool does not have. Pages evicted before that stay evicted.
+    /// [`CacheError::ForeignPage`] if it finds a page that the pool does not have. Pages evicted before that stay
+    /// evicted.
     fn evict(&mut self, n: usize, pool: &mut PagePool) -> Result<usize, CacheError>;
 
     /// Pages that it owns.
@@ -58,8 +60,8 @@ pub trait Prefixes {
 
     /// Pages that only the cache owns. All of them can be evicted, one after the other.
     ///
-    /// There is one exception. If a table was forked before its pages were inserted, the fork can still have pages of its own
-    /// before those that it shares. Its next insertion swaps them.
+    /// There is one exception. If a table was forked before its pages were inserted, the fork can still have pages of
+    /// its own before those that it shares. Its next insertion swaps them.
     fn n_evictable(&self, pool: &PagePool) -> usize;
 
     /// All pages that it owns, in no particular order. A cache that does not list its pages returns none, as here.
@@ -68,6 +70,22 @@ pub trait Prefixes {
     fn pages(&self) -> Vec<HeldPage<'_>> {
         Vec::new()
     }
+}
+
+/// The tokens of a sequence whose rows its table holds.
+///
+/// # Panics
+/// If the table holds more tokens than `tokens` has, or its pages are not of `page_size` slots.
+pub(crate) fn held_tokens<'a>(tokens: &'a [u32], table: &PageTable, page_size: usize) -> &'a [u32] {
+    let (slots, held, given) = (table.page_size(), table.len(), tokens.len());
+    assert!(slots == page_size, "the table has pages of {slots} slots; give one with pages of {page_size}");
+    assert!(held <= given, "the table holds {held} tokens, but {given} are given; give all that it holds");
+    &tokens[..held]
+}
+
+/// The prefix cache of chapter 11, or one that keeps nothing, for pages of `page_size` slots.
+pub fn prefix_cache(page_size: usize, is_kept: bool) -> Result<Box<dyn Prefixes>, CacheError> {
+    Ok(if is_kept { Box::new(PrefixCache::new(page_size)?) } else { Box::new(NoPrefixes::new(page_size)?) })
 }
 
 /// Pages that are free, and pages that only the prefix cache owns, which can be evicted.

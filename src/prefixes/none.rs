@@ -3,7 +3,7 @@
 use crate::cache::CacheError;
 use crate::chapters::ch04_page_pool::PagePool;
 use crate::chapters::ch05_page_table::PageTable;
-use crate::prefixes::Prefixes;
+use crate::prefixes::{Prefixes, held_tokens};
 
 /// A prefix cache that keeps nothing: every sequence computes all of its tokens.
 pub struct NoPrefixes {
@@ -26,8 +26,7 @@ impl Prefixes for NoPrefixes {
     }
 
     fn insert(&mut self, tokens: &[u32], table: &mut PageTable, _pool: &mut PagePool) -> Result<(), CacheError> {
-        let (held, given) = (table.len(), tokens.len());
-        assert!(held <= given, "the table holds {held} tokens, and {given} are given");
+        held_tokens(tokens, table, self.page_size);
         Ok(())
     }
 

@@ -1,34 +1,32 @@
-//! One pass of the model for a plan, and what it gives: the logits that tokens are chosen from, and the scores of prompts.
+//! One pass of the model for a plan, and what it gives: the logits that tokens are chosen from, and the scores of
+//! prompts.
 
 use std::collections::{BTreeMap, HashMap};
 
 use super::{SCORED_AT_ONCE, Serving, ServingError};
 use crate::cache::KvCache;
-use crate::cache::in_place::CacheRef;
 use crate::chapters::ch10_fork::ForkCache;
-use crate::decode::scoring::{Likely, Scoring};
-use crate::model::{LogitRows, Model, StepError};
+use crate::decode::scoring::{Scoring, TokenLogprobs};
+use crate::model::{Model, StepError};
 use crate::serving::schedule::{ChunkInput, ScheduleError, ScheduledChunk, SequenceId};
-
-/// A sequence, and the logits after its newest token: `[vocab_size]`.
-type Answer = (SequenceId, Result<Vec<f32>, StepError>);
 
 /// What the model has computed in a step.
 #[derive(Default)]
 pub(super) struct Computed {
-    /// For each sequence that has caught up, in the order of the plan.
-    pub(super) answers: Vec<Answer>,
+    /// The logits after the newest token of each sequence that has caught up, `[vocab_size]`, and the errors of all
+    /// that failed. In the order of the plan.
+    pub(super) logits: Vec<(SequenceId, Result<Vec<f32>, StepError>)>,
+    /// Forks of the caches that have computed a prompt, one for each of its other samples.
+    pub(super) forks: HashMap<SequenceId, Vec<ForkCache>>,
     /// Of prompts that are complete now.
-    pub(super) scores: HashMap<SequenceId, Vec<Likely>>,
-    /// Sequences that have failed in the middle of their prompts.
-    pub(super) failed: Vec<(SequenceId, StepError)>,
+    pub(super) scores: HashMap<SequenceId, Vec<TokenLogprobs>>,
 }
 
 /// What a pass of the model has computed.
 #[derive(Default)]
 struct Pass {
     newest: Vec<(SequenceId, Vec<f32>)>,
-    scores: Vec<(SequenceId, Likely)>,
+    scores: Vec<(SequenceId, TokenLogprobs)>,
 }
 
 impl Serving<'_> {
@@ -37,33 +35,32 @@ impl Serving<'_> {
         let mut inputs = self.steps.scheduler.inputs();
         let at_once = self.limits.sequences.min(self.limits.tokens).max(SCORED_AT_ONCE);
         let mut computed = Computed::default();
-        let pass = forward(self.model, &self.scorings.borrow(), at_once, &mut inputs);
-        if let Ok(pass) = pass {
-            pass.note(&mut computed, &mut self.scorings.borrow_mut());
+        if let Ok(pass) = forward(self.model, &self.scorings, at_once, &mut inputs) {
+            pass.note(&mut computed, &mut self.scorings);
         } else {
             // Which sequence's logits failed is not known: each is computed alone, and gives the same rows again.
             for input in &mut inputs {
                 self.steps.totals.rows_projected += input.chunk.tokens as u64;
-                let pass = forward(self.model, &self.scorings.borrow(), at_once, std::slice::from_mut(input));
-                match pass {
-                    Ok(pass) => pass.note(&mut computed, &mut self.scorings.borrow_mut()),
+                match forward(self.model, &self.scorings, at_once, std::slice::from_mut(input)) {
+                    Ok(pass) => pass.note(&mut computed, &mut self.scorings),
                     Err(error) => {
-                        let ScheduledChunk { sequence, caught_up, .. } = input.chunk;
+                        let sequence = input.chunk.sequence;
                         // The prefix cache must not get any of its pages.
                         *input.cache = ForkCache::new(&self.slab).map_err(ScheduleError::from)?;
-                        self.scorings.borrow_mut().remove(&sequence);
-                        if caught_up {
-                            computed.answers.push((sequence, Err(error)));
-                        } else {
-                            computed.failed.push((sequence, error));
-                        }
+                        self.scorings.remove(&sequence);
+                        computed.logits.push((sequence, Err(error)));
                     }
                 }
             }
         }
-        for turn in plan.iter().filter(|turn| turn.caught_up) {
-            let complete = self.scorings.borrow_mut().remove(&turn.sequence);
-            computed.scores.extend(complete.map(|scoring| (turn.sequence, scoring.into_scores())));
+        for ChunkInput { chunk, cache, .. } in inputs.iter().filter(|input| input.chunk.caught_up) {
+            let samples = self.states.get(&chunk.sequence).map_or(0, |state| state.samples.len());
+            let forks = (0..samples).map(|_| cache.fork()).collect::<Result<_, _>>().map_err(ScheduleError::from)?;
+            computed.forks.insert(chunk.sequence, forks);
+        }
+        for chunk in plan.iter().filter(|chunk| chunk.caught_up) {
+            let complete = self.scorings.remove(&chunk.sequence);
+            computed.scores.extend(complete.map(|scoring| (chunk.sequence, scoring.into_scores())));
         }
         Ok(computed)
     }
@@ -77,7 +74,7 @@ impl Pass {
                 scoring.keep([score]);
             }
         }
-        computed.answers.extend(self.newest.into_iter().map(|(sequence, logits)| (sequence, Ok(logits))));
+        computed.logits.extend(self.newest.into_iter().map(|(sequence, logits)| (sequence, Ok(logits))));
     }
 }
 
@@ -101,8 +98,7 @@ fn forward(
             None => len - usize::from(caught_up),
         };
         wanted.extend((first..len).map(|row| (sequence, row, caught_up && row + 1 == len)));
-        let logits = if first == len { LogitRows::None } else { LogitRows::Newest(len - first) };
-        chunks.push(model.chunk_with_room(input.tokens, CacheRef::InPlace(input.cache), logits)?);
+        chunks.push(model.chunk_with_room(input.tokens, input.cache, len - first)?);
     }
     let mut pass = Pass::default();
     model.forward_in_parts(chunks, at_once, &mut |place, logits| {

@@ -48,7 +48,7 @@ impl ServingError {
     /// The error of a plan or of settling it: only the scheduler itself has named a sequence.
     pub(crate) fn of_step(error: ScheduleError) -> Self {
         match error {
-            ScheduleError::UnknownSequence(text) => ServingError::UnknownSequence(text),
+            ScheduleError::UnknownSequence(id) => ServingError::UnknownSequence(id),
             error => ServingError::Schedule(error),
         }
     }

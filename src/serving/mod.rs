@@ -1,5 +1,5 @@
-//! The loop that serves many sequences in pages: in each step the scheduled sequences compute their tokens, in one pass of the
-//! model.
+//! The loop that serves many sequences in pages: in each step the scheduled sequences compute their tokens, in one pass
+//! of the model.
 //!
 //! ```text
 //!   plan        the scheduler decides which sequences compute how many tokens, and has made room for them
@@ -8,48 +8,44 @@
 //!   settle      the scheduler adds these tokens, keeps full pages, and takes back the pages of sequences that finish
 //! ```
 //!
-//! A sequence draws once for each of its tokens, and its sampler stays with it while it waits, so what it recomputes after a
-//! preemption is what it has drawn already. A row has the same bits in any company. So a sequence gets the same tokens as when it
-//! is generated alone.
+//! A sequence draws once for each of its tokens, and its sampler stays with it while it waits, so what it recomputes
+//! after a preemption is what it has drawn already. A row has the same bits in any company. So a sequence gets the same
+//! tokens as when it is generated alone.
 //!
 //! Samples of one prompt compute it once, and the others [fork](Serving::submit_samples) the cache of the first. A prompt that is
-//! [scored](Serving::submit_scored) asks for the logits of all of its rows, each once. Logits that are not finite end the sequence
+//! [scored](Serving::submit_scored) asks for the logits of all of its rows, each once, so the prefix cache is not asked for them. Logits that are not finite end the sequence
 //! that they belong to, and no other, because the sequences of that step are then computed one by one.
 
 mod compute;
 mod error;
-mod lookups;
-mod samples;
 pub mod schedule;
+mod scheduler;
 pub mod side_by_side;
 mod steps;
 mod stop_rules;
 pub mod view;
 
-use std::cell::RefCell;
-use std::collections::HashMap;
-use std::rc::Rc;
+use std::collections::{BTreeMap, HashMap};
 
 use crate::chapters::ch06_paged::SharedSlab;
+use crate::chapters::ch10_fork::ForkCache;
 use crate::chapters::ch12_scheduler::Scheduler;
 use crate::decode::sampler::Sampler;
-use crate::decode::scoring::{Likely, Scoring, Scorings};
+use crate::decode::scoring::{Scoring, TokenLogprobs};
 use crate::model::{Model, StepError};
 use crate::prefixes::Prefixes;
 use crate::serving::schedule::{
     FinishReason, Finished, NextToken, ScheduleError, ScheduledChunk, Sequence, SequenceId, StepLimits,
 };
 use compute::Computed;
-use lookups::{Forks, Lookups};
 pub(crate) use steps::Steps;
 
 pub use error::ServingError;
-pub use steps::Held;
+pub use steps::SequenceStats;
 pub use stop_rules::StopRules;
 
-/// Handed to the scheduler to end a sequence. No vocabulary is that large.
-const STOP: u32 = u32::MAX;
-/// Rows of logits that a step with prompts to score has at the same time, at most, where fewer sequences than that can run.
+/// Rows of logits that a step with prompts to score has at the same time, at most, where fewer sequences than that can
+/// run.
 pub const SCORED_AT_ONCE: usize = 16;
 
 /// Sequences that share a model, a slab, a prefix cache and a scheduler.
@@ -59,49 +55,50 @@ pub struct Serving<'m> {
     steps: Steps,
     limits: StepLimits,
     end_of_text: Vec<u32>,
-    companions: HashMap<SequenceId, Companion>,
+    /// The sequences that have not finished.
+    states: BTreeMap<SequenceId, State>,
     /// The prompts that are not scored to their ends.
-    scorings: Scorings,
-    forks: Rc<RefCell<Forks>>,
-    /// Samples that were not reported yet, after the sequences whose prompt they share.
-    forked: Vec<(SequenceId, SequenceId)>,
+    scorings: BTreeMap<SequenceId, Scoring>,
     /// Sequences that have finished and were not reported yet.
-    generated: Vec<Generated>,
+    generated: Vec<SequenceOutput>,
 }
 
 /// What the loop knows of a sequence, beside its tokens and pages.
-struct Companion {
+struct State {
     sampler: Sampler,
     stop_rules: StopRules,
+    max_new_tokens: usize,
     /// Tokens drawn so far: those it has generated.
     drawn: usize,
     /// Whether each step hands out the logits of its token.
     keeps_logits: bool,
-    /// Whether it ends when its prompt is scored.
-    only_scored: bool,
     /// The other samples of its prompt, until it has computed that.
-    samples: Vec<Sampler>,
-    /// Tokens of a forked sample's prompt, because the scheduler counts its first token as one of them.
-    n_prompt: Option<usize>,
-    /// Why it ends, if the scheduler has a different reason.
-    end: Option<Result<FinishReason, StepError>>,
+    samples: Vec<Sequence>,
+    /// Why it failed, if it did.
+    error: Option<StepError>,
 }
 
-impl Companion {
-    fn new(sampler: Sampler) -> Self {
-        let (stop_rules, drawn, keeps_logits, only_scored, samples, n_prompt, end) = Default::default();
-        Companion { sampler, stop_rules, drawn, keeps_logits, only_scored, samples, n_prompt, end }
+impl State {
+    fn new(sampler: Sampler, max_new_tokens: usize) -> Self {
+        let stop_rules = StopRules::default();
+        State { sampler, stop_rules, max_new_tokens, drawn: 0, keeps_logits: false, samples: Vec::new(), error: None }
     }
 }
 
+/// What a sequence's logits lead to: its next token, or its end.
+enum Next {
+    Token(u32),
+    End(Result<FinishReason, StepError>),
+}
+
 /// A sequence that has finished.
-pub struct Generated {
+pub struct SequenceOutput {
     /// Its tokens and counters.
     pub sequence: Sequence,
     /// Why it ended; an error if the model had no next token for it.
     pub end: Result<FinishReason, StepError>,
     /// What it held at its end, and what it had computed twice.
-    pub held: Held,
+    pub held: SequenceStats,
 }
 
 /// The result of a step.
@@ -109,17 +106,15 @@ pub struct Generated {
 pub struct Step {
     /// Which sequences computed how many tokens: the plan.
     pub chunks: Vec<ScheduledChunk>,
-    /// The new tokens, in the order of the plan, and of samples that begin. Each token of a sequence is reported once, and no
-    /// end of text.
+    /// The new tokens, in the order of the plan, those of samples after the first of theirs. Each token of a sequence
+    /// is reported once, and no end of text.
     pub new_tokens: Vec<NextToken>,
     /// The tokens that ended their sequences: these are not part of them.
     pub ends: Vec<NextToken>,
-    /// The samples that begin, after the sequence whose prompt they share, in the order of their samplers.
-    pub forked: Vec<(SequenceId, SequenceId)>,
     /// The scores of the prompts that are complete now: for each token but the first.
-    pub scores: HashMap<SequenceId, Vec<Likely>>,
+    pub scores: HashMap<SequenceId, Vec<TokenLogprobs>>,
     /// The sequences that have finished.
-    pub generated: Vec<Generated>,
+    pub generated: Vec<SequenceOutput>,
     /// The logits that new tokens and ends were chosen from, `[vocab_size]` each, of the sequences that
     /// [keep](Serving::keep_logits) them.
     pub logits: HashMap<SequenceId, Vec<f32>>,
@@ -138,7 +133,8 @@ pub struct Totals {
     pub new_tokens: u64,
     /// Sequences that lost their pages to an older one and waited again.
     pub preemptions: u64,
-    /// Tokens of the prompts of finished sequences that have run.
+    /// Tokens of the prompts of finished sequences that have run. A prompt that was forked is one of the first sample
+    /// alone.
     pub prompt_tokens: u64,
     /// Of these, tokens that the prefix cache held when the sequence first ran.
     pub cached: u64,
@@ -151,7 +147,8 @@ pub struct Totals {
 }
 
 impl<'m> Serving<'m> {
-    /// No sequences yet. `prefixes` keeps pages of this slab. `end_of_text`: tokens that end a sequence; they are not part of it.
+    /// No sequences yet. `prefixes` keeps pages of this slab. `end_of_text`: tokens that end a sequence; they are not
+    /// part of it.
     pub fn new(
         model: &'m Model,
         slab: &SharedSlab,
@@ -159,12 +156,10 @@ impl<'m> Serving<'m> {
         limits: StepLimits,
         end_of_text: &[u32],
     ) -> Result<Self, ScheduleError> {
-        let (scorings, forks) = (Scorings::default(), Rc::new(RefCell::new(Forks::default())));
-        let lookups = Lookups { inner: prefixes, scorings: scorings.clone(), forks: forks.clone() };
-        let steps = Steps::new(slab, Box::new(lookups), limits, &[STOP])?;
-        let (companions, forked, generated) = Default::default();
+        let steps = Steps::new(slab, prefixes, limits, &[])?;
+        let (states, scorings, generated) = (BTreeMap::new(), BTreeMap::new(), Vec::new());
         let (slab, end_of_text) = (slab.clone(), end_of_text.to_vec());
-        Ok(Serving { model, slab, steps, limits, end_of_text, companions, scorings, forks, forked, generated })
+        Ok(Serving { model, slab, steps, limits, end_of_text, states, scorings, generated })
     }
 
     /// Takes a sequence in; it waits after all others. It gets `max_new_tokens` at most.
@@ -179,13 +174,15 @@ impl<'m> Serving<'m> {
         sampler: Sampler,
     ) -> Result<SequenceId, ServingError> {
         self.check(&prompt, max_new_tokens)?;
-        self.take_in(prompt, max_new_tokens, Companion::new(sampler))
+        let id = self.steps.submit(prompt, max_new_tokens)?;
+        self.states.insert(id, State::new(sampler, max_new_tokens));
+        self.collect()?;
+        Ok(id)
     }
 
-    /// Takes in a sequence for each of these samplers, at least one, all of one prompt, which is computed once. Returns the first;
-    /// the others begin in the step that computes the prompt, and are reported then, as [`Step::forked`]. They choose their
-    /// first tokens from the same logits as the first, and share the pages of the prompt. If the first is cancelled before that,
-    /// they never begin.
+    /// Takes in a sequence for each of these samplers, all of one prompt, which the first computes. The others are
+    /// forked from it then: they choose their first tokens from the same logits, and share the pages of the prompt. If
+    /// the first is cancelled before that, the next one takes its place.
     ///
     /// # Errors
     /// Those of [`submit`](Self::submit).
@@ -194,25 +191,32 @@ impl<'m> Serving<'m> {
         prompt: Vec<u32>,
         max_new_tokens: usize,
         samplers: Vec<Sampler>,
-    ) -> Result<SequenceId, ServingError> {
-        self.check(&prompt, max_new_tokens)?;
-        let mut samplers = samplers.into_iter();
-        let first = Companion::new(samplers.next().expect("at least one sampler"));
-        if max_new_tokens > 0 {
-            return self.take_in(prompt, max_new_tokens, Companion { samples: samplers.collect(), ..first });
+    ) -> Result<Vec<SequenceId>, ServingError> {
+        if max_new_tokens == 0 {
+            // There is nothing to compute, and nothing to share.
+            return samplers.into_iter().map(|sampler| self.submit(prompt.clone(), 0, sampler)).collect();
         }
-        // There is nothing to compute, and no logits to wait for.
-        let first = self.take_in(prompt.clone(), 0, first)?;
+        let (mut ids, mut samples) = (Vec::new(), Vec::new());
         for sampler in samplers {
-            let sample = self.take_in(prompt.clone(), 0, Companion::new(sampler))?;
-            self.forked.push((first, sample));
+            if ids.is_empty() {
+                ids.push(self.submit(prompt.clone(), max_new_tokens, sampler)?);
+                continue;
+            }
+            let id = self.steps.scheduler.reserve_id();
+            samples.push(Sequence::new(id, prompt.clone(), max_new_tokens)?);
+            self.states.insert(id, State::new(sampler, max_new_tokens));
+            ids.push(id);
         }
-        Ok(first)
+        if let Some(first) = ids.first().and_then(|first| self.states.get_mut(first)) {
+            first.samples = samples;
+        }
+        Ok(ids)
     }
 
-    /// Takes a sequence in, and scores its prompt: how likely each of its tokens was after those before it, and the `top`
-    /// likeliest there. The step in which the prompt is complete hands all of that out, as [`Step::scores`]. A sequence that
-    /// is to get no new token ends then. All of the prompt is computed, whatever the prefix cache has of it.
+    /// Takes a sequence in, and scores its prompt: how likely each of its tokens was after those before it, and the
+    /// `top` likeliest there. The step in which the prompt is complete hands all of that out, as [`Step::scores`]. A
+    /// sequence that is to get no new token ends then. All of the prompt is computed, whatever the prefix cache has of
+    /// it.
     ///
     /// # Errors
     /// Those of [`submit`](Self::submit).
@@ -224,10 +228,10 @@ impl<'m> Serving<'m> {
         top: usize,
     ) -> Result<SequenceId, ServingError> {
         self.check(&prompt, max_new_tokens)?;
-        let companion = Companion { only_scored: max_new_tokens == 0, ..Companion::new(sampler) };
-        // Where there is no new token to come, the scheduler has nothing to do: it gets an end of text in its place.
-        let id = self.take_in(prompt.clone(), max_new_tokens.max(1), companion)?;
-        self.scorings.borrow_mut().insert(id, Scoring::new(prompt, top));
+        // A scheduler finishes a sequence without a new token at once. This one ends when its prompt is scored.
+        let id = self.steps.submit_without_lookup(prompt.clone(), max_new_tokens.max(1))?;
+        self.states.insert(id, State::new(sampler, max_new_tokens));
+        self.scorings.insert(id, Scoring::new(prompt, top));
         Ok(id)
     }
 
@@ -240,55 +244,46 @@ impl<'m> Serving<'m> {
         Ok(())
     }
 
-    fn take_in(
-        &mut self,
-        prompt: Vec<u32>,
-        max_new_tokens: usize,
-        companion: Companion,
-    ) -> Result<SequenceId, ServingError> {
-        let id = self.steps.submit(prompt, max_new_tokens)?;
-        self.companions.insert(id, companion);
-        self.collect();
-        Ok(id)
-    }
-
-    /// From now on each step hands out the logits that this sequence's token was chosen from. One that has finished has none.
+    /// From now on each step hands out the logits that this sequence's token was chosen from. One that has finished has
+    /// none.
     pub fn keep_logits(&mut self, id: SequenceId) {
-        if let Some(companion) = self.companions.get_mut(&id) {
-            companion.keeps_logits = true;
+        if let Some(state) = self.states.get_mut(&id) {
+            state.keeps_logits = true;
         }
     }
 
     /// From now on this sequence ends by these rules.
     pub fn set_stop_rules(&mut self, id: SequenceId, stop_rules: StopRules) {
-        if let Some(companion) = self.companions.get_mut(&id) {
-            companion.stop_rules = stop_rules;
+        if let Some(state) = self.states.get_mut(&id) {
+            state.stop_rules = stop_rules;
         }
     }
 
     /// Ends a sequence that waits or runs. The next [`step`](Self::step) reports it.
     pub fn cancel(&mut self, id: SequenceId) -> Result<(), ScheduleError> {
-        self.steps.cancel(id)?;
-        self.collect();
-        self.release_forks()
+        let mut families = self.states.values_mut().map(|state| &mut state.samples);
+        let sample = families.find_map(|samples| {
+            let place = samples.iter().position(|sample| sample.id == id)?;
+            Some(samples.remove(place))
+        });
+        match sample {
+            Some(sequence) => self.note_end(sequence, Ok(FinishReason::Cancelled)),
+            None => self.steps.cancel(id)?,
+        }
+        self.collect()
     }
 
     /// Ends all sequences; returns those that were not reported yet, in no order. An error is the scheduler's fault.
-    pub fn cancel_all(&mut self) -> Result<Vec<Generated>, ScheduleError> {
-        let running = self.scheduler().running().map(|(sequence, _)| sequence.id);
-        let ids: Vec<SequenceId> = running.chain(self.scheduler().waiting().map(|sequence| sequence.id)).collect();
+    pub fn cancel_all(&mut self) -> Result<Vec<SequenceOutput>, ScheduleError> {
+        let ids: Vec<SequenceId> = self.states.keys().copied().collect();
         ids.into_iter().try_for_each(|id| self.cancel(id))?;
         Ok(std::mem::take(&mut self.generated))
     }
 
-    fn release_forks(&self) -> Result<(), ScheduleError> {
-        Ok(self.forks.borrow_mut().release(&mut self.slab.borrow_mut().pool)?)
-    }
-
-    /// Tokens of the prompt of a forked sample, whose first token the scheduler counts as one more of them; `None` for all other
-    /// sequences.
-    pub fn forked_prompt(&self, sequence: &Sequence) -> Option<usize> {
-        self.companions.get(&sequence.id).and_then(|companion| companion.n_prompt)
+    /// The sequences that wait, in the order in which they will run, and then the samples whose prompt is not computed
+    /// yet.
+    pub fn waiting(&self) -> impl Iterator<Item = &Sequence> {
+        self.scheduler().waiting().chain(self.states.values().flat_map(|state| &state.samples))
     }
 
     /// The scheduler, with the sequences that wait and run.
@@ -308,7 +303,7 @@ impl<'m> Serving<'m> {
 
     /// True when all sequences have finished and were reported.
     pub fn is_done(&self) -> bool {
-        self.generated.is_empty() && self.forked.is_empty() && self.companions.is_empty()
+        self.generated.is_empty() && self.states.is_empty()
     }
 
     /// One pass of the model, for the sequences that the scheduler's plan names.
@@ -316,102 +311,130 @@ impl<'m> Serving<'m> {
     /// # Errors
     /// [`ServingError`], if the plan cannot be carried out: the scheduler is wrong then.
     pub fn step(&mut self) -> Result<Step, ServingError> {
-        let chunks = self.plan()?;
-        if chunks.is_empty() {
-            return Ok(self.report(Step::default()));
+        let chunks = self.steps.plan()?;
+        let mut step = Step { chunks, ..Step::default() };
+        if step.chunks.is_empty() {
+            step.generated = std::mem::take(&mut self.generated);
+            return Ok(step);
         }
-        let Computed { answers, scores, failed } = self.compute(&chunks)?;
-        let mut step = Step { chunks, scores, ..Step::default() };
-        let (mut tokens, mut samples) = (Vec::new(), Vec::new());
-        for (sequence, answer) in answers {
-            samples.extend(self.draw_samples(sequence, &answer)?);
-            let token = self.draw(sequence, answer, &mut step)?;
-            tokens.push(NextToken { sequence, token });
+        let Computed { logits, forks, scores } = self.compute(&step.chunks)?;
+        step.scores = scores;
+        let (mut tokens, mut ends, mut samples) = (Vec::new(), Vec::new(), Vec::new());
+        for (sequence, logits) in logits {
+            match self.draw(sequence, &logits, &mut step)? {
+                Next::Token(token) => tokens.push(NextToken { sequence, token }),
+                Next::End(end) => ends.push((sequence, end)),
+            }
+            for sample in std::mem::take(&mut self.state(sequence)?.samples) {
+                let next = self.draw(sample.id, &logits, &mut step)?;
+                samples.push((sequence, sample, next));
+            }
         }
-        self.steps.settle(&tokens)?;
-        for (sequence, error) in failed {
-            self.companion(sequence)?.end = Some(Err(error));
-            self.steps.scheduler.cancel(sequence).map_err(ServingError::of_step)?;
-        }
-        self.collect();
+        self.settle(&tokens, ends)?;
+        self.begin_samples(samples, forks)?;
         self.steps.check_progress()?;
-        for sample in samples {
-            self.begin_samples(sample, &mut step)?;
-        }
         self.steps.totals.new_tokens += step.new_tokens.len() as u64;
-        Ok(self.report(step))
+        step.generated = std::mem::take(&mut self.generated);
+        Ok(step)
     }
 
-    /// The next plan. Samples that it does not begin hold no pages of their prompt while they wait.
-    fn plan(&mut self) -> Result<Vec<ScheduledChunk>, ServingError> {
-        let had_forks = !self.forks.borrow().is_empty();
-        let plan = self.steps.plan();
-        self.release_forks()?;
-        match plan {
-            // The forks had the pages that the next sequence needs.
-            Err(ServingError::EmptyPlan { .. }) if had_forks => self.steps.plan(),
-            plan => plan,
-        }
+    fn state(&mut self, sequence: SequenceId) -> Result<&mut State, ServingError> {
+        self.states.get_mut(&sequence).ok_or(ServingError::UnknownSequence(sequence))
     }
 
-    fn companion(&mut self, sequence: SequenceId) -> Result<&mut Companion, ServingError> {
-        self.companions.get_mut(&sequence).ok_or(ServingError::UnknownSequence(sequence))
-    }
-
-    /// Draws a sequence's next token, and notes it in the step. Returns it, or [`STOP`] in place of one that ends the sequence.
+    /// Draws a sequence's next token, and notes it in the step.
     fn draw(
         &mut self,
         sequence: SequenceId,
-        answer: Result<Vec<f32>, StepError>,
+        logits: &Result<Vec<f32>, StepError>,
         step: &mut Step,
-    ) -> Result<u32, ServingError> {
-        // Not `companion`, which would borrow all of the loop.
-        let companion = self.companions.get_mut(&sequence).ok_or(ServingError::UnknownSequence(sequence))?;
-        let row = match answer {
-            Ok(_) if companion.only_scored => return Ok(STOP),
+    ) -> Result<Next, ServingError> {
+        // Not `state`, which would borrow all of the loop.
+        let state = self.states.get_mut(&sequence).ok_or(ServingError::UnknownSequence(sequence))?;
+        let row = match logits {
             Ok(row) => row,
-            Err(error) => {
-                companion.end = Some(Err(error));
-                return Ok(STOP);
-            }
+            Err(error) => return Ok(Next::End(Err(error.clone()))),
         };
-        let Companion { sampler, stop_rules, drawn, .. } = companion;
-        let (token, ends) = stop_rules.draw(sampler, &row, *drawn, &self.end_of_text);
-        *drawn += 1;
-        if companion.keeps_logits {
-            step.logits.insert(sequence, row);
+        if state.drawn == state.max_new_tokens {
+            // Its prompt was to be scored, and that is all.
+            return Ok(Next::End(Ok(FinishReason::Limit)));
+        }
+        let (token, ends) = state.stop_rules.draw(&mut state.sampler, row, state.drawn, &self.end_of_text);
+        state.drawn += 1;
+        if state.keeps_logits {
+            step.logits.insert(sequence, row.clone());
         }
         let drawn = if ends { &mut step.ends } else { &mut step.new_tokens };
         drawn.push(NextToken { sequence, token });
-        Ok(if ends { STOP } else { token })
+        Ok(if ends { Next::End(Ok(FinishReason::EndOfText)) } else { Next::Token(token) })
     }
 
-    fn report(&mut self, step: Step) -> Step {
-        let (forked, generated) = (std::mem::take(&mut self.forked), std::mem::take(&mut self.generated));
-        Step { forked, generated, ..step }
+    /// Hands the tokens of a step to the scheduler, and ends the sequences that get none.
+    fn settle(
+        &mut self,
+        tokens: &[NextToken],
+        ends: Vec<(SequenceId, Result<FinishReason, StepError>)>,
+    ) -> Result<(), ServingError> {
+        let mut reasons = Vec::new();
+        for (sequence, end) in ends {
+            reasons.push((sequence, *end.as_ref().unwrap_or(&FinishReason::Failed)));
+            self.state(sequence)?.error = end.err();
+        }
+        self.steps.settle(tokens, &reasons)?;
+        Ok(self.collect()?)
+    }
+
+    /// Lets samples go on with their first tokens, each with a fork of the cache that has computed their prompt.
+    fn begin_samples(
+        &mut self,
+        samples: Vec<(SequenceId, Sequence, Next)>,
+        mut forks: HashMap<SequenceId, Vec<ForkCache>>,
+    ) -> Result<(), ScheduleError> {
+        for (first, mut sample, next) in samples {
+            let end = match next {
+                Next::Token(token) => {
+                    sample.tokens.push(token);
+                    (sample.max_new_tokens == 1).then_some(Ok(FinishReason::Limit))
+                }
+                Next::End(end) => Some(end),
+            };
+            if let Some(end) = end {
+                sample.counters.forked = sample.n_prompt;
+                self.note_end(sample, end);
+            } else {
+                let fork = forks.get_mut(&first).and_then(Vec::pop);
+                self.steps.submit_fork(sample, fork)?;
+            }
+        }
+        Ok(())
     }
 
     /// Takes over the sequences that have finished.
-    fn collect(&mut self) {
-        for (mut finished, held) in self.steps.take_finished() {
-            let id = finished.sequence.id;
-            self.scorings.borrow_mut().remove(&id);
-            let Some(companion) = self.companions.remove(&id) else { continue };
-            finished.sequence.n_prompt = companion.n_prompt.unwrap_or(finished.sequence.n_prompt);
-            self.steps.totals.add(&finished);
+    fn collect(&mut self) -> Result<(), ScheduleError> {
+        for (finished, held) in self.steps.take_finished() {
             let Finished { sequence, reason } = finished;
-            let end = match reason {
-                FinishReason::EndOfText if companion.only_scored => FinishReason::Limit,
-                reason => reason,
-            };
-            self.generated.push(Generated { sequence, end: companion.end.unwrap_or(Ok(end)), held });
+            self.scorings.remove(&sequence.id);
+            let Some(state) = self.states.remove(&sequence.id) else { continue };
+            self.steps.totals.add(&sequence);
+            let end = state.error.clone().map_or(Ok(reason), Err);
+            // Its samples wait for a prompt that it has not computed.
+            let mut samples = state.samples.into_iter();
+            if let Some(error) = state.error {
+                samples.for_each(|sample| self.note_end(sample, Err(error.clone())));
+            } else if let Some(next) = samples.next() {
+                if let Some(state) = self.states.get_mut(&next.id) {
+                    state.samples = samples.collect();
+                }
+                self.steps.submit_fork(next, None)?;
+            }
+            self.generated.push(SequenceOutput { sequence, end, held });
         }
+        Ok(())
     }
-}
 
-impl Drop for Serving<'_> {
-    fn drop(&mut self) {
-        // The slab may be used after this; the page table's error would be the scheduler's, and it has been reported.
-        let _ = self.release_forks();
+    /// Notes the end of a sequence that the scheduler does not have.
+    fn note_end(&mut self, sequence: Sequence, end: Result<FinishReason, StepError>) {
+        self.states.remove(&sequence.id);
+        self.generated.push(SequenceOutput { sequence, end, held: SequenceStats::default() });
     }
 }

@@ -6,14 +6,15 @@
 //!                 └─ preempt ─┘        cancel: from either, to finished
 //! ```
 //!
-//! A step of the loop: [`plan`] schedules a chunk of tokens for some of the sequences, the model computes all chunks in one
-//! pass, and [`settle`] hands each sequence that has caught up its next token.
+//! A step of the loop: [`plan`] schedules a chunk of tokens for some of the sequences, the model computes all chunks in
+//! one pass, and [`settle`] hands each sequence that has caught up its next token.
 //!
 //! [`plan`]: crate::chapters::ch12_scheduler::Scheduler::plan
 //! [`settle`]: crate::chapters::ch12_scheduler::Scheduler::settle
 
 use crate::cache::{CacheError, KvCache};
 use crate::chapters::ch10_fork::ForkCache;
+use crate::english::count;
 
 /// Names a sequence of a scheduler: the first is 0, and later arrivals have higher numbers.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -43,6 +44,8 @@ pub struct Sequence {
     pub n_prompt: usize,
     /// New tokens requested.
     pub max_new_tokens: usize,
+    /// Whether it computes all of its tokens, whatever the prefix cache holds of them.
+    pub skips_prefix_cache: bool,
     /// What it has cost.
     pub counters: SequenceCounters,
 }
@@ -54,7 +57,13 @@ impl Sequence {
             return Err(ScheduleError::NoPrompt);
         }
         let (n_prompt, counters) = (prompt.len(), SequenceCounters::default());
-        Ok(Sequence { id, tokens: prompt, n_prompt, max_new_tokens, counters })
+        Ok(Sequence { id, tokens: prompt, n_prompt, max_new_tokens, skips_prefix_cache: false, counters })
+    }
+
+    /// The tokens to look up in the prefix cache before it runs: all of them, or only the first, which is always
+    /// computed.
+    pub fn looked_up(&self) -> &[u32] {
+        if self.skips_prefix_cache { &self.tokens[..1] } else { &self.tokens }
     }
 
     /// The generated tokens.
@@ -62,13 +71,18 @@ impl Sequence {
         &self.tokens[self.n_prompt..]
     }
 
-    /// The most rows it can ever have. The last token is generated and never computed: a prompt of 5 and 3 new tokens take 7
-    /// rows. Without a new token, none are ever computed.
+    /// The most rows it can ever have: [`max_rows`] of its prompt and new tokens.
     pub fn max_rows(&self) -> usize {
-        match self.max_new_tokens {
-            0 => 0,
-            new => self.n_prompt.saturating_add(new - 1),
-        }
+        max_rows(self.n_prompt, self.max_new_tokens)
+    }
+}
+
+/// The most rows that a sequence can ever have. The last token is generated and never computed: a prompt of 5 and 3 new
+/// tokens take 7 rows. Without a new token, none are ever computed.
+pub fn max_rows(n_prompt: usize, max_new_tokens: usize) -> usize {
+    match max_new_tokens {
+        0 => 0,
+        new => n_prompt.saturating_add(new - 1),
     }
 }
 
@@ -153,6 +167,13 @@ impl Plan {
         inputs
     }
 
+    /// These sequences get no token in this step.
+    pub(crate) fn expect_no_token(&mut self, ends: &[(SequenceId, FinishReason)]) {
+        for chunk in &mut self.chunks {
+            chunk.caught_up &= ends.iter().all(|(id, _)| *id != chunk.sequence);
+        }
+    }
+
     /// Refuses while a step isn't settled.
     pub(crate) fn check_settled(&self) -> Result<(), ScheduleError> {
         match self.chunks.len() {
@@ -198,14 +219,32 @@ pub struct Finished {
 }
 
 /// Why a sequence finished.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum FinishReason {
-    /// The model chose an end-of-text token.
+    /// The model chose an end-of-text token, or another that ends the sequence, or a stop string came: `stop`.
     EndOfText,
-    /// It has as many new tokens as were requested.
+    /// It has as many new tokens as were requested: `length`.
     Limit,
-    /// It was cancelled.
+    /// It was cancelled: `abort`.
     Cancelled,
+    /// The model had no next token for it: `error`.
+    Failed,
+}
+
+impl FinishReason {
+    /// All of them.
+    pub const ALL: [Self; 4] = [Self::EndOfText, Self::Limit, Self::Cancelled, Self::Failed];
+
+    /// As programs read it, in vLLM's words: `stop`, `length`, `abort` or `error`. The first two are those of OpenAI's
+    /// protocol.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            FinishReason::EndOfText => "stop",
+            FinishReason::Limit => "length",
+            FinishReason::Cancelled => "abort",
+            FinishReason::Failed => "error",
+        }
+    }
 }
 
 /// What a sequence has cost.
@@ -219,6 +258,8 @@ pub struct SequenceCounters {
     pub computed: u64,
     /// How often it was preempted.
     pub preemptions: u64,
+    /// Prompt tokens that it shares with the sequence that it was forked from.
+    pub forked: usize,
 }
 
 impl SequenceCounters {
@@ -233,8 +274,8 @@ impl SequenceCounters {
 pub enum ScheduleError {
     /// Limits under which no step can compute anything.
     #[error(
-        "a step of {} tokens and {} sequences computes nothing: both must be 1 or more",
-        .0.tokens, .0.sequences
+        "a step of {} and {} computes nothing: both must be 1 or more",
+        count(.0.tokens, "token"), count(.0.sequences, "sequence")
     )]
     NoStep(StepLimits),
     /// A prompt without tokens.
@@ -242,8 +283,8 @@ pub enum ScheduleError {
     NoPrompt,
     /// A request that the pool is too small for, even with no other sequence in it.
     #[error(
-        "a prompt of {prompt} tokens and {max_new_tokens} new ones need {needed} pages, and the pool has {n_pages}; \
-         ask for fewer tokens, or give the pool more pages"
+        "a prompt of {} and {} need {}, and the pool has {n_pages}; ask for fewer tokens, or give the pool more pages",
+        count(*prompt, "token"), count(*max_new_tokens, "new one"), count(*needed, "page")
     )]
     NeverFits {
         /// Tokens of the prompt.
@@ -272,8 +313,8 @@ pub enum ScheduleError {
     /// The sequence never came, or has finished.
     #[error("sequence {0} is neither waiting nor running")]
     UnknownSequence(SequenceId),
-    /// The caches refused for a reason other than a lack of pages: the prefix cache holds pages of a different pool, say. The
-    /// step can then be half planned or half settled; use a new scheduler.
+    /// The caches refused for a reason other than a lack of pages: the prefix cache holds pages of a different pool,
+    /// say. The step can then be half planned or half settled; use a new scheduler.
     #[error(transparent)]
     Cache(#[from] CacheError),
 }

@@ -4,10 +4,10 @@
 
 use std::collections::VecDeque;
 
-use super::{Generated, Held, Step, Totals};
-use crate::cache::in_place::{CacheRef, InPlace};
+use super::{SequenceOutput, SequenceStats, Step, Totals};
+use crate::cache::in_place::InPlace;
 use crate::decode::sampler::Sampler;
-use crate::model::{Chunk, LogitRows, Model, StepError};
+use crate::model::{Chunk, Model, StepError};
 use crate::serving::schedule::{FinishReason, NextToken, ScheduledChunk, Sequence, SequenceId, StepLimits};
 
 /// Sequences that share a model, and nothing else.
@@ -32,19 +32,14 @@ impl Running {
     /// The tokens that its cache does not hold, with room made for them.
     fn chunk<'a>(&'a mut self, model: &'a Model) -> Result<(usize, Chunk<'a>), StepError> {
         let tokens = &self.sequence.tokens;
-        match &mut self.cache {
-            Some(cache) => {
-                let tokens = &tokens[cache.len()..];
-                let chunk = model.chunk_of(tokens, CacheRef::InPlace(cache.as_mut()), LogitRows::Newest(1))?;
-                Ok((tokens.len(), chunk))
-            }
-            None => Ok((tokens.len(), model.chunk(tokens, None, LogitRows::Newest(1))?)),
-        }
+        let tokens = &tokens[self.cache.as_ref().map_or(0, |cache| cache.len())..];
+        let cache = self.cache.as_mut().map(|cache| cache.as_mut() as &mut dyn InPlace);
+        Ok((tokens.len(), model.chunk(tokens, cache, 1)?))
     }
 
-    fn end(self, end: Result<FinishReason, StepError>) -> Generated {
+    fn end(self, end: Result<FinishReason, StepError>) -> SequenceOutput {
         let usage = self.cache.as_ref().map(|cache| cache.usage()).unwrap_or_default();
-        Generated { sequence: self.sequence, end, held: Held { usage, ..Held::default() } }
+        SequenceOutput { sequence: self.sequence, end, held: SequenceStats { usage, ..SequenceStats::default() } }
     }
 }
 

@@ -10,7 +10,7 @@ use crate::chapters::ch10_fork::ForkCache;
 use crate::chapters::ch12_scheduler::Scheduler;
 use crate::prefixes::{Prefixes, available_pages};
 use crate::serving::schedule::{
-    ChunkInput, Finished, NextToken, ScheduleError, ScheduledChunk, SequenceId, StepLimits,
+    ChunkInput, FinishReason, Finished, NextToken, ScheduleError, ScheduledChunk, Sequence, SequenceId, StepLimits,
 };
 
 /// A scheduler, and what its sequences have cost.
@@ -26,7 +26,7 @@ pub(crate) struct Steps {
 
 /// What a sequence holds, and what it has lost.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Held {
+pub struct SequenceStats {
     /// Its cache after the newest step. The copies in a cache that it lost when it was preempted count.
     pub usage: Usage,
     /// Pages of its table after the newest step.
@@ -38,7 +38,7 @@ pub struct Held {
 /// What a sequence holds, as far as the newest step knows.
 #[derive(Default)]
 struct Tracked {
-    held: Held,
+    held: SequenceStats,
     /// Tokens that it has had rows of at the same time, at most.
     most_rows: usize,
     /// Rows copied in caches that it has lost.
@@ -78,6 +78,23 @@ impl Steps {
         let id = self.scheduler.submit(prompt, max_new_tokens)?;
         self.unfinished.insert(id, Tracked::default());
         Ok(id)
+    }
+
+    /// As [`submit`](Self::submit), without a lookup in the prefix cache.
+    pub(crate) fn submit_without_lookup(
+        &mut self,
+        prompt: Vec<u32>,
+        max_new_tokens: usize,
+    ) -> Result<SequenceId, ScheduleError> {
+        let id = self.scheduler.submit_without_lookup(prompt, max_new_tokens)?;
+        self.unfinished.insert(id, Tracked::default());
+        Ok(id)
+    }
+
+    /// Hands over a sequence that arrived when its id was reserved, with its cache if it has one.
+    pub(crate) fn submit_fork(&mut self, sequence: Sequence, fork: Option<ForkCache>) -> Result<(), ScheduleError> {
+        self.unfinished.insert(sequence.id, Tracked::default());
+        self.scheduler.submit_fork(sequence, fork)
     }
 
     pub(crate) fn cancel(&mut self, id: SequenceId) -> Result<(), ScheduleError> {
@@ -124,10 +141,14 @@ impl Steps {
         n_pages.saturating_sub(available_pages(self.scheduler.prefixes(), &self.slab))
     }
 
-    /// Ends a step with the tokens that the plan asks for.
-    pub(crate) fn settle(&mut self, tokens: &[NextToken]) -> Result<(), ServingError> {
-        self.scheduler.settle(tokens).map_err(ServingError::of_step)?;
-        self.idle_steps = if tokens.is_empty() { self.idle_steps + 1 } else { 0 };
+    /// Ends a step with the tokens that the plan asks for, but for the sequences of `ends`, which finish.
+    pub(crate) fn settle(
+        &mut self,
+        tokens: &[NextToken],
+        ends: &[(SequenceId, FinishReason)],
+    ) -> Result<(), ServingError> {
+        self.scheduler.settle_and_finish(tokens, ends).map_err(ServingError::of_step)?;
+        self.idle_steps = if tokens.is_empty() && ends.is_empty() { self.idle_steps + 1 } else { 0 };
         Ok(())
     }
 
@@ -143,7 +164,7 @@ impl Steps {
     }
 
     /// The sequences that have finished since this was last asked, and what they held at their ends.
-    pub(crate) fn take_finished(&mut self) -> Vec<(Finished, Held)> {
+    pub(crate) fn take_finished(&mut self) -> Vec<(Finished, SequenceStats)> {
         let with_held = |finished: Finished| {
             let tracked = self.unfinished.remove(&finished.sequence.id).unwrap_or_default();
             (finished, tracked.held)
@@ -154,11 +175,11 @@ impl Steps {
 
 impl Totals {
     /// Adds a sequence that has finished.
-    pub(crate) fn add(&mut self, finished: &Finished) {
-        let (sequence, counters) = (&finished.sequence, finished.sequence.counters);
+    pub(crate) fn add(&mut self, sequence: &Sequence) {
+        let counters = sequence.counters;
         self.preemptions += counters.preemptions;
         if counters.computed > 0 {
-            self.prompt_tokens += sequence.n_prompt as u64;
+            self.prompt_tokens += (sequence.n_prompt - counters.forked) as u64;
         }
         self.cached += counters.cached as u64;
         self.cached_again += counters.cached_again as u64;

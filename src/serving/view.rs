@@ -151,23 +151,21 @@ impl View {
         };
         let running =
             scheduler.running().map(|(sequence, table)| (sequence, State::Running, table.pages(), table.len()));
-        let waiting = scheduler.waiting().map(|sequence| {
+        let waiting = serving.waiting().map(|sequence| {
             let state = if sequence.counters.preemptions > 0 { State::Preempted } else { State::Waiting };
             (sequence, state, &[][..], 0)
         });
         let sequences = running.chain(waiting).map(|(sequence, state, pages, rows)| {
-            let forked = serving.forked_prompt(sequence);
-            let n_prompt = forked.unwrap_or(sequence.n_prompt);
-            counts.add(sequence, n_prompt);
+            counts.add(sequence);
             let Words { prompt, text } = words(sequence);
             SequenceView {
                 id: sequence.id.0,
                 state,
                 prompt,
                 text,
-                prompt_tokens: n_prompt,
-                new_tokens: sequence.tokens.len() - n_prompt,
-                max_new_tokens: sequence.max_new_tokens + sequence.n_prompt - n_prompt,
+                prompt_tokens: sequence.n_prompt,
+                new_tokens: sequence.new_tokens().len(),
+                max_new_tokens: sequence.max_new_tokens,
                 rows,
                 scheduled_tokens: step
                     .iter()
@@ -175,7 +173,7 @@ impl View {
                     .map(|chunk| chunk.tokens)
                     .sum(),
                 pages: pages.iter().map(|page| page.0).collect(),
-                cached_tokens: if forked.is_some() { 0 } else { sequence.counters.cached },
+                cached_tokens: sequence.counters.cached,
                 preemptions: sequence.counters.preemptions,
             }
         });
@@ -203,11 +201,11 @@ impl View {
 
 impl Counts {
     /// Counts a sequence that has not finished, and is in no total yet.
-    fn add(&mut self, sequence: &Sequence, n_prompt: usize) {
-        let SequenceCounters { cached, computed, preemptions, .. } = sequence.counters;
+    fn add(&mut self, sequence: &Sequence) {
+        let SequenceCounters { cached, computed, preemptions, forked, .. } = sequence.counters;
         self.preemptions += preemptions;
         if computed > 0 {
-            self.prompt_tokens += n_prompt as u64;
+            self.prompt_tokens += (sequence.n_prompt - forked) as u64;
             self.cached_tokens += cached as u64;
         }
     }

@@ -1,29 +1,16 @@
 //! Cases drawn by a seed, and events made smaller.
 
-use rand_chacha::ChaCha8Rng;
-use rand_chacha::rand_core::{RngCore, SeedableRng};
-
+use crate::dice::Dice;
 use crate::serving::schedule::StepLimits;
 
 use super::{Case, Event, Setup};
-
-/// A seeded generator of small numbers, the same everywhere.
-struct Dice(ChaCha8Rng);
-
-impl Dice {
-    /// A number from `low` to `high`, both included, all as likely.
-    fn roll(&mut self, low: usize, high: usize) -> usize {
-        let span = (high - low + 1) as u128;
-        low + ((u128::from(self.0.next_u64()) * span) >> 64) as usize
-    }
-}
 
 impl Case {
     /// A case of `steps` steps, drawn by a seed: a small world in which pages are nearly always short.
     ///
     /// The first steps of a longer case are those of a shorter one of the same seed.
     pub fn of_seed(seed: u64, steps: u64) -> Case {
-        let mut dice = Dice(ChaCha8Rng::seed_from_u64(seed));
+        let mut dice = Dice::new(seed);
         let setup = Setup {
             page_size: dice.roll(1, 4),
             n_pages: dice.roll(3, 12),
@@ -60,7 +47,8 @@ fn arrival(dice: &mut Dice, setup: Setup, name: u32) -> Event {
     Event::Arrive { name, alike, prompt, max_new_tokens: dice.roll(0, most) }
 }
 
-/// Events that are like this one with a smaller number in one place, the smallest first. None for a step or a cancellation.
+/// Events that are like this one with a smaller number in one place, the smallest first. None for a step or a
+/// cancellation.
 ///
 /// A prompt of 9 tokens: 1, 4 and 8 tokens instead.
 pub fn smaller(event: Event) -> Vec<Event> {

@@ -6,12 +6,13 @@
 //!                       └── a Subject: the scheduler of chapter 12, or a planted one
 //! ```
 //!
-//! Requests arrive, are cancelled and finish, and strangers take pages and give them back, when the [events](Event) say so. Time is
-//! the number of steps. There is no model, but something that behaves like one (see [`alone`]): its output depends on every row
-//! that a sequence has, so a page that isn't the sequence's own changes it.
+//! Requests arrive, are cancelled and finish, and strangers take pages and give them back, when the [events](Event) say
+//! so. Time is the number of steps. There is no model, but something that behaves like one (see [`alone`]): its output
+//! depends on every row that a sequence has, so a page that isn't the sequence's own changes it.
 //!
-//! [`search`](fn@search) tries seeds until a rule is broken, [shrinks](Shrinking) the case and tells it as a [`story`](fn@story).
-//! [`examples`] are a few cases as one writes them by hand, and [`planted`] are ten schedulers, each with a bug that an engine had.
+//! [`search`](fn@search) tries seeds until a rule is broken, [shrinks](Shrinking) the case and tells it as a
+//! [`story`](fn@story). [`examples`] are a few cases as one writes them by hand, and [`planted`] are ten schedulers,
+//! each with a bug that an engine had.
 
 mod draw_case;
 pub mod examples;
@@ -34,7 +35,7 @@ pub use world::{CacheCalls, MOST_SEQUENCES, World, is_inside, pulse, watched};
 use serde::Serialize;
 
 use crate::cache::PageId;
-use crate::serving::schedule::{FinishReason, ScheduledChunk, SequenceCounters, SequenceId, StepLimits};
+use crate::serving::schedule::{FinishReason, ScheduledChunk, SequenceCounters, SequenceId, StepLimits, max_rows};
 
 /// How large a world is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -112,10 +113,10 @@ pub struct SeenSequence {
 }
 
 impl SeenSequence {
-    /// Pages it needs beyond those it has, for all of its tokens and the next one, as far as that will ever be computed.
+    /// Pages it needs beyond those it has, for all of its tokens and the next one, as far as that will ever be
+    /// computed.
     pub fn pages_needed(&self, page_size: usize) -> usize {
-        let most = self.n_prompt.saturating_add(self.max_new_tokens).saturating_sub(1);
-        let rows = most.min(self.n_tokens + 1);
+        let rows = max_rows(self.n_prompt, self.max_new_tokens).min(self.n_tokens + 1);
         rows.div_ceil(page_size).saturating_sub(self.pages.len())
     }
 }
@@ -129,7 +130,7 @@ pub struct Seen {
     pub n_free: usize,
     /// The pages of the prefix cache, by their numbers.
     pub cached: Vec<PageId>,
-    /// The pages that strangers have.
+    /// The pages of *strangers*, owners outside the scheduler.
     pub strangers: Vec<PageId>,
     /// The running sequences, as the scheduler lists them.
     pub running: Vec<SeenSequence>,
@@ -214,14 +215,14 @@ pub enum Rule {
 }
 
 impl Rule {
-    /// The violation of this rule, in words: `page 3: 1 owners, 0 known`.
-    pub fn broken(self, words: impl Into<String>) -> Violation {
-        Violation { rule: self, words: words.into() }
+    /// The violation of this rule, with what was seen: `page 3: 1 owners, 0 known`.
+    pub fn broken(self, message: impl Into<String>) -> Violation {
+        Violation { rule: self, message: message.into() }
     }
 
-    /// The violation of this rule in these words, unless it holds.
-    pub fn ensure(self, holds: bool, words: impl FnOnce() -> String) -> Result<(), Violation> {
-        if holds { Ok(()) } else { Err(self.broken(words())) }
+    /// The violation of this rule with this message, unless it holds.
+    pub fn ensure(self, holds: bool, message: impl FnOnce() -> String) -> Result<(), Violation> {
+        if holds { Ok(()) } else { Err(self.broken(message())) }
     }
 }
 
@@ -233,12 +234,12 @@ impl std::fmt::Display for Rule {
 
 /// A rule that does not hold.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{words} (rule: {rule})")]
+#[error("{message} (rule: {rule})")]
 pub struct Violation {
     /// The rule.
     pub rule: Rule,
     /// What was seen, for people.
-    pub words: String,
+    pub message: String,
 }
 
 /// The first rule that did not hold in a case.

@@ -1,6 +1,7 @@
-//! Ten schedulers that are wrong. Each has one bug, and each bug is one that an engine had.
+//! Ten schedulers that are wrong. Each has one bug, and each bug is one that an engine had. And four that are right and
+//! wasteful, each with a policy that chapter 12 decides against.
 //!
-//! Without a bug, this scheduler does the same as that of chapter 12, step by step (a test compares them).
+//! Without a bug or a policy, this scheduler does the same as that of chapter 12, step by step (a test compares them).
 
 use std::collections::VecDeque;
 
@@ -23,32 +24,32 @@ pub enum Bug {
     /// [vllm#35541](https://github.com/vllm-project/vllm/issues/35541): prompts that need 63 blocks of 49 hang, and
     /// so does every request after them.
     NeverFits,
-    /// [vllm#37307](https://github.com/vllm-project/vllm/pull/37307): a fifth long prompt beside four that fill the cache
-    /// brings the tokens a second from 100 down to 1.5.
+    /// [vllm#37307](https://github.com/vllm-project/vllm/pull/37307): a fifth long prompt beside four that fill the
+    /// cache brings the tokens a second from 100 down to 1.5.
     NextChunk,
     /// [vllm#23347](https://github.com/vllm-project/vllm/issues/23347): with priorities, a scheduled request is
     /// preempted by another one in the same step, and the server crashes.
     PlannedVictim,
-    /// [vllm#49097](https://github.com/vllm-project/vllm/issues/49097): the victim leaves the list, the index stays, and the
-    /// next request gets nothing in this step though a block is free.
+    /// [vllm#49097](https://github.com/vllm-project/vllm/issues/49097): the victim leaves the list, the index stays,
+    /// and the next request gets nothing in this step though a block is free.
     PassedOver,
     /// [nano-vllm#271](https://github.com/GeeeekExplorer/nano-vllm/pull/271): sequences at the end of
     /// a list that is too long starve.
     LimitForgotten,
-    /// [nano-vllm#144](https://github.com/GeeeekExplorer/nano-vllm/issues/144): a prompt of whole blocks that are all cached
-    /// makes a query of length 0, and attention fails.
+    /// [nano-vllm#144](https://github.com/GeeeekExplorer/nano-vllm/issues/144): a prompt of whole blocks that are all
+    /// cached makes a query of length 0, and attention fails.
     AllFound,
-    /// [nano-vllm#208](https://github.com/GeeeekExplorer/nano-vllm/issues/208): a prompt finds blocks of a different one in
-    /// the same batch.
+    /// [nano-vllm#208](https://github.com/GeeeekExplorer/nano-vllm/issues/208): a prompt finds blocks of a different
+    /// one in the same batch.
     FoundTooEarly,
-    /// [sglang-jax#984](https://github.com/sgl-project/sglang-jax/pull/984): abort does not look at requests in the middle of
-    /// a chunked prefill, and their slots are lost.
+    /// [sglang-jax#984](https://github.com/sgl-project/sglang-jax/pull/984): abort does not look at requests in the
+    /// middle of a chunked prefill, and their slots are lost.
     CancelLeaks,
-    /// [sglang-jax#994](https://github.com/sgl-project/sglang-jax/pull/994): the release of a request is spread over several
-    /// paths, and the slot of the last decode step is freed in two of them.
+    /// [sglang-jax#994](https://github.com/sgl-project/sglang-jax/pull/994): the release of a request is spread over
+    /// several paths, and the slot of the last decode step is freed in two of them.
     FreedTwice,
-    /// [vllm-ascend#11334](https://github.com/vllm-project/vllm-ascend/pull/11334): a request that is resumed is measured by
-    /// its prompt, not by all of its tokens.
+    /// [vllm-ascend#11334](https://github.com/vllm-project/vllm-ascend/pull/11334): a request that is resumed is
+    /// measured by its prompt, not by all of its tokens.
     PromptLength,
 }
 
@@ -88,6 +89,7 @@ impl Bug {
     }
 }
 
+/// For each bug its name, where an engine had it, and what it does.
 const DESCRIBED: [(&str, &str, &str); 10] = [
     ("never-fits", "vllm#35541", "accepts a request that can never fit"),
     ("next-chunk", "vllm#37307", "admits a request when its next chunk fits"),
@@ -101,9 +103,27 @@ const DESCRIBED: [(&str, &str, &str); 10] = [
     ("prompt-length", "vllm-ascend#11334", "takes a resumed sequence for caught up too early"),
 ];
 
-/// A scheduler with a bug, or with none.
+/// Who can start, who computes first, and who gives way. `tests/engine/rules.rs` counts what each costs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Policy {
+    /// As chapter 12 decides.
+    Chapter12,
+    /// A request starts when its next chunk fits.
+    NextChunk,
+    /// As [`NextChunk`](Policy::NextChunk), and the oldest sequence gives way. It goes to the end of the queue.
+    OldestVictim,
+    /// When as many run as are allowed, no request starts until all of these have finished.
+    StaticBatches,
+    /// No sequence generates while there are prompts to compute.
+    PromptsFirst,
+}
+
+/// A scheduler with a bug, or with a wasteful policy, or with neither.
 pub struct Planted {
     bug: Option<Bug>,
+    policy: Policy,
+    /// As many run as are allowed, or did since the last time that none ran.
+    batch_is_full: bool,
     slab: SharedSlab,
     prefixes: Box<dyn Prefixes>,
     limits: StepLimits,
@@ -124,20 +144,53 @@ impl Planted {
         prefixes: Box<dyn Prefixes>,
         limits: StepLimits,
     ) -> Result<Box<dyn Subject>, ScheduleError> {
+        Ok(Box::new(Self::new(bug, slab, prefixes, limits)?))
+    }
+
+    /// A scheduler with this policy, as a [`Subject`].
+    pub fn with_policy(
+        policy: Policy,
+        slab: &SharedSlab,
+        prefixes: Box<dyn Prefixes>,
+        limits: StepLimits,
+    ) -> Result<Box<dyn Subject>, ScheduleError> {
+        let by_chunk = matches!(policy, Policy::NextChunk | Policy::OldestVictim);
+        let planted = Self::new(by_chunk.then_some(Bug::NextChunk), slab, prefixes, limits)?;
+        Ok(Box::new(Planted { policy, ..planted }))
+    }
+
+    fn new(
+        bug: Option<Bug>,
+        slab: &SharedSlab,
+        prefixes: Box<dyn Prefixes>,
+        limits: StepLimits,
+    ) -> Result<Self, ScheduleError> {
         limits.check()?;
-        let (waiting, running, finished, planned, lost) = Default::default();
-        let slab = slab.clone();
-        Ok(Box::new(Planted { bug, slab, prefixes, limits, next_id: 0, waiting, running, finished, planned, lost }))
+        Ok(Planted {
+            bug,
+            policy: Policy::Chapter12,
+            batch_is_full: false,
+            slab: slab.clone(),
+            prefixes,
+            limits,
+            next_id: 0,
+            waiting: VecDeque::new(),
+            running: Vec::new(),
+            finished: Vec::new(),
+            planned: Plan::default(),
+            lost: Vec::new(),
+        })
     }
 
     fn has(&self, bug: Bug) -> bool {
         self.bug == Some(bug)
     }
 
-    /// Starts the first waiting sequence if it fits. `so_far`: admissions in this plan; `chunk`: tokens it could compute now.
+    /// Starts the first waiting sequence if it fits. `so_far`: admissions in this plan; `chunk`: tokens it could
+    /// compute now.
     fn admit(&mut self, so_far: usize, chunk: usize) -> Result<bool, CacheError> {
         let counted = if self.has(Bug::LimitForgotten) { so_far } else { self.running.len() };
-        if counted >= self.limits.sequences {
+        if counted >= self.limits.sequences || (self.policy == Policy::StaticBatches && self.batch_is_full) {
             return Ok(false);
         }
         let Some(first) = self.waiting.front() else { return Ok(false) };
@@ -158,11 +211,12 @@ impl Planted {
         }
         let first = self.waiting.pop_front();
         self.running.extend(first.map(|sequence| Running::start(sequence, cache)));
+        self.batch_is_full |= self.running.len() == self.limits.sequences;
         Ok(true)
     }
 
-    /// Makes room for `n` more tokens of the sequence at `place`. Returns its place if it still runs, and whether there was a
-    /// victim.
+    /// Makes room for `n` more tokens of the sequence at `place`. Returns its place if it still runs, and whether there
+    /// was a victim.
     fn make_room(&mut self, place: usize, n: usize) -> Result<(Option<usize>, bool), CacheError> {
         let (mut place, mut any) = (place, false);
         while place < self.running.len() {
@@ -177,7 +231,12 @@ impl Planted {
                 let victim = self.victim(place);
                 let mut sequence = self.running.remove(victim).sequence;
                 sequence.counters.preemptions += 1;
-                self.waiting.push_front(sequence);
+                if self.policy == Policy::OldestVictim {
+                    self.planned.chunks.retain(|chunk| chunk.sequence != sequence.id);
+                    self.waiting.push_back(sequence);
+                } else {
+                    self.waiting.push_front(sequence);
+                }
                 match victim.cmp(&place) {
                     std::cmp::Ordering::Less => place -= 1,
                     std::cmp::Ordering::Equal => return Ok((None, true)),
@@ -188,15 +247,25 @@ impl Planted {
         Ok((None, any))
     }
 
-    /// The place of the victim: the newest.
+    /// The place of the victim: the newest, unless bug or policy choose another one.
     fn victim(&self, place: usize) -> usize {
         let newest = self.running.len() - 1;
+        if self.policy == Policy::OldestVictim {
+            // Itself only if it runs alone.
+            return usize::from(place == 0 && newest > 0);
+        }
         if self.has(Bug::PlannedVictim) && newest == place && newest > 0 {
             // Rather than itself, the one with most pages.
             let most = |place: &usize| (self.running[*place].cache.table().pages().len(), *place);
             return (0..=newest).max_by_key(most).unwrap_or(newest);
         }
         newest
+    }
+
+    /// Whether any sequence has a prompt to compute, or could start to.
+    fn has_prompts(&self) -> bool {
+        let can_start = !self.waiting.is_empty() && self.running.len() < self.limits.sequences;
+        can_start || self.running.iter().any(in_its_prompt)
     }
 
     fn keep_pages(&mut self, place: usize) -> Result<(), CacheError> {
@@ -211,6 +280,10 @@ impl Planted {
     fn finish(&mut self, sequence: Sequence, reason: FinishReason) {
         self.finished.push(Finished { sequence, reason });
     }
+}
+
+fn in_its_prompt(running: &Running) -> bool {
+    running.uncomputed() > 1 || running.sequence.new_tokens().is_empty()
 }
 
 /// Pages that a sequence needs beyond those of `table` for all of its tokens and the next.
@@ -255,6 +328,8 @@ impl Subject for Planted {
 
     fn plan(&mut self) -> Result<Vec<ScheduledChunk>, ScheduleError> {
         let (mut budget, mut place, mut admitted, mut any_victim) = (self.limits.tokens, 0, 0, false);
+        self.batch_is_full &= !self.running.is_empty();
+        let prompts_only = self.policy == Policy::PromptsFirst && self.has_prompts();
         while budget > 0 {
             if place >= self.running.len() {
                 let in_vain = any_victim && self.has(Bug::NextChunk);
@@ -263,6 +338,10 @@ impl Subject for Planted {
                 }
                 admitted += 1;
                 place = self.running.len() - 1;
+            }
+            if prompts_only && !in_its_prompt(&self.running[place]) {
+                place += 1;
+                continue;
             }
             let n = self.running[place].uncomputed().min(budget);
             let (still, went) = self.make_room(place, n)?;

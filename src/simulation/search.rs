@@ -37,7 +37,8 @@ pub fn rule_broken(make: &Make<'_>, setup: Setup, events: &[Event]) -> Option<Ru
     run(make, &case).err().map(|failure| failure.violation.rule)
 }
 
-/// Runs the case of each seed by chapter 15, and shrinks the first in which a rule is broken. `on_run` is called for each run.
+/// Runs the case of each seed by chapter 15, and shrinks the first in which a rule is broken. `on_run` is called for
+/// each run.
 ///
 /// # Errors
 /// What was found. The same seed finds the same.

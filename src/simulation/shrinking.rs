@@ -33,7 +33,8 @@ impl<'a> Shrinking<'a> {
         &self.kept.events
     }
 
-    /// Tries the list without the events at these places of it. If the rule is still broken, that is the list from now on.
+    /// Tries the list without the events at these places of it. If the rule is still broken, that is the list from now
+    /// on.
     ///
     /// # Panics
     /// If the range is empty or goes beyond the end, or if question after question changes nothing.
@@ -46,7 +47,7 @@ impl<'a> Shrinking<'a> {
         let mut fewer = self.kept.clone();
         fewer.events.drain(places.clone());
         fewer.places.drain(places);
-        self.ask(fewer)
+        self.try_list(fewer)
     }
 
     /// Tries the list with a different event at this place. If the rule is still broken, that is the list from now on.
@@ -58,10 +59,10 @@ impl<'a> Shrinking<'a> {
         assert!(place < n, "replace({place}, …) of {n} events: does a loop go too far?");
         let mut smaller = self.kept.clone();
         smaller.events[place] = event;
-        self.ask(smaller)
+        self.try_list(smaller)
     }
 
-    fn ask(&mut self, list: Kept) -> bool {
+    fn try_list(&mut self, list: Kept) -> bool {
         // Two rounds of pieces, single events and smaller numbers, and some.
         let most = 30 * (self.kept.events.len() + 4);
         self.in_vain += 1;

@@ -3,14 +3,10 @@
 use std::collections::HashMap;
 use std::fmt::Write as _;
 
+use crate::english::count;
 use crate::serving::schedule::{ScheduledChunk, SequenceId};
 
 use super::{Case, Event, Failure, Make, Scene, Setup, Violation, World};
-
-/// `1 page`, `2 pages`
-fn count(number: usize, what: &str) -> String {
-    format!("{number} {what}{}", if number == 1 { "" } else { "s" })
-}
 
 /// `sequence 0 computes 4, sequence 1 computes 2 and catches up`; `nothing is computed`
 pub fn in_words(plan: &[ScheduledChunk]) -> String {

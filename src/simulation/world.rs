@@ -11,9 +11,7 @@ use crate::chapters::ch04_page_pool::PagePool;
 use crate::chapters::ch05_page_table::PageTable;
 use crate::chapters::ch06_paged::{PageSlab, SharedSlab};
 use crate::chapters::ch10_fork::ForkCache;
-use crate::chapters::ch11_prefix_cache::PrefixCache;
-use crate::prefixes::none::NoPrefixes;
-use crate::prefixes::{HeldPage, Prefixes};
+use crate::prefixes::{HeldPage, Prefixes, prefix_cache};
 use crate::serving::schedule::{NextToken, ScheduleError, SequenceId};
 
 use super::stand_in_model::{LAYOUT, Rows, prompt, rows};
@@ -32,7 +30,8 @@ thread_local! {
     static INSIDE: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Whether this thread is inside a scheduler that a world has called: a panic there is a violation, and reported as one.
+/// Whether this thread is inside a scheduler that a world has called: a panic there is a violation, and reported as
+/// one.
 pub fn is_inside() -> bool {
     INSIDE.get()
 }
@@ -62,8 +61,8 @@ pub struct CacheCalls {
     pub insertions: Vec<(Vec<u32>, usize)>,
 }
 
-/// A pool, a prefix cache, strangers, and a scheduler in the middle of it. Its calls return [`Rule::Stopped`] if the scheduler
-/// panics, or refuses without a reason; the world is of no use then.
+/// A pool, a prefix cache, owners outside the scheduler (strangers), and a scheduler in the middle of it. Its calls
+/// return [`Rule::Stopped`] if the scheduler panics, or refuses without a reason; the world is of no use then.
 pub struct World {
     setup: Setup,
     slab: SharedSlab,
@@ -90,11 +89,7 @@ impl World {
     pub fn with_end_of_text(make: &Make<'_>, setup: Setup, end_of_text: &[u32]) -> Result<Self, Violation> {
         let made = inside("making it", || {
             let slab = PageSlab::new(LAYOUT, setup.page_size, setup.n_pages)?;
-            let inner: Box<dyn Prefixes> = match setup.keeps_prefixes {
-                true => Box::new(PrefixCache::new(setup.page_size)?),
-                false => Box::new(NoPrefixes::new(setup.page_size)?),
-            };
-            let (prefixes, calls) = watched(inner);
+            let (prefixes, calls) = watched(prefix_cache(setup.page_size, setup.keeps_prefixes)?);
             let subject = make(&slab, prefixes, setup.limits)?;
             Ok::<_, ScheduleError>((slab, calls, subject))
         });
@@ -156,7 +151,7 @@ impl World {
             }
             Event::Cancel { name } => {
                 if let Some(id) = self.id(name) {
-                    self.ask("cancel", |subject| subject.cancel(id))?;
+                    self.expect("cancel", |subject| subject.cancel(id))?;
                 }
             }
             Event::Take { pages } => self.take(pages)?,
@@ -229,7 +224,7 @@ impl World {
     /// The first part of [`Event::Step`].
     pub fn plan(&mut self) -> Result<Planned, Violation> {
         self.steps += 1;
-        let chunks = self.ask("plan", |subject| subject.plan())?;
+        let chunks = self.expect("plan", |subject| subject.plan())?;
         Ok(Planned { chunks, seen: self.look()? })
     }
 
@@ -267,7 +262,7 @@ impl World {
                 known.received.push(*token);
             }
         }
-        self.ask("settle", |subject| subject.settle(next))
+        self.expect("settle", |subject| subject.settle(next))
     }
 
     /// Takes note of the sequences that have finished.
@@ -314,7 +309,7 @@ impl World {
     }
 
     /// Calls the scheduler, which has no reason to refuse.
-    fn ask<T>(
+    fn expect<T>(
         &mut self,
         what: &str,
         call: impl FnOnce(&mut dyn Subject) -> Result<T, ScheduleError>,
@@ -337,8 +332,8 @@ fn inside<T>(what: &str, call: impl FnOnce() -> T) -> Result<T, Violation> {
     let outcome = catch_unwind(AssertUnwindSafe(call));
     INSIDE.set(was);
     outcome.map_err(|payload| {
-        let words = payload.downcast_ref::<&str>().copied().or(payload.downcast_ref::<String>().map(String::as_str));
-        Rule::Stopped.broken(format!("{what} panics: {}", words.unwrap_or("without a word")))
+        let message = payload.downcast_ref::<&str>().copied().or(payload.downcast_ref::<String>().map(String::as_str));
+        Rule::Stopped.broken(format!("{what} panics: {}", message.unwrap_or("without a message")))
     })
 }
 

@@ -1,6 +1,7 @@
 //! Requests that arrive at random, served by the scheduler in simulated time.
 //!
-//! There is no model here and no clock. A step [costs](Cost) a fixed time and a fixed time more for each token that it computes:
+//! There is no model here and no clock. A step [costs](Cost) a fixed time and a fixed time more for each token that it
+//! computes:
 //!
 //! ```text
 //!   a step costs 10 ms, and 0.2 ms for each token
@@ -17,11 +18,10 @@ use std::collections::HashMap;
 use super::Request;
 use crate::cache::KvLayout;
 use crate::chapters::ch06_paged::SharedSlab;
+use crate::dice::Dice;
 use crate::prefixes::Prefixes;
 use crate::serving::schedule::{NextToken, ScheduledChunk, SequenceId, StepLimits};
 use crate::serving::{ServingError, Steps, Totals};
-use rand_chacha::ChaCha8Rng;
-use rand_chacha::rand_core::{RngCore, SeedableRng};
 
 /// One layer with rows of one number, which are never read.
 pub const LAYOUT: KvLayout = KvLayout { n_layers: 1, n_kv_heads: 1, head_dim: 1 };
@@ -29,7 +29,7 @@ pub const LAYOUT: KvLayout = KvLayout { n_layers: 1, n_kv_heads: 1, head_dim: 1 
 /// Tokens that half of the drawn requests begin with.
 const COMMON: u32 = 64;
 /// How many such beginnings there are.
-const BEGINNINGS: u64 = 4;
+const BEGINNINGS: usize = 4;
 
 /// A request, and when it arrives.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -60,17 +60,17 @@ pub struct InTime {
 
 /// `n` requests, `rate` a second on average, more than 0.
 ///
-/// Every second one, by chance, begins with one of 4 beginnings of 64 tokens, as with the system prompts of 4 applications.
-/// 16 to 256 tokens of its own follow, and 16 to 128 are generated, each number as likely.
+/// Every second one, by chance, begins with one of 4 beginnings of 64 tokens, as with the system prompts of 4
+/// applications. 16 to 256 tokens of its own follow, and 16 to 128 are generated, each number as likely.
 pub fn poisson(rate: f64, seed: u64, n: usize) -> Vec<Arrival> {
     assert!(rate > 0.0, "{rate} requests a second never arrive");
-    let mut rng = ChaCha8Rng::seed_from_u64(seed);
+    let mut dice = Dice::new(seed);
     let mut at = 0;
     let arrivals = (0..n as u32).map(|number| {
-        at += (exponential(&mut rng) / rate * 1e6) as u64;
-        let is_common = between(&mut rng, 0, 1) == 0;
-        let beginning = between(&mut rng, 0, BEGINNINGS - 1) as u32;
-        let (own, generated) = (between(&mut rng, 16, 256) as u32, between(&mut rng, 16, 128) as u32);
+        at += (exponential(&mut dice) / rate * 1e6) as u64;
+        let is_common = dice.roll(0, 1) == 0;
+        let beginning = dice.roll(0, BEGINNINGS - 1) as u32;
+        let (own, generated) = (dice.roll(16, 256) as u32, dice.roll(16, 128) as u32);
         let mut tokens: Vec<u32> = Vec::new();
         if is_common {
             tokens.extend((0..COMMON).map(|token| beginning * COMMON + token));
@@ -83,8 +83,8 @@ pub fn poisson(rate: f64, seed: u64, n: usize) -> Vec<Arrival> {
     arrivals.collect()
 }
 
-/// The 16 requests with which the course [tiny-llm](https://github.com/skyzh/tiny-llm) tries its batches, all there at the
-/// start: (tokens of the prompt, tokens generated).
+/// The 16 requests with which the course [tiny-llm](https://github.com/skyzh/tiny-llm) tries its batches, all there at
+/// the start: (tokens of the prompt, tokens generated).
 pub const TINY_LLM: [(usize, usize); 16] = [
     (992, 81),
     (804, 95),
@@ -126,8 +126,8 @@ pub struct Served {
     pub totals: Totals,
     /// Tokens that were recomputed, for each that was computed once.
     pub waste: f64,
-    /// Pages that sequences have in a step, of the pool's: the mean over all steps, 0 to 1. Pages that only the prefix cache
-    /// owns do not count.
+    /// Pages that sequences have in a step, of the pool's: the mean over all steps, 0 to 1. Pages that only the prefix
+    /// cache owns do not count.
     pub utilisation: f64,
 }
 
@@ -156,7 +156,7 @@ impl Times {
 }
 
 /// A request that has not finished.
-struct Open<'a> {
+struct Unfinished<'a> {
     /// Its place among the arrivals.
     place: usize,
     arrival: &'a Arrival,
@@ -164,7 +164,7 @@ struct Open<'a> {
     n_new: usize,
 }
 
-impl Open<'_> {
+impl Unfinished<'_> {
     /// The next token, which it gets at `now`. None if it has all of them.
     fn next(&mut self, now: u64, times: &mut [Times]) -> Option<u32> {
         let Arrival { at, request } = self.arrival;
@@ -179,8 +179,8 @@ impl Open<'_> {
     }
 }
 
-/// Lets requests arrive and be served. `arrivals`: in the order of time. `slab`: of any layout, all of its pages free; its rows
-/// stay as they are. `on_end` is called for each request that finishes.
+/// Lets requests arrive and be served. `arrivals`: in the order of time. `slab`: of any layout, all of its pages free;
+/// its rows stay as they are. `on_end` is called for each request that finishes.
 pub fn serve(
     arrivals: &[Arrival],
     slab: &SharedSlab,
@@ -191,39 +191,39 @@ pub fn serve(
 ) -> Result<Served, ServingError> {
     let mut steps = Steps::new(slab, prefixes, limits, &[])?;
     let mut served = Served { requests: vec![Times::default(); arrivals.len()], ..Served::default() };
-    let mut open: HashMap<SequenceId, Open<'_>> = HashMap::new();
+    let mut unfinished: HashMap<SequenceId, Unfinished<'_>> = HashMap::new();
     let mut coming = arrivals.iter().enumerate().peekable();
     let start = arrivals.first().map_or(0, |arrival| arrival.at);
     let n_pages = slab.borrow().pool().n_pages() as f64;
     let (mut now, mut utilisation) = (start, 0.0);
     loop {
-        while let Some((place, arrival)) = coming.next_if(|(_, arrival)| arrival.at <= now || open.is_empty()) {
+        while let Some((place, arrival)) = coming.next_if(|(_, arrival)| arrival.at <= now || unfinished.is_empty()) {
             // If there is nothing to do, the clock moves on to the next arrival.
             now = now.max(arrival.at);
             let Request { tokens, n_prompt } = &arrival.request;
             let id = steps.submit(tokens[..*n_prompt].to_vec(), tokens.len() - n_prompt)?;
-            open.insert(id, Open { place, arrival, n_new: 0, first_at: 0 });
+            unfinished.insert(id, Unfinished { place, arrival, n_new: 0, first_at: 0 });
         }
-        if open.is_empty() {
+        if unfinished.is_empty() {
             break;
         }
         let plan = steps.plan()?;
         utilisation += steps.pages_in_use() as f64 / n_pages;
-        let computed = plan.iter().map(|turn| turn.tokens as u64).sum();
+        let computed = plan.iter().map(|chunk| chunk.tokens as u64).sum();
         let took = cost.step.saturating_add(cost.token.saturating_mul(computed));
         now = now.saturating_add(took);
         served.busy = served.busy.saturating_add(took);
         let mut picks = Vec::new();
         for ScheduledChunk { sequence, .. } in plan.into_iter().filter(|chunk| chunk.caught_up) {
-            let token = open.get_mut(&sequence).and_then(|request| request.next(now, &mut served.requests));
+            let token = unfinished.get_mut(&sequence).and_then(|request| request.next(now, &mut served.requests));
             picks.push(NextToken { sequence, token: token.ok_or(ServingError::UnknownSequence(sequence))? });
         }
-        steps.settle(&picks)?;
+        steps.settle(&picks, &[])?;
         steps.check_progress()?;
         steps.totals.new_tokens += picks.len() as u64;
         for (finished, _) in steps.take_finished() {
-            open.remove(&finished.sequence.id);
-            steps.totals.add(&finished);
+            unfinished.remove(&finished.sequence.id);
+            steps.totals.add(&finished.sequence);
             on_end();
         }
     }
@@ -236,28 +236,18 @@ pub fn serve(
     Ok(served)
 }
 
-/// A number from `low` to `high`, all as likely.
-fn between(rng: &mut ChaCha8Rng, low: u64, high: u64) -> u64 {
-    low + ((u128::from(rng.next_u64()) * u128::from(high - low + 1)) >> 64) as u64
-}
-
-/// A number from 0 to 1, 1 excluded.
-fn uniform(rng: &mut ChaCha8Rng) -> f64 {
-    // 53 random bits.
-    (rng.next_u64() >> 11) as f64 / (1_u64 << 53) as f64
-}
-
-/// An exponential number, 1 on average, by comparing uniform ones
-/// ([von Neumann, 1951](https://hazm.at/mox/algorithm/random-sampling/various-techniques-used-in-connection-with-random-digits/index.html)).
+/// An exponential number, 1 on average, by comparing uniform ones ([von Neumann,
+/// 1951](https://hazm.at/mox/algorithm/random-sampling/various-techniques-used-in-connection-with-random-digits/index.html)).
 ///
-/// No logarithm, because its last bit may differ between machines. Numbers are drawn as long as each is smaller than the one
-/// before: if there is an odd number of them, the first is the fractional part; else the whole part grows by one.
-fn exponential(rng: &mut ChaCha8Rng) -> f64 {
+/// No logarithm, because its last bit may differ between machines. Numbers are drawn as long as each is smaller than
+/// the one before: if there is an odd number of them, the first is the fractional part; else the whole part grows by
+/// one.
+fn exponential(dice: &mut Dice) -> f64 {
     for whole in 0.. {
-        let first = uniform(rng);
+        let first = dice.uniform();
         let (mut last, mut n) = (first, 1);
         loop {
-            let next = uniform(rng);
+            let next = dice.uniform();
             if next >= last {
                 break;
             }
@@ -276,8 +266,8 @@ mod tests {
 
     #[test]
     fn gaps_are_exponential() {
-        let mut rng = ChaCha8Rng::seed_from_u64(7);
-        let gaps: Vec<f64> = (0..100_000).map(|_| exponential(&mut rng)).collect();
+        let mut dice = Dice::new(7);
+        let gaps: Vec<f64> = (0..100_000).map(|_| exponential(&mut dice)).collect();
         for (above, share) in [(0.1, 0.904_837), (0.5, 0.606_531), (1.0, 0.367_879), (2.0, 0.135_335), (5.0, 0.006_738)]
         {
             let found = gaps.iter().filter(|gap| **gap > above).count() as f64 / gaps.len() as f64;

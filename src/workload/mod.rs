@@ -1,8 +1,9 @@
-//! Requests that come and go in a pool of pages, counted without a model, because where pages go does not depend on their rows.
+//! Requests that come and go in a pool of pages, counted without a model, because where pages go does not depend on
+//! their rows.
 //!
-//! A [trace](Trace) is a list of requests. A [page memory](PageMemory) keeps the pages. [`Pages`] does it with the pool, the page
-//! tables and a prefix cache of the chapters, [`Chain`](crate::prefixes::chain::Chain) as vLLM keeps them. [`run`] serves the
-//! requests of the one in the other, step by step, without chapter 12's scheduler:
+//! A [trace](Trace) is a list of requests. A [page memory](PageMemory) keeps the pages. [`Pages`] does it with the
+//! pool, the page tables and a prefix cache of the chapters, [`Chain`](chain::Chain) as vLLM keeps them. [`run`] serves
+//! the requests of the one in the other, step by step, without chapter 12's scheduler:
 //!
 //! ```text
 //!   requests begin while there is room      their cached prefixes are looked up, the rest of the prompt takes pages
@@ -10,11 +11,12 @@
 //!   sequences that are complete finish      their full pages stay cached for later ones, the others go back
 //! ```
 //!
-//! A sequence begins only if the pages for all of its tokens, and for what the running ones still lack, are free or can be
-//! evicted. So no step ever fails and no sequence is preempted; the price is room that stands empty. All counters are exact and the
-//! same on every machine.
+//! A sequence begins only if the pages for all of its tokens, and for what the running ones still lack, are free or can
+//! be evicted. So no step ever fails and no sequence is preempted; the price is room that stands empty. All counters
+//! are exact and the same on every machine.
 
 pub mod arrivals;
+pub mod chain;
 mod chapter_pages;
 mod traces;
 
@@ -24,15 +26,16 @@ pub use traces::{Request, Trace};
 use serde::Serialize;
 
 use crate::cache::CacheError;
+use crate::english::count;
 
-/// Where running sequences have their pages, and finished ones leave some. Its calls return [`CacheError`] if the pages are not the
-/// pool's, or too few are free.
+/// Where running sequences have their pages, and finished ones leave some. Its calls return [`CacheError`] if the pages
+/// are not the pool's, or too few are free.
 pub trait PageMemory {
     /// The pages of one sequence.
     type Table;
 
-    /// Begins a sequence with the longest cached prefix of its prompt, which leaves at least one token to compute. Returns its
-    /// pages and how many tokens they hold.
+    /// Begins a sequence with the longest cached prefix of its prompt, which leaves at least one token to compute.
+    /// Returns its pages and how many tokens they hold.
     fn begin(&mut self, prompt: &[u32]) -> Result<(Self::Table, usize), CacheError>;
 
     /// Makes room for `n` more tokens of a sequence, if necessary by evicting pages. Returns how many pages it took.
@@ -74,8 +77,8 @@ pub struct PageCounters {
     pub cached_tokens: u64,
     /// The second over the first, 0 to 1.
     pub hit_rate: f64,
-    /// Pages that running sequences have, of the pool's: the mean over all steps, 0 to 1, each taken after the sequences that
-    /// finish have given theirs back. Pages that are only cached do not count.
+    /// Pages that running sequences have, of the pool's: the mean over all steps, 0 to 1, each taken after the
+    /// sequences that finish have given theirs back. Pages that are only cached do not count.
     pub utilisation: f64,
     /// Empty slots in the pages of running sequences, of all their slots: the mean over all steps, 0 to 1.
     pub fragmentation: f64,
@@ -83,47 +86,35 @@ pub struct PageCounters {
 
 /// Why a run was refused, or stopped.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[allow(missing_docs)] // The messages say what the numbers are.
 pub enum WorkloadError {
     /// No sequence may run.
     #[error("with 0 sequences running at a time no request is ever served: let at least 1 run")]
     NoneRuns,
     /// A request that not even the empty pool could hold.
     #[error(
-        "request {number} needs {needed} pages for its {tokens} tokens, and the pool has {n_pages}; give the pool at least \
-         {needed} pages"
+        "request {number} needs {0} for its {1}, and the pool has {n_pages}; give the pool at least {0}",
+        count(*needed, "page"), count(*tokens, "token")
     )]
-    NeverFits {
-        /// Which request, counted from 1.
-        number: u64,
-        /// Its tokens in the end.
-        tokens: usize,
-        /// Pages that they need.
-        needed: usize,
-        /// Pages of the pool.
-        n_pages: usize,
-    },
+    NeverFits { number: u64, tokens: usize, needed: usize, n_pages: usize },
     /// A lookup that leaves no token to compute.
     #[error("{cached} of {prompt} tokens of a prompt are said to be cached: at least one must be left to compute")]
-    CachedTooMuch {
-        /// Tokens that the lookup returned.
-        cached: usize,
-        /// Tokens of the prompt.
-        prompt: usize,
-    },
+    CachedTooMuch { cached: usize, prompt: usize },
     /// The pages went wrong.
     #[error(transparent)]
     Cache(#[from] CacheError),
 }
 
 /// A sequence that runs.
-struct Running<T> {
+struct ActiveSequence<T> {
     request: Request,
     table: T,
     /// Tokens that it holds.
     len: usize,
 }
 
-/// Serves the requests, at most `most_running` at a time, until all have finished. `on_end` is called for each that does.
+/// Serves the requests, at most `most_running` at a time, until all have finished. `on_end` is called for each that
+/// does.
 pub fn run<M: PageMemory>(
     requests: impl IntoIterator<Item = Request>,
     most_running: usize,
@@ -134,7 +125,7 @@ pub fn run<M: PageMemory>(
         return Err(WorkloadError::NoneRuns);
     }
     let mut requests = requests.into_iter().peekable();
-    let mut run = Run { memory, running: Vec::new(), held: Held::default(), counters: PageCounters::default() };
+    let mut run = Replay { memory, running: Vec::new(), sums: Sums::default(), counters: PageCounters::default() };
     let (mut in_use, mut fragmentation) = (0, 0.0);
     loop {
         while run.running.len() < most_running
@@ -150,12 +141,12 @@ pub fn run<M: PageMemory>(
         }
         run.step(&mut on_end)?;
         in_use += run.memory.n_in_use() as u64;
-        if run.held.pages > 0 {
-            let slots = (run.held.pages * run.memory.page_size()) as f64;
-            fragmentation += (slots - run.held.tokens as f64) / slots;
+        if run.sums.pages > 0 {
+            let slots = (run.sums.pages * run.memory.page_size()) as f64;
+            fragmentation += (slots - run.sums.tokens as f64) / slots;
         }
     }
-    let Run { memory, mut counters, .. } = run;
+    let Replay { memory, mut counters, .. } = run;
     counters.pages_evicted = memory.n_evicted();
     counters.hit_rate = share(counters.cached_tokens as f64, counters.prompt_tokens);
     counters.utilisation = share(in_use as f64, counters.steps) / memory.n_pages() as f64;
@@ -163,27 +154,27 @@ pub fn run<M: PageMemory>(
     Ok(counters)
 }
 
-struct Run<'a, M: PageMemory> {
+struct Replay<'a, M: PageMemory> {
     memory: &'a mut M,
-    running: Vec<Running<M::Table>>,
-    held: Held,
+    running: Vec<ActiveSequence<M::Table>>,
+    sums: Sums,
     counters: PageCounters,
 }
 
 /// Sums over all running sequences: each change adds to them, so no step has to walk through all sequences.
 #[derive(Default)]
-struct Held {
+struct Sums {
     tokens: usize,
     pages: usize,
     /// Pages that they do not have yet, and will need.
     lacking: usize,
 }
 
-impl<M: PageMemory> Run<'_, M> {
+impl<M: PageMemory> Replay<'_, M> {
     /// Whether a request finds all the pages that it needs beside those that are promised.
     fn has_room(&self, request: &Request) -> bool {
         let needed = request.tokens.len().div_ceil(self.memory.page_size());
-        needed + self.held.lacking <= self.memory.n_pages() - self.memory.n_in_use()
+        needed + self.sums.lacking <= self.memory.n_pages() - self.memory.n_in_use()
     }
 
     /// Why a request does not fit into a pool without any sequence.
@@ -210,10 +201,10 @@ impl<M: PageMemory> Run<'_, M> {
         self.counters.prompt_tokens += n_prompt as u64;
         self.counters.cached_tokens += cached as u64;
         let pages = n_prompt.div_ceil(page_size);
-        self.held.tokens += n_prompt;
-        self.held.pages += pages;
-        self.held.lacking += request.tokens.len().div_ceil(page_size) - pages;
-        self.running.push(Running { request, table, len: n_prompt });
+        self.sums.tokens += n_prompt;
+        self.sums.pages += pages;
+        self.sums.lacking += request.tokens.len().div_ceil(page_size) - pages;
+        self.running.push(ActiveSequence { request, table, len: n_prompt });
         Ok(())
     }
 
@@ -223,18 +214,18 @@ impl<M: PageMemory> Run<'_, M> {
         for sequence in &mut self.running {
             self.counters.pages_allocated += self.memory.grow(&mut sequence.table, 1)? as u64;
             if sequence.len.is_multiple_of(page_size) {
-                self.held.pages += 1;
-                self.held.lacking -= 1;
+                self.sums.pages += 1;
+                self.sums.lacking -= 1;
             }
             sequence.len += 1;
         }
-        self.held.tokens += self.running.len();
+        self.sums.tokens += self.running.len();
         self.counters.steps += 1;
         for mut sequence in self.running.extract_if(.., |sequence| sequence.len == sequence.request.tokens.len()) {
             self.memory.insert(&sequence.request.tokens, &mut sequence.table)?;
             self.memory.end(sequence.table)?;
-            self.held.tokens -= sequence.len;
-            self.held.pages -= sequence.len.div_ceil(page_size);
+            self.sums.tokens -= sequence.len;
+            self.sums.pages -= sequence.len.div_ceil(page_size);
             self.counters.requests += 1;
             on_end();
         }

@@ -1,5 +1,5 @@
-//! Four traces: lists of requests. No model reads their tokens, so these are numbers that are equal where two requests are
-//! to share pages, and different elsewhere.
+//! Four traces: lists of requests. No model reads their tokens, so these are numbers that are equal where two requests
+//! are to share pages, and different elsewhere.
 
 /// A request, with the output that it will get.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -56,7 +56,8 @@ impl Trace {
         self.described().2
     }
 
-    /// Pages of the pool, by default. The documents alone fill 128 pages of 16 tokens: the last two are where it gets tight.
+    /// Pages of the pool, by default. The documents alone fill 128 pages of 16 tokens: the last two are where it gets
+    /// tight.
     pub fn n_pages(self) -> usize {
         self.described().3
     }
@@ -72,8 +73,8 @@ impl Trace {
 
     /// The first `n` requests, made one by one: the same on every machine.
     ///
-    /// `shared` and `unique` are those of the crate kv-cache-scheduler 0.1.0, so that counters can be compared. It draws
-    /// both from one row of random numbers, 300 requests of `shared` first.
+    /// `shared` and `unique` are those of the crate kv-cache-scheduler 0.1.0, so that counters can be compared. It
+    /// draws both from one row of random numbers, 300 requests of `shared` first.
     pub fn requests(self, n: usize) -> Box<dyn Iterator<Item = Request>> {
         let mut draws = Draws(42);
         match self {
@@ -113,8 +114,8 @@ fn unique(i: u32, draws: &mut Draws) -> Request {
     Request { tokens: (0..prompt + generated).map(|token| own_token(i, token)).collect(), n_prompt: prompt as usize }
 }
 
-/// A token that no other request has at the same place. Numbers that do not fit wrap: the first tokens of two requests still
-/// differ as long as there are fewer than 2^28.
+/// A token that no other request has at the same place. Numbers that do not fit wrap: the first tokens of two requests
+/// still differ as long as there are fewer than 2^28.
 fn own_token(request: u32, token: u32) -> u32 {
     request.wrapping_mul(10_000).wrapping_add(token)
 }

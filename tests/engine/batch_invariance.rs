@@ -1,14 +1,14 @@
 //! A row has the same bits in whatever company it is computed: the property on which all other tests rest.
 
-use crate::support::dense::DenseCache;
-use crate::support::oracle::Dice;
-use crate::support::story::assets;
+use grading::dense::DenseCache;
+use grading::oracle::Dice;
+use grading::story::assets;
 use page_by_page::cache::KvCache;
-use page_by_page::model::{Chunk, LogitRows, Model};
+use page_by_page::model::{Chunk, Model};
 
 /// Logits after every token, all in one pass, without a cache.
 fn at_once(model: &Model, tokens: &[u32]) -> Vec<f32> {
-    model.forward(vec![model.chunk(tokens, None, LogitRows::All).unwrap()]).unwrap()
+    model.forward(vec![model.chunk(tokens, None, tokens.len()).unwrap()]).unwrap()
 }
 
 /// Cuts each text into pieces of its own sizes and computes them turn by turn: in each turn the next piece of every
@@ -25,7 +25,7 @@ fn in_turns(model: &Model, texts: &[(Vec<u32>, Vec<usize>)]) -> Vec<Vec<f32>> {
             if start < tokens.len() {
                 let end = (start + sizes[turn % sizes.len()]).min(tokens.len());
                 rows.push((index, end - start));
-                batch.push(model.chunk(&tokens[start..end], Some(cache), LogitRows::All).unwrap());
+                batch.push(model.chunk(&tokens[start..end], Some(cache), end - start).unwrap());
             }
         }
         if batch.is_empty() {
@@ -69,7 +69,7 @@ fn check(model: &Model) {
 #[test]
 fn any_pieces_in_any_company_give_the_same_bits() {
     check(&Model::open(&assets().join("storyteller-draft")).unwrap());
-    check(&Model::open(&crate::support::root().join("assets/golden/one-layer-odd")).unwrap());
+    check(&Model::open(&grading::root().join("assets/golden/one-layer-odd")).unwrap());
 }
 
 #[test]

@@ -3,10 +3,11 @@
 use page_by_page::cache::CacheError;
 use page_by_page::chapters::ch06_paged::PageSlab;
 use page_by_page::decode::Limits;
-use page_by_page::decode::beams::{Found, LENGTH_PENALTY, log_softmax, search};
+use page_by_page::decode::beams::{Continuation, LENGTH_PENALTY, search};
+use page_by_page::decode::scoring::log_softmax;
 use page_by_page::model::{Model, StepError};
 
-use crate::support::story::assets;
+use grading::story::assets;
 
 type Hypothesis = (Vec<u32>, f64);
 
@@ -43,10 +44,10 @@ fn bundled(model: &str) -> Model {
 }
 
 /// The same search without a cache, without a batch and without forks: every beam is a list of tokens.
-fn recomputed(model: &Model, prompt: &[u32], width: usize, limits: Limits<'_>) -> Vec<Found> {
+fn recomputed(model: &Model, prompt: &[u32], width: usize, limits: Limits<'_>) -> Vec<Continuation> {
     let found = |tokens: Vec<u32>, log_probability: f64, has_ended: bool| {
         let score = log_probability / ((tokens.len() + usize::from(has_ended)) as f64).powf(LENGTH_PENALTY);
-        Found { tokens, log_probability, score, has_ended }
+        Continuation { tokens, log_probability, score, has_ended }
     };
     let mut state: (Vec<Hypothesis>, Vec<Hypothesis>) = (vec![(Vec::new(), 0.0)], Vec::new());
     for _ in 0..limits.max_new_tokens {
@@ -60,7 +61,7 @@ fn recomputed(model: &Model, prompt: &[u32], width: usize, limits: Limits<'_>) -
     }
     let finished = state.1.into_iter().map(|(tokens, sum)| found(tokens, sum, true));
     let growing = state.0.into_iter().map(|(tokens, sum)| found(tokens, sum, false));
-    let mut all: Vec<Found> = finished.chain(growing).collect();
+    let mut all: Vec<Continuation> = finished.chain(growing).collect();
     all.sort_by(|a, b| b.score.total_cmp(&a.score));
     all
 }
@@ -104,6 +105,6 @@ fn a_search_without_enough_pages_returns_all_and_one_without_new_tokens_takes_no
     assert!(matches!(refused, Err(StepError::Cache(CacheError::OutOfPages { free: 0, .. }))), "{:?}", refused.err());
     assert_eq!(slab.borrow().pool().n_free(), 4);
     let (empty, work) = search(&model, &slab, &[0], 3, Limits { max_new_tokens: 0, ..limits }, &mut |_| ()).unwrap();
-    assert_eq!(empty, [Found { tokens: vec![], log_probability: 0.0, score: 0.0, has_ended: false }]);
+    assert_eq!(empty, [Continuation { tokens: vec![], log_probability: 0.0, score: 0.0, has_ended: false }]);
     assert_eq!(work.rows_projected, 0);
 }

@@ -1,42 +1,19 @@
-//! Whatever is wrong with a model folder, the error is one short line that names the file and says what to do. Nothing panics,
-//! and no length that a file claims is allocated.
+//! Model folders with one thing wrong: a file that is missing, cut, too long, or that lies.
 
 use std::fs::{self, File};
+use std::path::Path;
 
 use page_by_page::model::Model;
 use page_by_page::model::tokenizer::Tokenizer;
 use safetensors::Dtype;
 use serde_json::{Value, json};
 
-use crate::checkpoints::{Folder, Tensor};
-use crate::support::limits::allocated;
+use crate::spoiled::{model_refused, refused};
+use grading::checkpoints::{Folder, Tensor};
 
+const MODEL: &str = "bf16-gqa3";
 const WEIGHTS: &str = "model.safetensors";
 const INDEX: &str = "model.safetensors.index.json";
-
-fn folder() -> Folder {
-    Folder::copy_of("bf16-gqa3")
-}
-
-/// The error of a folder that cannot be opened: short, harmless to a terminal, and with all of these words.
-#[track_caller]
-fn refused(folder: &Folder, says: &[&str]) {
-    let (opened, memory) = allocated(|| Model::open(folder.path().as_ref()).map(drop));
-    let error = opened.expect_err("a model folder to be refused").to_string();
-    assert!(memory < 256 << 20, "{} bytes were asked for: {error}", memory);
-    assert!(error.chars().count() < 1_000 && !error.contains(|c: char| c.is_control() || c == '\u{202e}'), "{error:?}");
-    for word in says {
-        assert!(error.contains(word), "{word:?} is missing in:\n{error}");
-    }
-}
-
-/// The same for a folder whose file `name` has these bytes.
-#[track_caller]
-fn refused_with(golden: &str, name: &str, bytes: &[u8], says: &[&str]) {
-    let folder = Folder::copy_of(golden);
-    folder.write(name, bytes);
-    refused(&folder, &[&[name], says].concat());
-}
 
 /// A safetensors file with this header and sixteen bytes of data.
 fn with_header(header: &str) -> Vec<u8> {
@@ -45,55 +22,51 @@ fn with_header(header: &str) -> Vec<u8> {
 
 #[test]
 fn a_folder_or_a_file_that_is_not_there() {
-    let open = |path: &str| Model::open(path.as_ref()).err().unwrap().to_string();
-    let nowhere = open("no/such/folder");
-    assert!(nowhere.contains("config.json: "), "{nowhere}");
-    assert!(nowhere.contains("a model folder holds config.json, tokenizer.json and model.safetensors"), "{nowhere}");
-    let folder = folder();
-    assert!(open(folder.file(WEIGHTS).to_str().unwrap()).contains("not a file"));
-    fs::remove_file(folder.file(WEIGHTS)).unwrap();
-    refused(&folder, &["model.safetensors: ", "no model.safetensors.index.json either"]);
-    let folder = Folder::copy_of("sharded");
-    fs::remove_file(folder.file("model-00002-of-00003.safetensors")).unwrap();
-    refused(&folder, &["model-00002-of-00003.safetensors: ", "the index names it: download this shard too"]);
+    let open = |path: &Path| Model::open(path).map(drop);
+    let holds = "a model folder holds config.json, tokenizer.json and model.safetensors";
+    refused(|| open("no/such/folder".as_ref()), &["config.json: ", holds]);
+    refused(|| open(&Folder::copy_of(MODEL).file(WEIGHTS)), &["not a file"]);
+    let shard = "model-00002-of-00003.safetensors";
+    for (golden, file, says) in [
+        (MODEL, WEIGHTS, "no model.safetensors.index.json either"),
+        ("sharded", shard, "the index names it: download this shard too"),
+    ] {
+        model_refused(golden, |folder| fs::remove_file(folder.file(file)).unwrap(), &[&format!("{file}: "), says]);
+    }
 }
 
-/// The model or the tokenizer is refused, whichever reads this file.
-#[track_caller]
-fn refused_either(folder: &Folder, name: &str, says: &str) {
-    if name != "tokenizer.json" {
-        return refused(folder, &[name, says]);
-    }
-    let error = Tokenizer::open(folder.path().as_ref()).err().unwrap().to_string();
-    assert!(error.contains(name) && error.contains(says), "{error}");
+/// Makes a file as long as that, which takes nearly nothing on the disk.
+fn lengthen(folder: &Folder, name: &str, len: u64) -> File {
+    let file = File::options().write(true).open(folder.file(name)).unwrap();
+    file.set_len(len).unwrap();
+    file
 }
 
 #[test]
 fn a_file_that_is_much_too_large() {
+    let says = |most: u64| format!("the file has 1099511627776 bytes, at most {most} are expected here");
     for (golden, name, most) in [
-        ("bf16-gqa3", "config.json", 1 << 20),
+        (MODEL, "config.json", 1 << 20),
         ("long-eos-list", "generation_config.json", 1 << 20),
         ("sharded", INDEX, 16 << 20),
-        ("storyteller-draft", "tokenizer.json", 64 << 20),
     ] {
-        let folder = Folder::copy_of(golden);
-        // As long as it says, and nearly nothing on the disk.
-        File::options().write(true).open(folder.file(name)).unwrap().set_len(1 << 40).unwrap();
-        let says = format!("the file has 1099511627776 bytes, at most {most} are expected here");
-        refused_either(&folder, name, &says);
+        model_refused(golden, |folder| drop(lengthen(folder, name, 1 << 40)), &[name, &says(most)]);
     }
-    let folder = folder();
-    let file = File::options().write(true).open(folder.file(WEIGHTS)).unwrap();
-    file.set_len(64 << 20).unwrap();
-    std::io::Write::write_all(&mut &file, &u64::to_le_bytes(20 << 20)).unwrap();
-    refused(&folder, &[WEIGHTS, "its header has 20971520 bytes, at most 16777216 are expected"]);
+    let folder = Folder::copy_of("storyteller-draft");
+    lengthen(&folder, "tokenizer.json", 1 << 40);
+    refused(|| Tokenizer::open(folder.path().as_ref()), &["tokenizer.json", &says(64 << 20)]);
+    let header = |folder: &Folder| {
+        let file = lengthen(folder, WEIGHTS, 64 << 20);
+        std::io::Write::write_all(&mut &file, &u64::to_le_bytes(20 << 20)).unwrap();
+    };
+    model_refused(MODEL, header, &[WEIGHTS, "its header has 20971520 bytes, at most 16777216 are expected"]);
 }
 
 /// A program goes on with the checkpoint that it has opened when a different file is renamed over it.
 #[cfg(unix)]
 #[test]
 fn a_replaced_checkpoint_stays_as_it_was_where_it_is_open() {
-    let (folder, other) = (folder(), folder());
+    let [folder, other] = [0, 1].map(|_| Folder::copy_of(MODEL));
     let open = || Model::open(folder.path().as_ref()).unwrap();
     let logits = |model: &Model| model.step(&[1, 2], None).unwrap();
     let before = open();
@@ -106,7 +79,7 @@ fn a_replaced_checkpoint_stays_as_it_was_where_it_is_open() {
 
 #[test]
 fn a_weights_file_that_is_cut_or_lies_about_its_lengths() {
-    let whole = folder().read(WEIGHTS);
+    let whole = Folder::copy_of(MODEL).read(WEIGHTS);
     let (len, header) = (whole.len(), u64::from_le_bytes(whole[..8].try_into().unwrap()));
     let announced = |header: u64| [&header.to_le_bytes(), &whole[8..]].concat();
     let cut = |len: usize| whole[..len].to_vec();
@@ -121,7 +94,7 @@ fn a_weights_file_that_is_cut_or_lies_about_its_lengths() {
         (announced(1 << 40), format!("a header of {} bytes, but the file has {len} in all", 1u64 << 40)),
         ([&whole[..8], b"<htm", &whole[12..]].concat(), "not a safetensors file".into()),
     ] {
-        refused_with("bf16-gqa3", WEIGHTS, &bytes, &[&says, "download the file again"]);
+        model_refused(MODEL, |folder| folder.write(WEIGHTS, bytes), &[WEIGHTS, &says, "download the file again"]);
     }
     for header in [
         r#"{"a":{"dtype":"F32","shape":[4611686018427387904,4],"data_offsets":[0,16]}}"#,
@@ -130,19 +103,21 @@ fn a_weights_file_that_is_cut_or_lies_about_its_lengths() {
         r#"{"a":{"dtype":"F32","shape":[5],"data_offsets":[0,16]}}"#,
         r#"{"a":{"dtype":"F31","shape":[4],"data_offsets":[0,16]}}"#,
     ] {
-        refused_with("bf16-gqa3", WEIGHTS, &with_header(header), &["download the file again"]);
+        let says = [WEIGHTS, "download the file again"];
+        model_refused(MODEL, |folder| folder.write(WEIGHTS, with_header(header)), &says);
     }
 }
 
 #[test]
 fn a_tensor_of_the_wrong_type_or_shape_or_none_at_all() {
     for (dtype, name) in [(Dtype::I32, "I32"), (Dtype::F64, "F64"), (Dtype::F8_E4M3, "F8_E4M3"), (Dtype::U8, "U8")] {
-        let folder = folder();
-        folder.change_tensor("model.layers.1.mlp.up_proj.weight", |tensor| {
+        let up_proj = "model.layers.1.mlp.up_proj.weight";
+        let retype = |tensor: &mut Tensor| {
             tensor.data = vec![0; tensor.shape.iter().product::<usize>() * dtype.bitsize() / 8];
             tensor.dtype = dtype;
-        });
-        refused(&folder, &["model.safetensors: tensor model.layers.1.mlp.up_proj.weight", name, "BF16, F16, F32"]);
+        };
+        let says = [&format!("model.safetensors: tensor {up_proj}"), name, "BF16, F16, F32"];
+        model_refused(MODEL, |folder| folder.change_tensor(up_proj, retype), &says);
     }
     let k_proj = "tensor model.layers.0.self_attn.k_proj.weight is [24, 16], expected [16, 24]; config.json and the";
     type Change = fn(&mut Tensor);
@@ -151,29 +126,29 @@ fn a_tensor_of_the_wrong_type_or_shape_or_none_at_all() {
         ("model.norm.weight", "tensor model.norm.weight is [24, 1], expected [24]", |tensor| tensor.shape.push(1)),
     ];
     for (name, says, change) in cases {
-        let folder = folder();
-        folder.change_tensor(name, change);
-        refused(&folder, &["model.safetensors: ", says]);
+        model_refused(MODEL, |folder| folder.change_tensor(name, change), &["model.safetensors: ", says]);
     }
-    let folder = folder();
-    let mut tensors = folder.tensors();
-    tensors.remove("model.layers.1.self_attn.q_norm.weight");
-    folder.set_tensors(&tensors);
-    refused(&folder, &["model.safetensors: tensor model.layers.1.self_attn.q_norm.weight [8] is missing"]);
+    let remove = |folder: &Folder| {
+        let mut tensors = folder.tensors();
+        tensors.remove("model.layers.1.self_attn.q_norm.weight");
+        folder.set_tensors(&tensors);
+    };
+    model_refused(MODEL, remove, &["model.safetensors: tensor model.layers.1.self_attn.q_norm.weight [8] is missing"]);
 }
 
 #[test]
 fn json_that_is_not() {
-    for text in ["", "{", "hello", "[]", "{\"vocab_size\": \"many\"}", "{\"vocab_size\": -1}", "\u{0}"] {
-        refused_with("bf16-gqa3", "config.json", text.as_bytes(), &["not the JSON expected here", "line"]);
+    let not_json = "not the JSON expected here";
+    let configs = ["", "{", "hello", "[]", "{\"vocab_size\": \"many\"}", "{\"vocab_size\": -1}", "\u{0}"];
+    let others = [
+        (MODEL, "generation_config.json", r#"{"eos_token_id": "stop"}"#, [not_json, ""]),
+        (MODEL, "generation_config.json", r#"{"temperature": 1e39}"#, ["the temperature is inf", ""]),
+        ("sharded", INDEX, "{}", [not_json, "weight_map"]),
+    ];
+    let configs = configs.map(|text| (MODEL, "config.json", text, [not_json, "line"]));
+    for (golden, file, text, [says, place]) in configs.into_iter().chain(others) {
+        model_refused(golden, |folder| folder.write(file, text), &[file, says, place]);
     }
-    for (text, says) in [
-        (r#"{"eos_token_id": "stop"}"#, "not the JSON expected here"),
-        (r#"{"temperature": 1e39}"#, "the temperature is inf"),
-    ] {
-        refused_with("bf16-gqa3", "generation_config.json", text.as_bytes(), &[says]);
-    }
-    refused_with("sharded", INDEX, b"{}", &["not the JSON expected here", "weight_map"]);
 }
 
 #[test]
@@ -203,9 +178,7 @@ fn a_config_that_cannot_be_or_is_not_supported() {
         ("hidden_act", json!("gelu"), "the activation \"gelu\" is not supported"),
     ];
     for (field, value, says) in cases {
-        let folder = folder();
-        folder.set("config.json", field, value);
-        refused(&folder, &[says]);
+        model_refused(MODEL, |folder| folder.set("config.json", field, value), &[says]);
     }
 }
 
@@ -218,30 +191,29 @@ fn a_number_that_is_not_finite_is_named() {
         ("f32-bias-gqa7", "model.layers.0.self_attn.v_proj.bias", 1, "[1]"),
         ("f16-mha-untied", "lm_head.weight", 1, "[0, 1]"),
     ] {
-        let folder = Folder::copy_of(golden);
-        folder.change_tensor(name, |tensor| {
+        let spoil = |tensor: &mut Tensor| {
             let bytes = match tensor.dtype {
                 Dtype::BF16 => half::bf16::NAN.to_le_bytes().to_vec(),
                 Dtype::F16 => half::f16::NAN.to_le_bytes().to_vec(),
                 _ => f32::NAN.to_le_bytes().to_vec(),
             };
             tensor.data[at * bytes.len()..][..bytes.len()].copy_from_slice(&bytes);
-        });
-        let says = format!("tensor {name} is NaN at {place}; a weight is a finite number");
-        refused(&folder, &["model.safetensors: ", &says, "download the file again"]);
+        };
+        let says = format!("model.safetensors: tensor {name} is NaN at {place}; a weight is a finite number");
+        model_refused(golden, |folder| folder.change_tensor(name, spoil), &[&says, "download the file again"]);
     }
 }
 
 #[test]
 fn an_index_that_names_what_is_not_there() {
     assert!(Model::open(Folder::copy_of("sharded").path().as_ref()).is_ok());
-    for shard in ["../model-00001-of-00003.safetensors", "/etc/passwd", "..", ""] {
-        let folder = Folder::copy_of("sharded");
-        folder.set(INDEX, "weight_map", json!({ "model.norm.weight": shard }));
-        refused(&folder, &[INDEX, &format!("{shard:?}"), "not a plain file name"]);
+    let holds_not =
+        "places tensor no.such.tensor in model-00001-of-00003.safetensors, which does not hold it".to_string();
+    let not_plain = |shard: &str| format!("{shard:?}, which is not a plain file name");
+    let outside = ["../model-00001-of-00003.safetensors", "/etc/passwd", "..", ""];
+    let outside = outside.map(|shard| ("model.norm.weight", shard, not_plain(shard)));
+    let missing = [("no.such.tensor", "model-00001-of-00003.safetensors", holds_not)];
+    for (tensor, shard, says) in outside.into_iter().chain(missing) {
+        model_refused("sharded", |folder| folder.set(INDEX, "weight_map", json!({ tensor: shard })), &[INDEX, &says]);
     }
-    let folder = Folder::copy_of("sharded");
-    folder.set(INDEX, "weight_map", json!({ "no.such.tensor": "model-00001-of-00003.safetensors" }));
-    let says = "places tensor no.such.tensor in model-00001-of-00003.safetensors, which does not hold it";
-    refused(&folder, &[INDEX, says]);
 }

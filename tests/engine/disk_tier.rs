@@ -11,7 +11,7 @@ use page_by_page::chapters::ch06_paged::PageSlab;
 use page_by_page::chapters::ch11_prefix_cache::PrefixCache;
 use page_by_page::decode::sampler::{Sampler, Sampling};
 use page_by_page::disk::file_disk::FileDisk;
-use page_by_page::disk::tier::{SharedPrefixes, Tier};
+use page_by_page::disk::tier::{DiskTier, SharedPrefixes};
 use page_by_page::disk::{Disk, PageShape};
 use page_by_page::model::Model;
 use page_by_page::serving::Serving;
@@ -54,35 +54,35 @@ impl Disk for Gated {
         self.file.write(offset, bytes)
     }
 
-    fn cut(&mut self, len: u64) -> io::Result<()> {
-        self.file.cut(len)
+    fn truncate(&mut self, len: u64) -> io::Result<()> {
+        self.file.truncate(len)
     }
 }
 
 const PAGE_SIZE: usize = 4;
 
 fn model() -> Model {
-    Model::open(&crate::support::root().join("assets/storyteller")).unwrap()
+    Model::open(&grading::root().join("assets/storyteller")).unwrap()
 }
 
 /// An empty memory whose pages go to this file.
-fn serve<'m>(model: &'m Model, disk: &Gated) -> (Serving<'m>, Tier) {
+fn serve<'m>(model: &'m Model, disk: &Gated) -> (Serving<'m>, DiskTier) {
     let slab = PageSlab::new(model.kv_layout(), PAGE_SIZE, 60).unwrap();
     let prefixes: SharedPrefixes = Rc::new(RefCell::new(Box::new(PrefixCache::new(PAGE_SIZE).unwrap())));
-    let shape = PageShape::of(model, PAGE_SIZE);
-    let tier = Tier::open(disk.clone(), shape, 1 << 24, prefixes.clone(), &slab).unwrap();
+    let shape = PageShape::for_model(model, PAGE_SIZE);
+    let tier = DiskTier::open(disk.clone(), shape, 1 << 24, prefixes.clone(), &slab).unwrap();
     let limits = StepLimits { tokens: 16, sequences: 4 };
     (Serving::new(model, &slab, Box::new(prefixes), limits, &[]).unwrap(), tier)
 }
 
 /// Generates one sequence to its end, in however many steps.
-fn generate_one(serving: &mut Serving<'_>, tier: &mut Tier, prompt: &[u32]) -> Vec<u32> {
+fn generate_one(serving: &mut Serving<'_>, tier: &mut DiskTier, prompt: &[u32]) -> Vec<u32> {
     serving.submit(prompt.to_vec(), 9, Sampler::new(Sampling::GREEDY)).unwrap();
     let mut tokens = Vec::new();
     while !serving.is_done() {
         let step = serving.step().unwrap();
-        tier.keep(serving.scheduler(), &step.generated).unwrap();
-        assert!(tier.arrived(false).unwrap().is_empty(), "nothing comes through a gate that is shut");
+        tier.store(serving.scheduler(), &step.generated).unwrap();
+        assert!(tier.take_loaded(false).unwrap().is_empty(), "nothing comes through a gate that is shut");
         tokens.extend(step.generated.into_iter().flat_map(|generated| generated.sequence.tokens));
     }
     tokens
@@ -96,25 +96,25 @@ fn others_compute_while_pages_are_read() {
     let [prompt, other] = [(40..80).collect::<Vec<u32>>(), (90..107).collect()];
     let expected = {
         let (mut serving, mut tier) = serve(&model, &Gated::open(&path));
-        assert_eq!(tier.ask(&prompt).unwrap(), None, "there is nothing to wait for in a new file");
+        assert_eq!(tier.prefetch(&prompt).unwrap(), None, "there is nothing to wait for in a new file");
         generate_one(&mut serving, &mut tier, &prompt)
     };
     let disk = Gated::open(&path);
     let (mut serving, mut tier) = serve(&model, &disk);
     disk.set(false);
-    let first = tier.ask(&prompt).unwrap().expect("pages to wait for");
-    let second = tier.ask(&prompt).unwrap().expect("the same pages to wait for");
+    let first = tier.prefetch(&prompt).unwrap().expect("pages to wait for");
+    let second = tier.prefetch(&prompt).unwrap().expect("the same pages to wait for");
     assert_eq!(tier.counters().read, 9, "of 40 tokens all but one, in pages of 4, and none twice");
     let tokens = generate_one(&mut serving, &mut tier, &other);
-    assert_eq!((tokens.len(), tier.counters().brought_back), (other.len() + 9, 0));
+    assert_eq!((tokens.len(), tier.counters().restored), (other.len() + 9, 0));
     disk.set(true);
-    let mut tickets = tier.arrived(true).unwrap();
+    let mut tickets = tier.take_loaded(true).unwrap();
     while tickets.len() < 2 {
-        let more = tier.arrived(true).unwrap();
+        let more = tier.take_loaded(true).unwrap();
         assert!(!more.is_empty(), "{tickets:?} of two have come");
         tickets.extend(more);
     }
-    assert_eq!((tickets, tier.counters().brought_back), (vec![first, second], 9));
+    assert_eq!((tickets, tier.counters().restored), (vec![first, second], 9));
     assert_eq!(generate_one(&mut serving, &mut tier, &prompt), expected);
     assert_eq!(serving.totals().cached, 36);
 }

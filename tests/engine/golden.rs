@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use page_by_page::model::{LogitRows, Model};
+use page_by_page::model::Model;
 use safetensors::SafeTensors;
 
 struct Golden {
@@ -15,7 +15,7 @@ struct Golden {
 }
 
 fn goldens() -> PathBuf {
-    crate::support::root().join("assets/golden")
+    grading::root().join("assets/golden")
 }
 
 fn read(name: &str) -> Golden {
@@ -42,7 +42,7 @@ fn compare(name: &str, checkpoint: &Path) -> f32 {
     let golden = read(name);
     let model = Model::open(checkpoint).unwrap_or_else(|error| panic!("{name}: {error}"));
     let vocab_size = model.config().vocab_size;
-    let logits = model.forward(vec![model.chunk(&golden.tokens, None, LogitRows::All).unwrap()]).unwrap();
+    let logits = model.forward(vec![model.chunk(&golden.tokens, None, golden.tokens.len()).unwrap()]).unwrap();
     let mut worst = 0.0f32;
     for (position, found) in logits.chunks_exact(vocab_size).enumerate() {
         let expected = &golden.logits[position * golden.ids.len()..][..golden.ids.len()];

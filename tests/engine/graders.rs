@@ -2,10 +2,10 @@
 
 use std::ffi::OsString;
 
-use crate::support::asking::whose_panic;
-use crate::support::keeping::{KEPT, accepting};
-use crate::support::oracle::runs;
-use crate::support::whose_code::note_on;
+use grading::calls::whose_panic;
+use grading::keeping::{KEPT, accepting};
+use grading::oracle::runs;
+use grading::whose_code::note_on;
 use page_by_page::chapters::{self, Chapter, Source};
 
 #[test]
@@ -44,12 +44,15 @@ fn outside_the_repository_nothing_may_accept_a_transcript() {
 
 #[test]
 fn cargo_keeps_the_snapshots_here() {
-    crate::support::keeping::assert_snapshots_are_kept();
+    grading::keeping::assert_snapshots_are_kept();
 }
 
 #[test]
 fn a_panic_in_an_earlier_chapter_is_not_called_the_readers() {
-    let told = |grader: &str, file: &str| whose_panic(grader, file);
+    let told = |grader, file: &str| {
+        let is_grader = |chapter: &&Chapter| chapter.name == grader;
+        whose_panic(chapters::all().iter().find(is_grader), file)
+    };
     let reference = "the reference of chapter 2 panicked at what your code gave it, or at the state that it left";
     assert_eq!(told("ch07_rewind", "solutions/ch02_flat.rs"), reference);
     let own = "your code of chapter 2 panicked, at what this chapter gave it or at the state that it left";
@@ -66,13 +69,12 @@ fn a_panic_in_an_earlier_chapter_is_not_called_the_readers() {
 
 #[test]
 fn chapters_that_are_the_readers_own_are_named() {
-    let stands_on = ["ch04_page_pool", "ch05_page_table", "ch06_paged"];
     let note = |yours: &[usize]| {
         let of = |chapter: &Chapter| match yours.contains(&chapter.number) {
             true => Chapter { source: Source::Yours, ..*chapter },
             false => Chapter { source: Source::Reference, ..*chapter },
         };
-        note_on(&stands_on, "ch06_paged", &chapters::all().iter().map(of).collect::<Vec<_>>())
+        note_on(chapters::chapter(6), &chapters::all().iter().map(of).collect::<Vec<_>>())
     };
     assert_eq!(note(&[]), None);
     assert_eq!(note(&[6]), None, "the grader's own chapter");

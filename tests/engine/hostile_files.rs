@@ -6,14 +6,15 @@
 use std::fs;
 use std::path::Path;
 
-use crate::checkpoints::Folder;
-use crate::hostile::{hostile_json, hostile_tensors, sealed};
-use crate::support::dense::DenseCache;
-use crate::support::limits::allocated;
-use crate::support::oracle::{Dice, seeds};
-use page_by_page::cache::snapshot::Snapshot;
+use crate::spoiled::assert_is_harmless;
+use grading::checkpoints::Folder;
+use grading::dense::DenseCache;
+use grading::hostile::{change_bytes, hostile_json, hostile_tensors, sealed};
+use grading::limits::allocated;
+use grading::oracle::{Dice, seeds};
+use page_by_page::disk::snapshot::Snapshot;
+use page_by_page::model::Model;
 use page_by_page::model::tokenizer::Tokenizer;
-use page_by_page::model::{LogitRows, Model};
 use serde_json::Value;
 
 /// Files of each kind, unless `PAGE_BY_PAGE_SEEDS` says otherwise.
@@ -59,10 +60,7 @@ fn endure<T, E: std::fmt::Display>(
             refused += 1;
             let error = error.to_string();
             assert!(error.starts_with(folder.path()), "names no file: {error:?}");
-            assert!(
-                !error.contains(|c: char| c.is_control() || c == '\u{202e}') && error.chars().count() < 1_000,
-                "{error:?}"
-            );
+            assert_is_harmless(&error);
         }
     }
     println!("{file}: {refused} of {} refused, at most {most} bytes", seeds.end);
@@ -73,7 +71,7 @@ fn endure<T, E: std::fmt::Display>(
 fn answer(folder: &Folder) -> Result<(), String> {
     let model = Model::open(folder.path().as_ref()).map_err(|error| error.to_string())?;
     // The config may have fewer ids, or positions, than these ask for.
-    if let Ok(chunk) = model.chunk(&[1, 2], None, LogitRows::All) {
+    if let Ok(chunk) = model.chunk(&[1, 2], None, 2) {
         // Changed weights may give logits that are not finite: that is refused, and in order.
         let _ = model.forward(vec![chunk]);
     }
@@ -134,8 +132,9 @@ fn any_saved_cache() {
     Snapshot::freeze(&cache, &tokens).save(&folder.file("some.cache"), &model).unwrap();
     let saved = folder.read("some.cache");
     let change = |dice: &mut Dice| {
-        let bytes = hostile_tensors(&saved, dice);
-        // With its checksum made right, there is more that it can lie about.
+        let mut bytes = saved.clone();
+        change_bytes(&mut bytes, dice);
+        // With its checksums made right, there is more that it can lie about.
         if dice.roll(0, 2) == 0 { bytes } else { sealed(bytes) }
     };
     endure(&folder, "some.cache", 2 << 20, change, || {

@@ -1,6 +1,6 @@
 //! Weights that were copied into large pages: the same model, whether the system had large pages or not.
 
-use crate::checkpoints::Folder;
+use grading::checkpoints::Folder;
 use page_by_page::model::Model;
 use page_by_page::model::checkpoint::Weight;
 

@@ -1,15 +1,5 @@
 //! The engine's own tests: what the chapters stand on. Run by name, `cargo test --features solution --test engine`.
 
-#[macro_use]
-#[path = "../support/mod.rs"]
-mod support;
-#[path = "../support/checkpoints.rs"]
-#[allow(dead_code)]
-mod checkpoints;
-#[path = "../support/hostile.rs"]
-#[allow(dead_code)]
-mod hostile;
-
 mod another_way;
 mod batch_checks;
 mod batch_invariance;
@@ -33,10 +23,6 @@ mod scored_prompts;
 mod serving;
 mod simulation;
 mod snapshot;
+mod spoiled;
 mod workload;
 mod workload_serving;
-
-/// These tests run on the reference: they stand on no chapter of a reader's.
-mod whose_code {
-    pub const STANDS_ON: &[&str] = &[];
-}

@@ -1,10 +1,10 @@
 //! Numbers that cannot be: too large for any memory, or asked of too few tokens. They are refused by name, and nothing has
 //! changed.
 
-use crate::support::dense::DenseCache;
-use crate::support::story::assets;
+use grading::dense::DenseCache;
+use grading::story::assets;
 use page_by_page::cache::{CacheError, KvCache, KvLayout};
-use page_by_page::model::{LogitRows, Model, StepError};
+use page_by_page::model::{Model, StepError};
 
 #[test]
 #[should_panic(expected = "no memory holds 6148914691236517206 slots with a row of 6 numbers in each of 1 layers")]
@@ -28,11 +28,11 @@ fn what_a_step_cannot_compute_is_refused_before_room_is_made() {
     assert_eq!(model.check(&[1, 2], 1023), too_long(1025));
     assert_eq!(model.check(&[1, 2], 1022), Ok(()));
     let mut cache = DenseCache::new(model.config().kv_layout());
-    let refused = model.chunk(&[1, 2, 3], Some(&mut cache), LogitRows::Newest(4)).err();
+    let refused = model.chunk(&[1, 2, 3], Some(&mut cache), 4).err();
     assert_eq!(refused, Some(StepError::TooFewTokens { wanted: 4, tokens: 3 }));
     assert_eq!(cache.len(), 0);
     for n in 0..=3 {
-        let logits = model.forward(vec![model.chunk(&[1, 2, 3], None, LogitRows::Newest(n)).unwrap()]).unwrap();
+        let logits = model.forward(vec![model.chunk(&[1, 2, 3], None, n).unwrap()]).unwrap();
         assert_eq!(logits.len(), n * model.config().vocab_size);
     }
 }

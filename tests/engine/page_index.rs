@@ -6,26 +6,11 @@ use page_by_page::disk::record::{Head, RecordError, decode_head, encode};
 use page_by_page::disk::{HEADER, PageFileError, PageShape};
 use page_by_page::kernels::RowFormat;
 
-use crate::support::disk::{MemoryDisk, lengths, record};
-
-/// Numbers that cannot be taken for one another: a head has 40 bytes, a record 1,000.
-const SHAPE: PageShape = PageShape {
-    model: 0xC0FF_EE16,
-    format: RowFormat::F32,
-    layout: KvLayout { n_layers: 3, n_kv_heads: 2, head_dim: 5 },
-    page_size: 4,
-};
-const HEAD: usize = 40;
-const RECORD: usize = 1000;
+use grading::disk::{HEAD, MemoryDisk, RECORD, SHAPE, counting, lengths, record};
 
 /// Row numbers of all kinds: NaN, infinity, -0.
 fn rows(seed: u32) -> Vec<f32> {
     (0..120).map(|i| f32::from_bits((seed + i).wrapping_mul(0x9E37_79B1))).collect()
-}
-
-/// The tokens `first`, `first + 1` …
-fn counting(first: u32, n: usize) -> Vec<u32> {
-    (first..first + n as u32).collect()
 }
 
 fn record_of(number: u64, parent: u64, tokens: &[u32]) -> Vec<u8> {
@@ -51,13 +36,13 @@ fn open(disk: &MemoryDisk, most_bytes: u64) -> Result<Index, PageFileError> {
 }
 
 fn open_bytes(bytes: &[u8]) -> Index {
-    open(&MemoryDisk::of(bytes.to_vec()), SHAPE.offset(99)).unwrap()
+    open(&MemoryDisk::with(bytes.to_vec()), SHAPE.offset(99)).unwrap()
 }
 
 /// The error of opening these bytes, which stay as they are.
 #[track_caller]
 fn refused(bytes: &[u8]) -> PageFileError {
-    let disk = MemoryDisk::of(bytes.to_vec());
+    let disk = MemoryDisk::with(bytes.to_vec());
     let error = open(&disk, SHAPE.offset(3)).err().expect("an error");
     assert!(disk.bytes() == bytes, "the file is as it was: {error}");
     error
@@ -117,7 +102,7 @@ fn a_record_is_what_its_picture_says_and_its_head_comes_back() {
 #[test]
 fn a_new_file_gets_a_header_also_after_one_that_was_cut_off() {
     for len in 0..=HEADER {
-        let disk = MemoryDisk::of(SHAPE.header()[..len].to_vec());
+        let disk = MemoryDisk::with(SHAPE.header()[..len].to_vec());
         let index = open(&disk, SHAPE.offset(3)).unwrap();
         assert_eq!(disk.bytes(), SHAPE.header(), "after {len} bytes of a header");
         assert_eq!((index.n_records(), index.n_places()), (0, 3));
@@ -168,7 +153,7 @@ fn pages_of_a_different_shape_are_refused_with_the_numbers() {
 fn records_are_found_wherever_they_lie_and_only_the_heads_are_read() {
     let [a, b, c, d] = [1, 7, 8, 50].map(|first| counting(first, 4));
     // a b, a c, d b: the same tokens after different parents, and pages that lie before their parent.
-    let disk = MemoryDisk::of(file_of(&[(2, 1, &b), (1, 0, &a), (5, 4, &b), (9, 1, &c), (4, 0, &d)]));
+    let disk = MemoryDisk::with(file_of(&[(2, 1, &b), (1, 0, &a), (5, 4, &b), (9, 1, &c), (4, 0, &d)]));
     let mut index = open(&disk, SHAPE.offset(9)).unwrap();
     assert_eq!(index.n_records(), 5);
     assert_eq!(find(&index, &[&a[..], &b].concat()), [1, 0]);
@@ -197,7 +182,7 @@ fn what_follows_a_damaged_record_is_not_found() {
     let good = file_of(&records);
     for (damaged, left) in [(0, &[4][..]), (1, &[0, 4]), (2, &[0, 1, 3, 4]), (3, &[0, 1, 2, 4]), (4, &[0, 1, 2, 3])] {
         for (byte, kept) in [(0, left), (8, left), (HEAD - 1, left), (HEAD + 100, &[0, 1, 2, 3, 4])] {
-            let disk = MemoryDisk::of(good.clone());
+            let disk = MemoryDisk::with(good.clone());
             disk.flip(HEADER + damaged * RECORD + byte, 4);
             let index = open(&disk, SHAPE.offset(9)).unwrap();
             let found: Vec<usize> = (0..5).filter(|place| index.get(*place).is_some()).collect();
@@ -227,7 +212,7 @@ fn of_two_records_of_one_prefix_the_later_counts() {
 fn a_file_never_has_more_bytes_than_allowed() {
     let good = [sequence(4), vec![1; 300]].concat();
     for most in [1064, 2063, 2064, 4063, 4064, 4363, 4364, 9999] {
-        let disk = MemoryDisk::of(good.clone());
+        let disk = MemoryDisk::with(good.clone());
         let index = open(&disk, most).unwrap();
         let places = (most as usize - HEADER) / RECORD;
         assert_eq!((index.n_places(), index.n_records()), (places, places.min(4)), "{most} bytes");
@@ -245,7 +230,7 @@ fn a_file_never_has_more_bytes_than_allowed() {
 fn a_disk_that_fails_is_an_error() {
     let good = sequence(3);
     for bytes in [10..11, 70..71, 2074..2075] {
-        let disk = MemoryDisk::of(good.clone());
+        let disk = MemoryDisk::with(good.clone());
         disk.set_unreadable(bytes);
         assert!(matches!(open(&disk, SHAPE.offset(9)), Err(PageFileError::Unreadable(_))));
         assert!(disk.bytes() == good);
@@ -254,7 +239,7 @@ fn a_disk_that_fails_is_an_error() {
     disk.fail_once(10);
     assert!(matches!(open(&disk, SHAPE.offset(9)), Err(PageFileError::Unwritable { offset: 0, .. })));
     // A file that is too long and cannot be cut would have more bytes than allowed.
-    let disk = MemoryDisk::of(good.clone());
+    let disk = MemoryDisk::with(good.clone());
     disk.refuse_cuts();
     assert!(matches!(open(&disk, SHAPE.offset(2)), Err(PageFileError::Unwritable { offset: 2064, .. })));
 }
@@ -264,7 +249,7 @@ fn one_long_sequence_takes_no_recursion() {
     let tiny = PageShape { layout: KvLayout { n_layers: 1, n_kv_heads: 1, head_dim: 1 }, page_size: 1, ..SHAPE };
     let mut bytes = tiny.header().to_vec();
     (0..70_000).for_each(|i| bytes.extend(record(&tiny, i + 1, i, &[i as u32], &[1.0], &[2.0])));
-    let mut index = Index::open(&mut MemoryDisk::of(bytes), &tiny, tiny.offset(70_000)).unwrap();
+    let mut index = Index::open(&mut MemoryDisk::with(bytes), &tiny, tiny.offset(70_000)).unwrap();
     assert_eq!(index.n_records(), 70_000);
     index.forget(0);
     assert_eq!((index.n_records(), index.oldest()), (0, None));

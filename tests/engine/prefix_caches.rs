@@ -1,10 +1,10 @@
 //! vLLM's chain of hashes finds and evicts what the trie of chapter 11 does, on random sequences.
 
 use page_by_page::chapters::ch11_prefix_cache::PrefixCache;
-use page_by_page::prefixes::chain::{Chain, FirstOut};
+use page_by_page::workload::chain::{Chain, FirstOut};
 use page_by_page::workload::{PageCounters, PageMemory, Pages, Request, Trace, run};
 
-use crate::support::oracle::Dice;
+use grading::oracle::Dice;
 
 fn in_trie(requests: &[Request], n_pages: usize, page_size: usize, running: usize) -> PageCounters {
     let prefixes = Box::new(PrefixCache::new(page_size).unwrap());

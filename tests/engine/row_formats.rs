@@ -5,7 +5,7 @@ use page_by_page::chapters::ch03_contiguous::ContiguousCache;
 use page_by_page::kernels::RowFormat;
 use page_by_page::model::{Model, StepError};
 
-use crate::checkpoints::Folder;
+use grading::checkpoints::Folder;
 
 const TOKENS: [u32; 5] = [5, 46, 0, 1, 43];
 

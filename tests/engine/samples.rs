@@ -11,7 +11,7 @@ use page_by_page::decode::sampler::{Sampler, Sampling};
 use page_by_page::model::{Model, StepError};
 use page_by_page::serving::schedule::{FinishReason, SequenceId, StepLimits};
 use page_by_page::serving::side_by_side::SideBySide;
-use page_by_page::serving::{Generated, Serving};
+use page_by_page::serving::{SequenceOutput, Serving};
 
 use crate::serving::{
     ASKED, Ended, SEEDED, Setting, all_alone, alone, ends, sampling_of, serving, setting, tiny_model,
@@ -35,6 +35,13 @@ fn check_owners(serving: &Serving<'_>, slab: &SharedSlab, run: &str) {
         let owners = tables.iter().filter(|other| *other == page).count() as u32;
         assert_eq!(slab.pool().owners(*page), Ok(owners), "{run}: owners of page {page}");
     }
+}
+
+/// Both lists are in order of arrival, and all that wait arrived after those that run.
+fn check_order(serving: &Serving<'_>, run: &str) {
+    let running = serving.scheduler().running().map(|(sequence, _)| sequence.id);
+    let ids: Vec<SequenceId> = running.chain(serving.scheduler().waiting().map(|sequence| sequence.id)).collect();
+    assert!(ids.is_sorted(), "{run}: {ids:?} run and wait, in this order");
 }
 
 /// Random families in random pools: each sample is the sequence generated alone, and all pages come back.
@@ -66,20 +73,18 @@ fn each_sample_is_the_sequence_generated_alone_in_pages_of_any_size_and_number()
         for (prompt, most, n) in &asked {
             serving.submit_samples(prompt.clone(), *most, samplers(*n)).unwrap();
         }
-        let (mut reported, mut all): (HashMap<SequenceId, Vec<u32>>, Vec<Generated>) = Default::default();
+        let (mut reported, mut all): (HashMap<SequenceId, Vec<u32>>, Vec<SequenceOutput>) = Default::default();
         while !serving.is_done() {
             let step = serving.step().unwrap();
             for pick in &step.new_tokens {
                 reported.entry(pick.sequence).or_default().push(pick.token);
             }
-            // Forks of a prompt that its samples have not taken yet share its pages.
-            if step.forked.is_empty() {
-                check_owners(&serving, &slab, &run);
-            }
+            check_owners(&serving, &slab, &run);
+            check_order(&serving, &run);
             all.extend(step.generated);
         }
         assert_eq!(slab.borrow().pool().n_free(), n_pages, "{run}: free pages in the end");
-        for Generated { sequence, .. } in &all {
+        for SequenceOutput { sequence, .. } in &all {
             assert_eq!(reported.remove(&sequence.id).unwrap_or_default(), sequence.new_tokens(), "{run}");
         }
         let mut found: Vec<Ended> = all.iter().map(|one| (one.sequence.tokens.clone(), one.end.clone())).collect();
@@ -108,7 +113,7 @@ fn samples_share_all_full_pages_and_copy_the_rest_but_once() {
     let n_free = || slab.borrow().pool().n_free();
     serving.submit_samples(prompt, 25, samplers(8)).unwrap();
     let step = serving.step().unwrap();
-    assert_eq!((step.new_tokens.len(), step.forked.len()), (8, 7), "all choose their first token from the same logits");
+    assert_eq!(step.new_tokens.len(), 8, "all choose their first token from the same logits");
     assert_eq!((serving.totals().rows_projected, n_free()), (49, 15), "a fork takes no page");
     assert_eq!(serving.step().unwrap().new_tokens.len(), 8, "4 pages, 7 copies of the last");
     assert_eq!(n_free(), 8);
@@ -120,7 +125,42 @@ fn samples_share_all_full_pages_and_copy_the_rest_but_once() {
     let totals = serving.totals();
     assert_eq!((totals.steps, totals.peak_pages, totals.most_sequences), (25, 19, 8));
     assert_eq!(totals.rows_projected, 49 + 8 * 24, "the prompt is computed once");
+    assert_eq!((totals.prompt_tokens, totals.cached), (49, 0), "a fork is no cache hit");
     assert_eq!(n_free(), 19);
+}
+
+/// A prompt of 17 tokens in steps of 6, and samples of it of which some are cancelled before it is computed, the first among them.
+#[test]
+fn cancelled_samples_leave_the_others_as_they_are() {
+    let model = tiny_model();
+    let alone = samples_alone(&model, ASKED[2], &[], 4);
+    for (cancelled, steps) in [(vec![0], 1), (vec![0, 1], 2), (vec![2], 0), (vec![3, 0], 1), (vec![1], 5), (vec![0], 5)]
+    {
+        for keeps_prefixes in [false, true] {
+            let run = format!("{cancelled:?} after {steps}, {keeps_prefixes}");
+            let (mut serving, slab) = serving(&model, Setting { keeps_prefixes, ..setting(60, 6, 8) }, &[]);
+            let ids = serving.submit_samples(ASKED[2].0.to_vec(), ASKED[2].1, samplers(4)).unwrap();
+            assert_eq!(ids, [0, 1, 2, 3].map(SequenceId), "{run}");
+            (0..steps).for_each(|_| drop(serving.step().unwrap()));
+            cancelled.iter().for_each(|sample| serving.cancel(ids[*sample]).unwrap());
+            let mut all = Vec::new();
+            while !serving.is_done() {
+                all.extend(serving.step().unwrap().generated);
+            }
+            all.sort_by_key(|generated| generated.sequence.id);
+            assert_eq!(all.iter().map(|generated| generated.sequence.id).collect::<Vec<_>>(), ids, "{run}");
+            for (sample, (generated, (tokens, end))) in all.iter().zip(&alone).enumerate() {
+                if cancelled.contains(&sample) {
+                    assert_eq!(generated.end, Ok(FinishReason::Cancelled), "{run}");
+                    assert!(tokens.starts_with(&generated.sequence.tokens), "{run}");
+                } else {
+                    assert_eq!((&generated.sequence.tokens, &generated.end), (tokens, end), "{run}: sample {sample}");
+                }
+            }
+            let kept = serving.scheduler().prefixes().n_pages();
+            assert_eq!(slab.borrow().pool().n_free() + kept, 60, "{run}");
+        }
+    }
 }
 
 #[test]

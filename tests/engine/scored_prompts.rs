@@ -3,32 +3,32 @@
 use std::collections::HashMap;
 
 use page_by_page::decode::sampler::{Sampler, Sampling};
-use page_by_page::decode::scoring::{Likely, likely};
-use page_by_page::model::{LogitRows, Model, StepError};
-use page_by_page::serving::{Generated, Serving};
+use page_by_page::decode::scoring::{TokenLogprobs, token_logprobs};
+use page_by_page::model::{Model, StepError};
+use page_by_page::serving::{SequenceOutput, Serving};
 
-use crate::checkpoints::Folder;
 use crate::serving::{
     ASKED, SEEDED, all_alone, ends, overflowing, sampling_of, serving, setting, settings, tiny_model, with_prefixes,
 };
+use grading::checkpoints::Folder;
 
 /// How many of the likeliest tokens the tests ask for.
 const TOP: usize = 3;
 
 /// The scores of a prompt, from all of its rows at once.
-fn scores_alone(model: &Model, prompt: &[u32]) -> Result<Vec<Likely>, StepError> {
-    let logits = model.forward(vec![model.chunk(prompt, None, LogitRows::All)?])?;
+fn scores_alone(model: &Model, prompt: &[u32]) -> Result<Vec<TokenLogprobs>, StepError> {
+    let logits = model.forward(vec![model.chunk(prompt, None, prompt.len())?])?;
     let rows = logits.chunks_exact(model.config().vocab_size);
-    Ok(rows.zip(&prompt[1..]).map(|(row, next)| likely(row, *next, TOP)).collect())
+    Ok(rows.zip(&prompt[1..]).map(|(row, next)| token_logprobs(row, *next, TOP)).collect())
 }
 
 /// What came of scored and other sequences that were generated together.
 #[derive(Default)]
 struct Scored {
     /// In the order of arrival.
-    generated: Vec<Generated>,
+    generated: Vec<SequenceOutput>,
     /// By the place of each sequence.
-    scores: HashMap<usize, Vec<Likely>>,
+    scores: HashMap<usize, Vec<TokenLogprobs>>,
     /// How often a sequence was seen without pages in the middle of a prompt.
     preempted: usize,
 }

@@ -5,16 +5,14 @@ use std::collections::HashMap;
 use std::path::Path;
 
 use page_by_page::chapters::ch06_paged::{PageSlab, SharedSlab};
-use page_by_page::chapters::ch11_prefix_cache::PrefixCache;
 use page_by_page::decode::sampler::{Sampler, Sampling};
 use page_by_page::model::{Model, StepError};
-use page_by_page::prefixes::Prefixes;
-use page_by_page::prefixes::none::NoPrefixes;
+use page_by_page::prefixes::prefix_cache;
 use page_by_page::serving::schedule::{FinishReason, ScheduleError, SequenceId, StepLimits};
-use page_by_page::serving::{Generated, Serving, ServingError, Totals};
+use page_by_page::serving::{SequenceOutput, Serving, ServingError, Totals};
 use safetensors::Dtype;
 
-use crate::checkpoints::Folder;
+use grading::checkpoints::Folder;
 
 pub const SEEDED: Sampling = Sampling { temperature: 0.8, top_k: 0, top_p: 0.95, seed: 23 };
 /// Prompts, as ids of the tiny model, and new tokens at most. Some begin alike, two are the same, one gets no token.
@@ -33,7 +31,7 @@ pub const ASKED: [(&[u32], usize); 8] = [
 const LONGEST: usize = 17 + 25 - 1;
 
 pub fn tiny_model() -> Model {
-    Model::open(&crate::support::root().join("assets/golden/bf16-gqa3")).unwrap()
+    Model::open(&grading::root().join("assets/golden/bf16-gqa3")).unwrap()
 }
 
 /// A sequence as it ends.
@@ -94,10 +92,7 @@ pub const fn with_prefixes(setting: Setting) -> Setting {
 pub fn serving<'m>(model: &'m Model, setting: Setting, ends: &[u32]) -> (Serving<'m>, SharedSlab) {
     let Setting { page_size, n_pages, limits, keeps_prefixes } = setting;
     let slab = PageSlab::new(model.config().kv_layout(), page_size, n_pages).unwrap();
-    let prefixes: Box<dyn Prefixes> = match keeps_prefixes {
-        true => Box::new(PrefixCache::new(page_size).unwrap()),
-        false => Box::new(NoPrefixes::new(page_size).unwrap()),
-    };
+    let prefixes = prefix_cache(page_size, keeps_prefixes).unwrap();
     (Serving::new(model, &slab, prefixes, limits, ends).unwrap(), slab)
 }
 
@@ -108,7 +103,7 @@ fn generate(
     sampling: Sampling,
     ends: &[u32],
     alone: &[Ended],
-) -> (Vec<Generated>, Totals) {
+) -> (Vec<SequenceOutput>, Totals) {
     let (mut serving, slab) = serving(model, setting, ends);
     let mut ids = Vec::new();
     for (place, (prompt, most)) in ASKED.iter().enumerate() {
@@ -125,7 +120,7 @@ fn generate(
         let done = serving.step().unwrap();
         for pick in done.new_tokens {
             assert!(
-                !generated.iter().any(|one: &Generated| one.sequence.id == pick.sequence),
+                !generated.iter().any(|one: &SequenceOutput| one.sequence.id == pick.sequence),
                 "{setting:?}: a token after the end"
             );
             reported.entry(pick.sequence).or_default().push(pick.token);
@@ -182,8 +177,8 @@ fn each_sequence_is_the_one_generated_alone_in_every_setting() {
     assert!(preempted > 100 && found > 1000 && found_again > 100, "{preempted} {found} {found_again}");
 }
 
-fn check_counters(setting: Setting, generated: &[Generated], totals: Totals) {
-    let sum = |of: fn(&Generated) -> u64| generated.iter().map(of).sum::<u64>();
+fn check_counters(setting: Setting, generated: &[SequenceOutput], totals: Totals) {
+    let sum = |of: fn(&SequenceOutput) -> u64| generated.iter().map(of).sum::<u64>();
     assert_eq!(totals.rows_projected, sum(|generated| generated.sequence.counters.computed), "{setting:?}");
     assert_eq!(totals.recomputed, sum(|generated| generated.held.recomputed), "{setting:?}");
     assert_eq!(totals.new_tokens, sum(|generated| generated.sequence.new_tokens().len() as u64), "{setting:?}");

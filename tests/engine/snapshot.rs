@@ -4,21 +4,21 @@
 use std::fs;
 use std::path::PathBuf;
 
-use page_by_page::cache::snapshot::{RestoreError, Snapshot};
 use page_by_page::cache::{CacheError, KvCache, KvLayout};
 use page_by_page::chapters::ch02_flat::FlatCache;
 use page_by_page::chapters::ch03_contiguous::ContiguousCache;
 use page_by_page::chapters::ch06_paged::{PageSlab, PagedCache};
 use page_by_page::chapters::ch14_half_the_bytes::encode_rows;
+use page_by_page::disk::snapshot::{RestoreError, Snapshot};
 use page_by_page::files::FileError;
 use page_by_page::kernels::RowFormat;
 use page_by_page::model::Model;
 use safetensors::Dtype;
 use serde_json::json;
 
-use crate::checkpoints::Folder;
-use crate::support::dense::DenseCache;
-use crate::support::oracle::Oracle;
+use grading::checkpoints::Folder;
+use grading::dense::DenseCache;
+use grading::oracle::Oracle;
 
 /// Two layers, rows of 16 numbers, 97 token ids, 128 positions.
 pub const MODEL: &str = "bf16-gqa3";
@@ -103,7 +103,7 @@ fn a_model_goes_on_in_the_format_that_was_saved_and_in_no_other() {
             if found != expected {
                 let says = format!(
                     "some.cache: rows in {found}, and here rows are kept in {expected}; ask for --kv-dtype {found}, or \
-                     save the file again with --kv-dtype {expected}"
+                     give a different file"
                 );
                 let error = loaded.unwrap_err().to_string();
                 assert!(error.ends_with(&says), "{error}");
@@ -199,7 +199,7 @@ fn every_cache_goes_on_from_every_other() {
         for (to, new_cache) in kinds {
             let mut cache = new_cache();
             let mut oracle = oracle.clone();
-            oracle.note(format!("restored from {from} to {to}"));
+            oracle.record(format!("restored from {from} to {to}"));
             snapshot.restore(cache.as_mut()).unwrap();
             oracle.check(cache.as_ref());
             oracle.append(cache.as_mut(), &[6, 7, 8]);

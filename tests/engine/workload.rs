@@ -1,5 +1,5 @@
 //! Workloads: counters that can be counted by hand, and what is refused. What the traces count is in
-//! `tests/cli/scripts/workload.snap`.
+//! `crates/cli/tests/cli/scripts/workload.snap`.
 
 use page_by_page::cache::CacheError;
 use page_by_page::chapters::ch11_prefix_cache::PrefixCache;

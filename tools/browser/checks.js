@@ -5,7 +5,7 @@ import { createRequire } from "node:module";
 
 import { NARROW, WIDE, inWindow } from "./browser.js";
 
-export const AXE = createRequire(import.meta.url).resolve("axe-core/axe.min.js");
+const AXE = createRequire(import.meta.url).resolve("axe-core/axe.min.js");
 const CONTRAST = ["color-contrast"];
 
 /** All checks: `[name, run]`. `pages` as in the sidebar. */
@@ -23,9 +23,7 @@ export function checks({ browser, address, pages, figures }) {
         const prepare = () => localStorage.setItem("page-by-page.read", JSON.stringify(["setup.html"]));
         await open({ width, faults, prepare }, async (tab) => {
           await tab.goto(address + page);
-          faults.push(...(await tooWide(tab)), ...(await edges(tab)));
-          await tab.addScriptTag({ path: AXE });
-          faults.push(...(await inaccessible(tab)));
+          faults.push(...(await edges(tab)), ...(await unreadable(tab)));
           for (const theme of themes) {
             await tab.locator(`#mdbook-theme-${theme}`).evaluate((button) => button.click());
             const found = await inaccessible(tab, CONTRAST);
@@ -59,13 +57,27 @@ export function checks({ browser, address, pages, figures }) {
   return list;
 }
 
-/** What makes the page scroll sideways. */
-export async function tooWide(tab) {
-  return tab.evaluate(() => {
+/** What makes the page scroll sideways, and what axe finds. */
+export async function unreadable(tab) {
+  const wide = await tab.evaluate(() => {
     const boxes = [...document.querySelectorAll("html, body, #mdbook-content, main")];
     const wide = boxes.filter((box) => box.scrollWidth > box.clientWidth);
     return wide.map((box) => `<${box.nodeName.toLowerCase()}> scrolls sideways: ${box.scrollWidth} in ${box.clientWidth}`);
   });
+  await tab.addScriptTag({ path: AXE });
+  return [...wide, ...(await inaccessible(tab))];
+}
+
+/** That a reader sees which element has the focus. */
+export async function showsFocus(element) {
+  assert.notEqual(await element.evaluate((box) => getComputedStyle(box).outlineStyle), "none", "focus is invisible");
+}
+
+/** Presses buttons that go when they are pressed, or by themselves. */
+export async function pressAll(buttons) {
+  while ((await buttons.count()) > 0) {
+    await buttons.first().click({ timeout: 2_000 }).catch(() => {});
+  }
 }
 
 /** What does not begin and end where the text of the page does. */
@@ -154,8 +166,7 @@ export async function steps(tab, address, page) {
         await tab.keyboard.press(key);
         await at(step);
       }
-      const outline = await control.evaluate((element) => getComputedStyle(element).outlineStyle);
-      assert.notEqual(outline, "none", "focus is seen");
+      await showsFocus(control);
     }
     await tab.keyboard.press("Tab");
     await previous.press("Enter");

@@ -9,7 +9,7 @@ import { pathToFileURL } from "node:url";
 import { promisify } from "node:util";
 
 import { NARROW, WIDE, inWindow } from "./browser.js";
-import { AXE, inaccessible, tooWide } from "./checks.js";
+import { inaccessible, pressAll, showsFocus, unreadable } from "./checks.js";
 
 const HOME = "index.html";
 /** In the order of the sidebar. */
@@ -94,21 +94,16 @@ const cards = (tab, what) => place(tab).locator(".what", { hasText: what });
 
 async function looks(tab, faults) {
   await step(tab, 12, "12 of 240 new tokens");
-  await tab.addScriptTag({ path: AXE });
   assert.equal(await place(tab).locator("img:visible").count(), 0, "the picture is still there");
-  faults.push(...(await tooWide(tab)), ...(await inaccessible(tab)));
+  faults.push(...(await unreadable(tab)));
   await cancelAll(tab);
-  faults.push(...(await tooWide(tab)), ...(await inaccessible(tab)));
+  faults.push(...(await unreadable(tab)));
   await tab.locator("#mdbook-theme-navy").evaluate((button) => button.click());
   faults.push(...(await inaccessible(tab)).map((fault) => `in navy: ${fault}`));
 }
 
 async function cancelAll(tab) {
-  const cancels = place(tab).getByRole("button", { name: /^Cancel sequence/ });
-  while ((await cancels.count()) > 0) {
-    // It might have gone meanwhile.
-    await cancels.first().click({ timeout: 2_000 }).catch(() => {});
-  }
+  await pressAll(place(tab).getByRole("button", { name: /^Cancel sequence/ }));
   await ended(tab);
 }
 
@@ -143,7 +138,7 @@ async function cancel(tab) {
 async function keyboard(tab) {
   const button = place(tab).getByRole("button", { name: "Run" }).first();
   await button.focus();
-  assert.notEqual(await button.evaluate((element) => getComputedStyle(element).outlineStyle), "none", "focus is invisible");
+  await showsFocus(button);
   await tab.keyboard.press("Enter");
   await place(tab).locator(".grid .own").first().waitFor();
   const grid = tab.getByRole("listbox", { name: "Pages of the pool" });

@@ -28,31 +28,31 @@ class Engine:
         self.arithmetic = "bf16 products, rows in f16"
         self.kept = set()
 
-    def context(self, slots, texts, keep=False):
-        """A context with this many slots for each text; made once, and apart from the others if its text is kept."""
-        key = (slots, texts, keep)
+    def context(self, slots, sequences, keep=False):
+        """A context with this many slots for each sequence; made once, and apart from the others if its sequence is kept."""
+        key = (slots, sequences, keep)
         if key not in self.contexts:
             how = c.llama_context_default_params()
-            how.n_ctx, how.n_seq_max = slots * texts, texts
+            how.n_ctx, how.n_seq_max = slots * sequences, sequences
             how.n_batch = how.n_ubatch = CHUNK
             how.n_threads = how.n_threads_batch = self.threads
             self.contexts[key] = c.llama_init_from_model(self.model, how)
         return self.contexts[key]
 
     def read(self, context, entries):
-        """Reads (token, position, text, whether its logits are asked for)."""
-        for at, (token, position, text, last) in enumerate(entries):
+        """Reads (token, position, sequence, whether its logits are asked for)."""
+        for at, (token, position, sequence, last) in enumerate(entries):
             self.batch.token[at], self.batch.pos[at] = token, position
-            self.batch.n_seq_id[at], self.batch.seq_id[at][0], self.batch.logits[at] = 1, text, last
+            self.batch.n_seq_id[at], self.batch.seq_id[at][0], self.batch.logits[at] = 1, sequence, last
         self.batch.n_tokens = len(entries)
         if c.llama_decode(context, self.batch) != 0:
             raise RuntimeError("llama_decode failed")
         c.llama_synchronize(context)
 
-    def read_text(self, context, tokens, text):
+    def read_text(self, context, tokens, sequence):
         for first in range(0, len(tokens), CHUNK):
             part = tokens[first : first + CHUNK]
-            self.read(context, [(token, first + at, text, first + at == len(tokens) - 1)
+            self.read(context, [(token, first + at, sequence, first + at == len(tokens) - 1)
                                 for at, token in enumerate(part)])
 
     def choice(self, tokens):
@@ -65,26 +65,26 @@ class Engine:
     def prefill(self, round, tokens):
         context = self.context(1024, 1)
         c.llama_memory_clear(c.llama_get_memory(context), False)
-        text = tokens_of(tokens, self.vocabulary, round)
+        sequence = tokens_of(tokens, self.vocabulary, round)
         start = time.perf_counter()
-        self.read_text(context, text, 0)
+        self.read_text(context, sequence, 0)
         return tokens, time.perf_counter() - start
 
-    def decode(self, round, context, steps, texts=1, keep=False):
+    def decode(self, round, context, steps, sequences=1, keep=False):
         slots = -(-(context + steps) // 256) * 256
-        at = self.context(slots, texts, keep)
+        at = self.context(slots, sequences, keep)
         memory = c.llama_get_memory(at)
-        rows = [tokens_of(context + steps, self.vocabulary, 0 if keep else round, text) for text in range(texts)]
+        rows = [tokens_of(context + steps, self.vocabulary, 0 if keep else round, sequence) for sequence in range(sequences)]
         if not (keep and at in self.kept):
             c.llama_memory_clear(memory, False)
-            for text, row in enumerate(rows):
-                self.read_text(at, row[:context], text)
+            for sequence, row in enumerate(rows):
+                self.read_text(at, row[:context], sequence)
         if keep:
             self.kept.add(at)
         start = time.perf_counter()
         for step in range(context, context + steps):
-            self.read(at, [(row[step], step, text, True) for text, row in enumerate(rows)])
+            self.read(at, [(row[step], step, sequence, True) for sequence, row in enumerate(rows)])
         seconds = time.perf_counter() - start
-        for text in range(texts):
-            c.llama_memory_seq_rm(memory, text, context, -1)
-        return texts * steps, seconds
+        for sequence in range(sequences):
+            c.llama_memory_seq_rm(memory, sequence, context, -1)
+        return sequences * steps, seconds

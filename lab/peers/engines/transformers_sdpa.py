@@ -26,13 +26,13 @@ class Engine:
         return self.read([tokens], DynamicCache(config=self.model.config))[0, -1].argmax().item()
 
     def prefill(self, round, tokens):
-        text = tokens_of(tokens, self.vocabulary, round)
+        sequence = tokens_of(tokens, self.vocabulary, round)
         start = time.perf_counter()
-        self.read([text], DynamicCache(config=self.model.config))
+        self.read([sequence], DynamicCache(config=self.model.config))
         return tokens, time.perf_counter() - start
 
-    def decode(self, round, context, steps, texts=1, keep=False):
-        rows = [tokens_of(context + steps, self.vocabulary, 0 if keep else round, text) for text in range(texts)]
+    def decode(self, round, context, steps, sequences=1, keep=False):
+        rows = [tokens_of(context + steps, self.vocabulary, 0 if keep else round, sequence) for sequence in range(sequences)]
         cache = self.kept.get(context) if keep else None
         if cache is None:
             cache = DynamicCache(config=self.model.config)
@@ -44,4 +44,4 @@ class Engine:
             self.read([row[step : step + 1] for row in rows], cache)
         seconds = time.perf_counter() - start
         cache.crop(-steps)
-        return texts * steps, seconds
+        return sequences * steps, seconds

@@ -48,9 +48,9 @@ class Engine:
     def prefill(self, round, tokens):
         return tokens, self.answer([tokens_of(tokens, self.vocabulary, round)], 1)
 
-    def decode(self, round, context, steps, texts=1, keep=False):
+    def decode(self, round, context, steps, sequences=1, keep=False):
         # Both answers that count find as much of the prompt in the prefix cache: what this one leaves there.
-        rows = [tokens_of(context, self.vocabulary, 0 if keep else round, text) for text in range(texts)]
+        rows = [tokens_of(context, self.vocabulary, 0 if keep else round, sequence) for sequence in range(sequences)]
         self.answer(rows, 1)
         short = self.answer(rows, 1)
-        return texts * steps, self.answer(rows, 1 + steps) - short
+        return sequences * steps, self.answer(rows, 1 + steps) - short

@@ -15,7 +15,7 @@ use crate::names::Names;
 use crate::page::Page;
 use crate::render::{Complaint, render};
 use crate::rendered::RenderedBook;
-use crate::{claims, habits, markup};
+use crate::{claims, markup, words};
 
 const SOURCE: &str = "book/src";
 const SUMMARY: &str = "book/src/SUMMARY.md";
@@ -29,8 +29,9 @@ pub struct Build {
 }
 
 /// Renders the book in `root/book` into a temporary folder and checks it. It is an error only when there is no book to
-/// show. These figures take the place of the book's own of the same names.
-pub fn build(root: &Path, figures: &BTreeMap<String, String>) -> Result<Build> {
+/// show. These figures take the place of the book's own of the same names;
+/// a repository is linked to.
+pub fn build(root: &Path, figures: &BTreeMap<String, String>, repository: Option<&str>) -> Result<Build> {
     let folder = tempfile::tempdir().context("no temporary folder to render into")?;
     let mut findings = Findings::default();
     let listed = read_summary(root, &mut findings)?;
@@ -41,14 +42,13 @@ pub fn build(root: &Path, figures: &BTreeMap<String, String>) -> Result<Build> {
     for (page, contents) in &pages {
         claims::check(root, page, contents, &names, &mut findings);
         markup::check(page, contents, &mut findings);
-        habits::check(page, &mut findings);
+        words::check(page, contents, &mut findings);
     }
-    habits::check_code(root, &mut findings);
     if !is_whole {
         // mdBook stops at a page that is not there: say with it what else has been found.
         bail!("{findings}");
     }
-    let complaints = render(root, folder.path(), figures)?;
+    let complaints = render(root, folder.path(), figures, repository)?;
     let rendered = RenderedBook::read(folder.path())?;
     check_links(root, &pages, &rendered, &mut findings);
     check_rendered(&pages, &rendered, &mut findings);

@@ -14,6 +14,8 @@ pub struct Contents {
     pub code_spans: Vec<(usize, String)>,
     pub code_blocks: Vec<CodeBlock>,
     pub links: Vec<(usize, String)>,
+    /// Running text outside of block quotes and tables, an item of a list as well. Inline code reads `code`.
+    pub paragraphs: Vec<(usize, String)>,
     /// Markdown images: line and alternative text.
     pub images: Vec<(usize, String)>,
     pub html: Vec<(usize, Piece)>,
@@ -49,9 +51,22 @@ impl Contents {
         let mut in_foreign_link = false;
         let mut block: Option<CodeBlock> = None;
         let mut image: Option<(usize, String)> = None;
+        let (mut in_quote, mut paragraph) = (false, None::<(usize, String)>);
 
         for (event, range) in new_cmark_parser(text, &MarkdownOptions::default()).into_offset_iter() {
             let line = line_of(range.start);
+            match (&event, paragraph.as_mut().map(|(_, words)| words)) {
+                (Event::Start(Tag::BlockQuote(_)), _) => in_quote = true,
+                (Event::End(TagEnd::BlockQuote(_)), _) => in_quote = false,
+                (Event::Start(Tag::Paragraph | Tag::Item), _) if !in_quote => paragraph = Some((line, String::new())),
+                (Event::End(TagEnd::Paragraph | TagEnd::Item) | Event::Start(Tag::List(_) | Tag::CodeBlock(_)), _) => {
+                    contents.paragraphs.extend(paragraph.take());
+                }
+                (Event::SoftBreak | Event::HardBreak, Some(words)) => words.push(' '),
+                (Event::Text(text), Some(words)) => words.push_str(text),
+                (Event::Code(_), Some(words)) => words.push_str("`code`"),
+                _ => {}
+            }
             match event {
                 Event::Start(Tag::Heading { level, .. }) => contents.headings.push((line, level as u8)),
                 Event::Start(Tag::Link { dest_url, link_type, .. }) if link_type != LinkType::Email => {

@@ -4,14 +4,15 @@
 //! It takes a compiler for WebAssembly. Where there is none, the pages run the engine of `assets/engine.wasm`, the reference as
 //! `cargo book engine` has compiled it.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
-use anyhow::{Context, Result, anyhow, bail, ensure};
+use anyhow::{Context, Error, Result, anyhow, bail, ensure};
 use page_by_page_course::cargo::{self, Environment};
+use page_by_page_course::chapters::stands_on;
 use serde_json::json;
 
 use crate::check::Build;
@@ -19,6 +20,7 @@ use crate::check::Build;
 /// The reference, from the repository root.
 pub const REFERENCE: &str = "assets/engine.wasm";
 
+const CODE: &str = "crates/wasm/src";
 const FOLDER: &str = "engine";
 const MODULE: &str = "engine.wasm";
 const TARGET: &str = "wasm32-unknown-unknown";
@@ -26,10 +28,10 @@ const TARGET: &str = "wasm32-unknown-unknown";
 const BUILT: &str = "target/page/wasm32-unknown-unknown/page";
 /// Where each file is in the repository, and its name beside the pages.
 const FILES: [(&str, &str); 10] = [
-    ("wasm/engine.js", "engine.js"),
-    ("wasm/worker.js", "worker.js"),
-    ("serve/src/page/pool.js", "pool.js"),
-    ("serve/src/page/pool.css", "pool.css"),
+    ("crates/wasm/engine.js", "engine.js"),
+    ("crates/wasm/worker.js", "worker.js"),
+    ("crates/serve/src/page/pool.js", "pool.js"),
+    ("crates/serve/src/page/pool.css", "pool.css"),
     ("assets/storyteller/config.json", "storyteller/config.json"),
     ("assets/storyteller/generation_config.json", "storyteller/generation_config.json"),
     ("assets/storyteller/tokenizer.json", "storyteller/tokenizer.json"),
@@ -41,8 +43,15 @@ const FILES: [(&str, &str); 10] = [
 /// The time limit for compiling it, on a slow computer and from nothing.
 const BUILD: Duration = Duration::from_secs(1800);
 
-/// The chapters that it runs.
-pub const RUNS: [usize; 10] = [1, 4, 5, 6, 7, 8, 10, 11, 12, 13];
+/// The numbers of the chapters that it runs.
+pub fn runs(root: &Path) -> Result<BTreeSet<usize>> {
+    let mut runs = BTreeSet::new();
+    for file in fs::read_dir(root.join(CODE)).with_context(|| format!("no folder {CODE}"))? {
+        let file = format!("{CODE}/{}", file?.file_name().to_string_lossy());
+        runs.extend(stands_on(root, &file).map_err(Error::msg)?);
+    }
+    Ok(runs)
+}
 
 /// Whose chapters it runs.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -131,7 +140,7 @@ impl Compiler {
     pub fn test(&self, root: &Path) -> Result<()> {
         let packages = ["test", "--package", "page-by-page-kernels", "--package", "page-by-page-wasm"];
         let mut command = self.cargo(root, &packages);
-        let runner = format!("node {}", root.join("wasm/run.mjs").display());
+        let runner = format!("node {}", root.join("crates/wasm/run.mjs").display());
         command.env("CARGO_TARGET_WASM32_UNKNOWN_UNKNOWN_RUNNER", runner);
         let ended = cargo::run(command, BUILD)?;
         let passes = ended.status.is_some_and(|status| status.success());

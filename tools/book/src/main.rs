@@ -11,7 +11,6 @@ mod contents;
 mod edition;
 mod engine;
 mod finding;
-mod habits;
 mod html;
 mod http;
 mod markdown;
@@ -22,8 +21,10 @@ mod page;
 mod publish;
 mod render;
 mod rendered;
+mod repository;
 mod serve;
 mod watch;
+mod words;
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -72,6 +73,10 @@ enum Task {
         /// Where the folder will be read, such as https://example.org/page-by-page/
         #[arg(long, value_name = "URL", requires = "out", value_parser = edition::site_url)]
         site_url: Option<String>,
+        /// Where the repository can be read, such as https://github.com/owner/name: the pages link to it, and to their own
+        /// source for an edit [default: the git remote `origin`, if that is a public address]
+        #[arg(long, value_name = "URL", requires = "out", value_parser = repository::given)]
+        repository: Option<String>,
         /// Put the files of this folder beside the pages: preview.png becomes the picture of link previews,
         /// page-by-page.pdf is linked from every page (tools/publish/run makes both)
         #[arg(long, value_name = "FOLDER", requires = "out")]
@@ -113,10 +118,12 @@ fn run(arguments: &Arguments) -> Result<ExitCode> {
     let root = repository_root()?;
     match &arguments.task {
         None => match serve::serve(&root, arguments.mine, arguments.port, !arguments.no_open)? {},
-        Some(Task::Build { out, site_url, add, mine }) => {
+        Some(Task::Build { out, site_url, repository, add, mine }) => {
             let mut mine = mine.then(|| Mine::new(&root));
             let own = root.join(if mine.is_some() { mine::COPY_FOLDER } else { publish::BUILD_FOLDER });
-            let build = mine::build(&root, mine.as_mut())?;
+            let remote = || out.as_ref().and_then(|_| repository::of_remote(&root));
+            let repository = repository.clone().or_else(remote);
+            let build = mine::build(&root, mine.as_mut(), repository.as_deref())?;
             if !build.findings.is_empty() {
                 eprintln!("{}", build.findings);
                 return Ok(ExitCode::FAILURE);

@@ -13,7 +13,7 @@ use std::time::Duration;
 use anyhow::{Context, Error, Result};
 use page_by_page_course::cargo::{self, Ended, Environment};
 use page_by_page_course::chapters::{self, Exercise, State};
-use page_by_page_course::figures::{self, STANDS_ON};
+use page_by_page_course::figures;
 use page_by_page_course::stub;
 
 use crate::check::{self, Build};
@@ -62,7 +62,7 @@ pub struct Mine {
     /// For each chapter whose checks have run: why it is not to be recorded, if so.
     graded: BTreeMap<usize, Option<Reason>>,
     /// The figures that stand on something the reader has started.
-    figures: BTreeMap<&'static str, Outcome>,
+    figures: BTreeMap<String, Outcome>,
     /// `None`: to be compiled.
     engine: Option<Chapters>,
     started: Vec<usize>,
@@ -82,7 +82,9 @@ impl Mine {
             let exercise = chapters::Chapter::named(&name, "").filter(|_| file.starts_with("exercises"));
             let first = exercise.map_or(0, |chapter| chapter.number);
             self.graded.retain(|number, _| *number < first);
-            let stands_on = |figure| figures::stands_on(figure).is_some_and(|numbers| numbers.contains(&first));
+            let root = &self.root;
+            let stands_on =
+                |figure: &str| figures::stands_on(root, figure).is_ok_and(|numbers| numbers.contains(&first));
             self.figures
                 .retain(|figure, outcome| first > 0 && matches!(outcome, Outcome::Yours(..)) && !stands_on(figure));
         }
@@ -102,9 +104,10 @@ impl Mine {
         }
         self.started = started.iter().map(|chapter| chapter.number).collect();
         let mut is_built = None;
-        for (figure, numbers) in STANDS_ON {
+        for figure in figures::all(&self.root).map_err(Error::msg)? {
+            let numbers = figures::stands_on(&self.root, &figure).map_err(Error::msg)?;
             let mine: Vec<&Started> = started.iter().filter(|chapter| numbers.contains(&chapter.number)).collect();
-            if mine.is_empty() || self.figures.contains_key(figure) {
+            if mine.is_empty() || self.figures.contains_key(&figure) {
                 continue;
             }
             let reason = match mine.iter().find_map(|chapter| chapter.unfinished()) {
@@ -114,7 +117,7 @@ impl Mine {
             };
             let outcome = match reason.map_or_else(|| self.grade(&mine), |reason| Ok(Some(reason)))? {
                 Some(reason) => Outcome::Reference(reason),
-                None => self.record(figure)?,
+                None => self.record(&figure)?,
             };
             self.figures.insert(figure, outcome);
         }
@@ -125,8 +128,8 @@ impl Mine {
     /// Whose chapters the engine in the pages runs. Compiles it where they are the reader's.
     fn engine(&mut self) -> Result<&Chapters> {
         if self.engine.is_none() {
-            let yours: Vec<usize> =
-                self.started.iter().copied().filter(|number| engine::RUNS.contains(number)).collect();
+            let runs = engine::runs(&self.root)?;
+            let yours: Vec<usize> = self.started.iter().copied().filter(|number| runs.contains(number)).collect();
             self.engine = Some(match Compiler::find() {
                 _ if yours.is_empty() => Chapters::Reference(String::new()),
                 None => Chapters::Reference(format!(
@@ -280,16 +283,16 @@ fn arguments(command: &str) -> Vec<String> {
 }
 
 /// Renders and checks the book: the reader's copy, brought up to date, or without one the reference's.
-pub fn build(root: &Path, mine: Option<&mut Mine>) -> Result<Build> {
+pub fn build(root: &Path, mine: Option<&mut Mine>, repository: Option<&str>) -> Result<Build> {
     let Some(mine) = mine else {
-        let build = check::build(root, &BTreeMap::new())?;
+        let build = check::build(root, &BTreeMap::new(), repository)?;
         if engine::has_place(&build) {
             engine::add(root, build.folder.path(), &Chapters::Reference(String::new()))?;
         }
         return Ok(build);
     };
     mine.follow()?;
-    let build = check::build(root, &mine.fragments()?)?;
+    let build = check::build(root, &mine.fragments()?, repository)?;
     mine.sign(build.folder.path())?;
     if engine::has_place(&build) {
         engine::add(root, build.folder.path(), mine.engine()?)?;

@@ -12,6 +12,8 @@ use tracing::field::{Field, Visit};
 use tracing::span;
 use tracing::{Event, Level, Metadata, Subscriber};
 
+use crate::repository;
+
 /// A warning or an error that mdBook logged and went on.
 pub struct Complaint {
     /// The part of mdBook that complains: `mdbook_html::html::tree`.
@@ -19,12 +21,21 @@ pub struct Complaint {
     pub message: String,
 }
 
-/// Renders the book in `root/book` into the folder `to`, with these figures in place of its own of the same names.
-pub fn render(root: &Path, to: &Path, figures: &BTreeMap<String, String>) -> Result<Vec<Complaint>> {
+/// Renders the book in `root/book` into the folder `to`, with these figures in place of its own of the same names, and links
+/// to the repository if there is one.
+pub fn render(
+    root: &Path,
+    to: &Path,
+    figures: &BTreeMap<String, String>,
+    repository: Option<&str>,
+) -> Result<Vec<Complaint>> {
     let complaints = Complaints::default();
     tracing::subscriber::with_default(complaints.clone(), || {
         let mut book = MDBook::load(root.join("book")).context("mdBook cannot read the book")?;
         book.config.build.build_dir = to.to_path_buf();
+        for (key, value) in repository.map_or(Vec::new(), repository::links) {
+            book.config.set(format!("output.html.{key}"), value)?;
+        }
         book.book.for_each_chapter_mut(|chapter| {
             for (name, figure) in figures {
                 let include = format!("{{{{#include figures/{name}.html}}}}");

@@ -52,7 +52,7 @@ pub fn serve(root: &Path, is_mine: bool, port: u16, open: bool) -> Result<Infall
     let mut mine = is_mine.then(|| Mine::new(root));
     let site = root.join(if is_mine { COPY_FOLDER } else { BUILD_FOLDER });
     let watch = Watch::start(root, is_mine);
-    let first = mine::build(root, mine.as_mut())?;
+    let first = mine::build(root, mine.as_mut(), None)?;
     // Until the book has been in order once there is nothing better to show.
     let mut was_good = first.findings.is_empty();
     if !was_good {
@@ -85,7 +85,7 @@ pub fn serve(root: &Path, is_mine: bool, port: u16, open: bool) -> Result<Infall
 
 /// Publishes the book as it is now; but not one with faults in place of one without.
 fn rebuild(root: &Path, mine: Option<&mut Mine>, site: &Path, was_good: &mut bool) -> Result<()> {
-    let Build { folder, findings, .. } = mine::build(root, mine)?;
+    let Build { folder, findings, .. } = mine::build(root, mine, None)?;
     if *was_good && !findings.is_empty() {
         bail!("{findings}");
     }

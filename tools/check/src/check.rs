@@ -18,7 +18,7 @@ pub fn check(root: &Path) -> Result<Report> {
         if chapter.number != number {
             report.add(chapters::UNTOUCHED, 0, format!("{} is chapter {number} in order", chapter.name));
         }
-        check_chapter(root, &chapters, chapter, &mut report)?;
+        check_chapter(root, chapter, &mut report)?;
     }
     for folder in ["exercises", "solutions", "tests", "tools/check/mistakes"] {
         for name in [names(root, folder, ".rs"), names(root, folder, ".toml")].concat() {
@@ -32,7 +32,7 @@ pub fn check(root: &Path) -> Result<Report> {
 }
 
 /// What can be seen in the files of one chapter.
-fn check_chapter(root: &Path, chapters: &[Chapter], chapter: &Chapter, report: &mut Report) -> Result<()> {
+fn check_chapter(root: &Path, chapter: &Chapter, report: &mut Report) -> Result<()> {
     let mut text_of = |file: String| read(root, &file).inspect_err(|error| report.add(file, 0, error.to_string())).ok();
     let (Some(solution), Some(grader)) = (text_of(chapter.solution()), text_of(chapter.grader())) else {
         return Ok(());
@@ -41,7 +41,7 @@ fn check_chapter(root: &Path, chapters: &[Chapter], chapter: &Chapter, report: &
         report.add(chapter.solution(), line, problem);
     }
     graders::check_module(root, chapter, report)?;
-    graders::check(root, chapters, chapter, &grader, report);
+    graders::check(chapter, &grader, report);
     mistakes::check(root, chapter, &solution, report);
     if let Some(stub) = stubs::check(root, chapter, report) {
         tasks::check(root, chapter, &stub, &grader, report);
@@ -70,6 +70,7 @@ mod tests {
             "exercises",
             "solutions",
             "src",
+            "crates/grading/src",
             "tests",
             "tests/snapshots",
             "book/src",
@@ -113,8 +114,14 @@ mod tests {
             (GRADER, " task_3_", " whole_", "tests/ch02_flat.rs: has no test named task_3_"),
             (GRADER, " task_3_", " task_8_", "has a test of task 8, and exercises/ch02_flat.rs has no"),
             (page, "### Task 2: ", "### Another: ", "has sections of the tasks [1, 3], and exercises/ch04"),
-            (GRADER, "whose_code! {", "my_code! {", "tests/ch02_flat.rs: should have `whose_code! {"),
-            (GRADER, "#[ignore = ", "#[should_panic = ", "tests/ch02_flat.rs: lacks #[ignore = \"not started"),
+            (GRADER, "grading::grader!", "my::grader!", "tests/ch02_flat.rs: lacks `grading::grader!();`"),
+            (GRADER, "not(unstarted", "not(written", "lacks `#[cfg(not(unstarted = \"ch02_flat\"))]`: an untouched"),
+            (
+                GRADER,
+                "::ch02_flat::{",
+                "::ch04_page_pool::{",
+                "  ch02_flat  4 2  The flat cache`: run `cargo course stubs`",
+            ),
             ("src/chapters.rs", "../solutions/ch02_flat.rs", "x", "src/chapters.rs: lacks these lines:"),
             (SOLUTION, "use std::borrow::Cow;", "use std::process;", "a chapter may not use std::process"),
             ("tests/snapshots/ch01_old.snap", "", "x", "no test in tests/ names \"ch01_old\""),

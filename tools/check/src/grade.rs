@@ -14,11 +14,11 @@ use std::time::Instant;
 use anyhow::{Context, Error, Result, bail};
 use page_by_page_course::chapters::{self, Chapter};
 
+use crate::copy::RepositoryCopy;
 use crate::files::read;
 use crate::mistakes::{self, Mistake};
 use crate::run::Run;
 use crate::tasks;
-use crate::workshop::Workshop;
 
 /// Copies that are graded at the same time.
 const COPIES: usize = 2;
@@ -28,10 +28,10 @@ const STARTED: &str = "\n// Started.\n";
 
 enum Job {
     Chapter(Chapter),
-    /// What holds for every chapter, tried on one.
-    House(Chapter),
+    /// What keeps a wrong answer red in every chapter, tried on one.
+    Safeguards(Chapter),
     /// All chapters at once, without the reference.
-    All,
+    WithoutReference,
 }
 
 /// Grades these chapters, or all if there are none; whether all of it is sound. `third`: only every third mistake, beginning
@@ -74,7 +74,7 @@ fn jobs(chapters: &[Chapter], only: &[usize]) -> Result<VecDeque<Job>> {
     }
     let of_chapters = chapters.iter().rev().cloned().map(Job::Chapter);
     // Chapter 2 is the first with a transcript, an oracle and a cache.
-    Ok([Job::All, Job::House(chapters[1].clone())].into_iter().chain(of_chapters).collect())
+    Ok([Job::WithoutReference, Job::Safeguards(chapters[1].clone())].into_iter().chain(of_chapters).collect())
 }
 
 struct Grading {
@@ -92,18 +92,18 @@ impl Grading {
     /// Does one job after the other in a copy of its own.
     fn work(&self, root: &Path, folder: &Path) -> Result<()> {
         std::fs::create_dir_all(folder.join("copy"))?;
-        let copy = Workshop::open(root, folder)?;
+        let copy = RepositoryCopy::open(root, folder)?;
         loop {
             let job = self.jobs.lock().expect("held without a panic").pop_front();
             match job {
                 None => return Ok(()),
                 Some(Job::Chapter(chapter)) => self.chapter(&copy, &chapter)?,
-                Some(Job::House(chapter)) => {
+                Some(Job::Safeguards(chapter)) => {
                     self.refusals(&copy, &chapter)?;
                     self.old_date(&copy, &chapter)?;
                     self.snapshots_stay(&copy, &chapter)?;
                 }
-                Some(Job::All) => self.without_reference(&copy)?,
+                Some(Job::WithoutReference) => self.without_reference(&copy)?,
             }
         }
     }
@@ -120,7 +120,7 @@ impl Grading {
     }
 
     /// One chapter started, all others as they are handed out: the stub, the solution, the mistakes.
-    fn chapter(&self, copy: &Workshop, chapter: &Chapter) -> Result<()> {
+    fn chapter(&self, copy: &RepositoryCopy, chapter: &Chapter) -> Result<()> {
         let (file, name) = (chapter.exercise(), &chapter.name);
         let (stub, solution) = (read(&copy.root, &file)?, read(&copy.root, &chapter.solution())?);
         self.step(&format!("{name}, the stub started"), || {
@@ -147,7 +147,7 @@ impl Grading {
     }
 
     /// Files that can't be graded fairly stop the build, each with the advice that helps.
-    fn refusals(&self, copy: &Workshop, chapter: &Chapter) -> Result<()> {
+    fn refusals(&self, copy: &RepositoryCopy, chapter: &Chapter) -> Result<()> {
         let file = chapter.exercise();
         let stub = read(&copy.root, &file)?;
         let bad_byte = [stub.as_bytes(), b"// caf\xe9\n"].concat();
@@ -178,7 +178,7 @@ impl Grading {
     }
 
     /// A different file over the reader's, with an older date: cargo builds nothing, and the checks say so.
-    fn old_date(&self, copy: &Workshop, chapter: &Chapter) -> Result<()> {
+    fn old_date(&self, copy: &RepositoryCopy, chapter: &Chapter) -> Result<()> {
         let file = chapter.exercise();
         let (stub, solution) = (read(&copy.root, &file)?, read(&copy.root, &chapter.solution())?);
         copy.put(&file, solution + STARTED)?;
@@ -195,7 +195,7 @@ impl Grading {
     }
 
     /// A wrong transcript stays red by all usual ways to accept a snapshot, and nothing is written.
-    fn snapshots_stay(&self, copy: &Workshop, chapter: &Chapter) -> Result<()> {
+    fn snapshots_stay(&self, copy: &RepositoryCopy, chapter: &Chapter) -> Result<()> {
         let file = chapter.exercise();
         let (stub, solution) = (read(&copy.root, &file)?, read(&copy.root, &chapter.solution())?);
         let mistake = mistakes::of(&copy.root, chapter)?.into_iter().find(|mistake| mistake.transcript);
@@ -234,7 +234,7 @@ impl Grading {
     }
 
     /// Without the feature: nothing of an untouched clone is graded, and every solution over its stub is green by itself.
-    fn without_reference(&self, copy: &Workshop) -> Result<()> {
+    fn without_reference(&self, copy: &RepositoryCopy) -> Result<()> {
         self.step("untouched, without the reference", || {
             let run = copy.cargo(&copy.root, &["test", "--no-fail-fast", "--package", "page-by-page"], &[])?;
             let mut problems: Vec<String> = run.obstacle().into_iter().collect();
@@ -275,7 +275,7 @@ impl Grading {
 }
 
 /// Runs the grader of one chapter.
-fn graded(copy: &Workshop, chapter: &Chapter) -> Result<Run> {
+fn graded(copy: &RepositoryCopy, chapter: &Chapter) -> Result<Run> {
     copy.cargo(&copy.root, &["test", "--features", "solution", "--test", &chapter.name], &[])
 }
 

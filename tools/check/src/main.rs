@@ -5,6 +5,7 @@
 //! files, in a second, and `grade` does what readers do, mistakes included, in minutes.
 
 mod check;
+mod copy;
 mod files;
 mod finding;
 mod grade;
@@ -14,7 +15,6 @@ mod protection;
 mod run;
 mod stubs;
 mod tasks;
-mod workshop;
 
 use std::process::ExitCode;
 
@@ -34,7 +34,7 @@ struct Arguments {
 enum Task {
     /// Write exercises/ and exercises/untouched.txt from the marks in solutions/
     ///
-    /// The docs of course/src/marks.rs describe the marks.
+    /// The docs of crates/course/src/marks.rs describe the marks.
     ///
     /// A file in exercises/ that a reader has started is never overwritten.
     Stubs,

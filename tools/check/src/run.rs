@@ -83,7 +83,7 @@ impl Run {
 impl Red<'_> {
     /// A transcript that differs from its snapshot.
     pub fn is_snapshot(&self) -> bool {
-        self.words.contains("snapshot assertion for '")
+        self.words.contains(" Snapshot Summary ")
     }
 
     /// What it says, in a line: the beginning of the message, or of the difference from a snapshot.

@@ -13,8 +13,8 @@ use page_by_page_course::{marks, stub};
 use crate::files::{names, read};
 use crate::finding::Report;
 
-const HEADER: &str =
-    "# The chapters, each with the hash of its stub as it is handed out. `cargo course stubs` writes this file.\n";
+const HEADER: &str = "# The chapters, each with the hash of its stub as it is handed out, the chapters that its checks stand on, \
+                      and its title.\n# `cargo course stubs` writes this file.\n";
 
 /// Writes `exercises/` and the list; returns what has changed, in a line.
 ///
@@ -25,7 +25,9 @@ pub fn write(root: &Path) -> Result<String> {
     let mut list = HEADER.to_string();
     let mut files = Vec::new();
     for name in names(root, "solutions", ".rs") {
-        let Some(chapter) = Chapter::named(&name, "") else { bail!("solutions/{name}.rs is not called ch01_name.rs") };
+        let Some(mut chapter) = Chapter::named(&name, "") else {
+            bail!("solutions/{name}.rs is not called ch01_name.rs")
+        };
         let (now, made) = (read(root, &chapter.exercise()).ok(), made(root, &chapter)?);
         if let Some(now) = now.filter(|now| *now != made) {
             let known = before.iter().find(|known| known.name == name);
@@ -37,7 +39,9 @@ pub fn write(root: &Path) -> Result<String> {
                 );
             }
         }
-        list.push_str(&format!("{}  {name}\n", stub::fingerprint(&made)));
+        chapter.handed_out = stub::fingerprint(&made);
+        complete(root, &mut chapter)?;
+        list.push_str(&chapter.line());
         files.push((chapter.exercise(), made));
     }
     files.push((UNTOUCHED.to_string(), list));
@@ -47,6 +51,20 @@ pub fn write(root: &Path) -> Result<String> {
     }
     let changed: Vec<&str> = files.iter().map(|(file, _)| file.as_str()).collect();
     Ok(if changed.is_empty() { "all stubs are current".into() } else { format!("written: {}", changed.join(", ")) })
+}
+
+/// Finds out what else the list says of a chapter: its title, and the chapters that its checks stand on.
+fn complete(root: &Path, chapter: &mut Chapter) -> Result<()> {
+    let page = read(root, &chapter.page())?;
+    let heading = page.lines().next().unwrap_or_default();
+    let title = heading.strip_prefix(&format!("# {}. ", chapter.number));
+    chapter.title =
+        title.with_context(|| format!("{} does not begin with `# {}. Title`", chapter.page(), chapter.number))?.into();
+    chapter.stands_on = chapters::stands_on(root, &chapter.grader()).map_err(Error::msg)?;
+    if !chapter.stands_on.contains(&chapter.number) {
+        chapter.stands_on.push(chapter.number);
+    }
+    Ok(())
 }
 
 /// The stub that a chapter's solution gives.
@@ -65,6 +83,16 @@ pub fn check(root: &Path, chapter: &Chapter, report: &mut Report) -> Option<Stri
             return None;
         }
     };
+    let mut derived = chapter.clone();
+    if let Err(error) = complete(root, &mut derived) {
+        report.add(UNTOUCHED, 0, format!("{error:#}"));
+    } else if derived != *chapter {
+        report.add(
+            UNTOUCHED,
+            0,
+            format!("the line of {} should be `{}`: run `cargo course stubs`", chapter.name, derived.line().trim_end()),
+        );
+    }
     if stub::fingerprint(&made) != chapter.handed_out {
         let problem =
             format!("{} gives a stub that is not the recorded one: run `cargo course stubs`", chapter.solution());

@@ -235,41 +235,18 @@ fn is_same_place(one: &Mark, other: &Mark) -> bool {
 /// Runs the code of a figure and draws what it saw.
 type Record = fn() -> Result<Figure>;
 
+/// Each figure by its name.
+macro_rules! figures {
+    ($($name:ident,)*) => { &[$((stringify!($name), $name::figure)),*] };
+}
+
 /// The figures, in the order of the pages.
-const FIGURES: [(&str, Record); 32] = [
-    ("ch01_triangle", ch01_triangle::figure),
-    ("ch01_rows_chart", ch01_rows_chart::figure),
-    ("engine_map", engine_map::figure),
-    ("model_layer", model_layer::figure),
-    ("ch02_copy", ch02_copy::figure),
-    ("ch02_copies_chart", ch02_copies_chart::figure),
-    ("ch03_reservation", ch03_reservation::figure),
-    ("ch03_layers", ch03_layers::figure),
-    ("ch04_fragmentation", ch04_fragmentation::figure),
-    ("ch04_free_list", ch04_free_list::figure),
-    ("ch05_table", ch05_table::figure),
-    ("ch05_grow", ch05_grow::figure),
-    ("ch06_page", ch06_page::figure),
-    ("ch06_interleaved", ch06_interleaved::figure),
-    ("ch06_gather", ch06_gather::figure),
-    ("ch07_three", ch07_three::figure),
-    ("ch07_rewind", ch07_rewind::figure),
-    ("ch08_step", ch08_step::figure),
-    ("ch08_memory", ch08_memory::figure),
-    ("ch08_k_chart", ch08_k_chart::figure),
-    ("ch09_bars", ch09_bars::figure),
-    ("ch09_share_chart", ch09_share_chart::figure),
-    ("ch10_fork", ch10_fork::figure),
-    ("ch10_beams", ch10_beams::figure),
-    ("ch11_trie", ch11_trie::figure),
-    ("ch11_hit_rate", ch11_hit_rate::figure),
-    ("ch12_timeline", ch12_timeline::figure),
-    ("server_pages", server_pages::figure),
-    ("ch13_runs", ch13_runs::figure),
-    ("ch14_head", ch14_head::figure),
-    ("ch15_shrink", ch15_shrink::figure),
-    ("ch16_file", ch16_file::figure),
-];
+const FIGURES: &[(&str, Record)] = figures! {
+    ch01_triangle, ch01_rows_chart, engine_map, model_layer, ch02_copy, ch02_copies_chart, ch03_reservation,
+    ch03_layers, ch04_fragmentation, ch04_free_list, ch05_table, ch05_grow, ch06_page, ch06_interleaved, ch06_gather,
+    ch07_three, ch07_rewind, ch08_step, ch08_memory, ch08_k_chart, ch09_bars, ch09_share_chart, ch10_fork, ch10_beams,
+    ch11_trie, ch11_hit_rate, ch12_timeline, server_pages, ch13_runs, ch14_head, ch15_shrink, ch16_file,
+};
 
 /// Runs the code of every figure.
 ///
@@ -293,7 +270,14 @@ pub fn all() -> Result<Vec<Figure>> {
 /// The chapters' own, or that there is no such figure.
 pub fn one(name: &str) -> Result<Figure> {
     let figure = FIGURES.iter().find(|(known, _)| *known == name);
-    run(figure.with_context(|| format!("no figure {name} (there are {})", listed(&FIGURES.map(|(name, _)| name))))?)
+    run(figure.with_context(|| {
+        format!("no figure {name} (there are {})", listed(&FIGURES.iter().map(|(name, _)| *name).collect::<Vec<_>>()))
+    })?)
+}
+
+/// Whether there is a figure of this name.
+pub fn is_one(name: &str) -> bool {
+    FIGURES.iter().any(|(known, _)| *known == name)
 }
 
 fn run((name, record): &(&'static str, Record)) -> Result<Figure> {
@@ -311,9 +295,8 @@ fn number(name: &str) -> String {
 
 #[cfg(test)]
 mod tests {
+    use std::path::Path;
     use std::sync::LazyLock;
-
-    use page_by_page_course::figures::STANDS_ON;
 
     use super::*;
     use crate::picture::Anchor;
@@ -324,7 +307,7 @@ mod tests {
     /// Of a window 900 units high, three fifths.
     const HIGHEST: f64 = 540.0;
 
-    /// The words of a picture and what they take up, and the cells that the words stand on.
+    /// The words of a picture, and what they take up.
     fn words(picture: &Picture) -> Vec<(String, Area)> {
         let text = |mark: &Mark| {
             let Mark::Text(text) = mark else { return None };
@@ -349,40 +332,32 @@ mod tests {
             for (step, frame) in figure.frames.iter().enumerate() {
                 for picture in &frame.pictures {
                     let place = format!("{}, step {}, {} wide", figure.name, step + 1, picture.full_width());
-                    let texts = words(picture);
-                    for (n, (text, area)) in texts.iter().enumerate() {
-                        assert!(
-                            area.x >= -0.5 && area.x + area.width <= picture.full_width() + 0.5,
-                            "{place}: {text} leaves the picture"
-                        );
-                        for (other, at) in &texts[..n] {
-                            assert!(!overlap(area, at), "{place}: {text} lies on {other}");
-                        }
-                        for mark in &picture.marks {
-                            if let Mark::Cell(at, cell) = mark {
-                                assert!(
-                                    cell.fate == Fate::Blank || !overlap(area, at),
-                                    "{place}: {text} lies on the cell {}",
-                                    cell.word
-                                );
-                            }
-                        }
-                    }
-                    for mark in &picture.marks {
-                        if let Mark::Cell(area, cell) = mark {
-                            for line in cell.word.lines() {
-                                assert!(text_width(line) <= area.width, "{place}: {line} is wider than its cell");
-                            }
-                            assert!(
-                                area.x >= -0.5 && area.x + area.width <= picture.full_width() + 0.5,
-                                "{place}: a cell leaves the picture"
-                            );
-                        }
-                    }
+                    check_words(picture, &place);
                 }
                 let height = frame.pictures[1].y;
                 assert!(height <= HIGHEST, "{}, step {}: {height} high", figure.name, step + 1);
             }
+        }
+    }
+
+    fn check_words(picture: &Picture, place: &str) {
+        let fits = |area: &Area| area.x >= -0.5 && area.x + area.width <= picture.full_width() + 0.5;
+        let texts = words(picture);
+        let cells = picture.marks.iter().filter_map(|mark| match mark {
+            Mark::Cell(area, cell) => Some((area, cell)),
+            _ => None,
+        });
+        for (n, (text, area)) in texts.iter().enumerate() {
+            assert!(fits(area), "{place}: {text} leaves the picture");
+            let other = texts[..n].iter().find(|(_, at)| overlap(area, at));
+            assert!(other.is_none(), "{place}: {text} lies on {other:?}");
+            let cell = cells.clone().find(|(at, cell)| cell.fate != Fate::Blank && overlap(area, at));
+            assert!(cell.is_none(), "{place}: {text} lies on the cell {cell:?}");
+        }
+        for (area, cell) in cells {
+            assert!(fits(area), "{place}: the cell {} leaves the picture", cell.word);
+            let widest = cell.word.lines().map(text_width).fold(0.0, f64::max);
+            assert!(widest <= area.width, "{place}: {} is wider than its cell", cell.word);
         }
     }
 
@@ -402,8 +377,18 @@ mod tests {
     }
 
     #[test]
-    fn figures_are_numbered_in_the_order_of_the_list() {
-        assert!(FIGURES.iter().map(|(name, _)| name).eq(STANDS_ON.iter().map(|(name, _)| name)));
+    fn figures_are_numbered_in_the_order_of_the_pages() {
+        let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+        let read = |page: &str| std::fs::read_to_string(root.join("book/src").join(page)).expect(page);
+        let summary = read("SUMMARY.md");
+        let pages = summary.split("](").skip(1).filter_map(|rest| rest.split_once(')')).map(|(page, _)| page);
+        // Each part begins with the map of the engine, which belongs to the page on the model.
+        let text: String = pages.filter(|page| !page.starts_with("part")).map(read).collect();
+        let included = text.split("{{#include figures/").skip(1).filter_map(|rest| rest.split_once(".html}}"));
+        let mut names: Vec<&str> = FIGURES.iter().map(|(name, _)| *name).collect();
+        assert_eq!(names, included.map(|(name, _)| name).collect::<Vec<_>>());
+        names.sort();
+        assert_eq!(names, page_by_page_course::figures::all(&root).unwrap());
         assert_eq!(number("ch05_grow"), "5.2");
         assert_eq!(number("model_layer"), "B");
         assert!(ALL[0].html().contains("<figcaption><span>Figure 1.1.</span> <strong>"));

@@ -3,9 +3,9 @@
 use std::fs;
 use std::path::Path;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Error, Result, bail, ensure};
 use page_by_page::chapters::{self, Source};
-use page_by_page_course::figures::{self as course, stands_on, with_note};
+use page_by_page_course::figures::{self as course, with_note};
 
 use crate::departure::{Departure, departure, steps};
 use crate::figures::{self, Figure};
@@ -19,12 +19,12 @@ const SAME: &str = "the same as the reference, step by step";
 /// # Errors
 /// When the reader has started none of its chapters, and the chapters' own.
 pub fn record(root: &Path, name: &str, to: &Path) -> Result<String> {
-    let numbers =
-        stands_on(name).with_context(|| format!("no figure {name}: the names are those in book/src/figures"))?;
+    ensure!(figures::is_one(name), "no figure {name}: the names are those in book/src/figures");
+    let numbers = course::stands_on(root, name).map_err(Error::msg)?;
     let is_mine = |number: &&usize| chapters::chapter(**number).source == Source::Yours;
     let (mine, others): (Vec<usize>, Vec<usize>) = numbers.iter().partition(is_mine);
     if mine.is_empty() {
-        bail!("{name} shows {}, and you have started none of them", course::chapters(numbers));
+        bail!("{name} shows {}, and you have started none of them", course::chapters(&numbers));
     }
     let reference = reference(root, name)?;
     let (html, outcome) = compared(figures::one(name)?, &reference, &mine, &others);

@@ -73,6 +73,15 @@ pub fn shared(owners: &[char], word: impl Display) -> Cell {
     cell(Fate::Shared, owners, word)
 }
 
+/// A cell of its only owner, or one that they share; `without` if there is none.
+pub fn owned(owners: &[char], word: impl Display, without: Cell) -> Cell {
+    match owners {
+        [] => without,
+        [one] => held(*one, word),
+        several => shared(several, word),
+    }
+}
+
 pub fn empty(owner: char) -> Cell {
     cell(Fate::Empty, &[owner], "")
 }

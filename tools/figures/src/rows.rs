@@ -1,15 +1,9 @@
 //! Rows that can be recognised. Each sequence has a letter, and its tokens are `a0`, `a1`, `a2`, …
 
 use anyhow::{Context, Result, ensure};
-use page_by_page::cache::{CacheError, KvCache, KvLayout};
-
 // The graders' rows: each number says which token and layer it belongs to, and whether it is a key or a value.
-#[allow(dead_code)]
-#[path = "../../../tests/support/rows.rs"]
-mod graders;
-
-use crate::words;
-use graders::KINDS;
+use grading::rows::{self as graders, KINDS};
+use page_by_page::cache::{CacheError, KvCache, KvLayout};
 
 pub const LAYOUT: KvLayout = KvLayout { n_layers: 2, n_kv_heads: 1, head_dim: 2 };
 

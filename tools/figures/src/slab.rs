@@ -6,9 +6,9 @@ use page_by_page::chapters::ch05_page_table::PageTable;
 use page_by_page::chapters::ch06_paged::{PageSlab, PagedCache, SharedSlab};
 
 use crate::figures::Figure;
-use crate::picture::{Cell, Grid, Picture, blank, empty, free, held, shared, stale, stale_of};
+use crate::picture::{Cell, Grid, Picture, blank, empty, free, held, owned, stale, stale_of};
 use crate::rows::{LAYOUT, names};
-use crate::words::{count, listed, page_numbers, pages, span};
+use crate::words::{count, listed, pages, span};
 
 pub const PAGE_SIZE: usize = 4;
 
@@ -19,11 +19,10 @@ pub struct State {
     sequences: Vec<Sequence>,
     pub slab: Vec<Page>,
     free: usize,
-    pub rows_copied: u64,
 }
 
 /// Its name, its tokens and its pages.
-type Sequence = (char, usize, Vec<u32>);
+type Sequence = (char, usize, Vec<PageId>);
 
 /// A page in one layer; the others look the same.
 #[derive(PartialEq)]
@@ -77,10 +76,9 @@ impl State {
         Ok(State {
             operation,
             refused: outcome.err().map(|error| format!("{error:?}")),
-            sequences: tables.iter().map(|(name, table)| (*name, table.len(), page_numbers(table.pages()))).collect(),
+            sequences: tables.iter().map(|(name, table)| (*name, table.len(), table.pages().to_vec())).collect(),
             slab: pages,
             free: slab.pool().n_free(),
-            rows_copied: 0,
         })
     }
 
@@ -103,31 +101,18 @@ impl State {
                 if is_same { "Every table and every row stays as it was." } else { "Yet something has changed." };
             return format!("{operation} is refused with <code>{error}</code>. {rest}");
         }
-        let ended = before.sequences.iter().find(|(name, ..)| self.sequence(*name).is_none());
         let changed = self.sequences.iter().find(|sequence| !before.sequences.contains(sequence));
-        let happened = match (ended, changed) {
-            (Some((name, _, had)), _) => self.ended(*name, had),
-            (None, Some(changed)) => self.changed(before, changed),
-            (None, None) => "nothing changes".into(),
-        };
+        let happened = changed.map_or("nothing changes".into(), |changed| self.changed(before, changed));
         let notice = if self.free == 0 && before.free > 0 { " No page is free now." } else { "" };
         format!("{operation}: {happened}.{notice}")
     }
 
-    fn ended(&self, name: char, had: &[u32]) -> String {
-        let is_owned = |page: &&u32| !self.slab[**page as usize].owners.is_empty();
-        let (kept, freed): (Vec<u32>, Vec<u32>) = had.iter().partition(is_owned);
-        let kept = if kept.is_empty() { String::new() } else { format!(", but {} still has an owner", pages(&kept)) };
-        format!("{name} ends and gives back {}{kept}", pages(&freed))
-    }
-
     fn changed(&self, before: &State, (name, tokens, own): &Sequence) -> String {
         let (had_tokens, had) = before.sequence(*name).map_or((0, &[][..]), |(_, tokens, had)| (*tokens, &had[..]));
-        let (old, taken): (Vec<u32>, Vec<u32>) = own.iter().partition(|page| had.contains(page));
-        let left: Vec<u32> = had.iter().copied().filter(|page| !own.contains(page)).collect();
-        let page = |page: &u32| &self.slab[*page as usize];
+        let (old, taken): (Vec<PageId>, Vec<PageId>) = own.iter().partition(|page| had.contains(page));
+        let left: Vec<PageId> = had.iter().copied().filter(|page| !own.contains(page)).collect();
         if *tokens < had_tokens {
-            let stale: Vec<&String> = had.iter().flat_map(|own| page(own).stale()).collect();
+            let stale: Vec<&String> = had.iter().flat_map(|page| self.slab[page.index()].stale()).collect();
             let forgotten = count(had_tokens - tokens, "token");
             return format!(
                 "{name} forgets {forgotten} and returns {}. The rows {} stay where they are, stale",
@@ -135,20 +120,7 @@ impl State {
                 listed(&stale)
             );
         }
-        if taken.iter().any(|own| page(own).owners.len() > 1) {
-            let shared = pages(&taken);
-            return format!(
-                "{name} gets the same {shared}, which have two owners now. Rows copied: {}",
-                self.rows_copied
-            );
-        }
         let ((fitting, over), (others, over_others)) = (self.written(before, &old), self.written(before, &taken));
-        if self.rows_copied > 0 {
-            let copied = count(self.rows_copied as usize, "row");
-            let new = span(&others[others.len() - (tokens - had_tokens).min(others.len())..]);
-            let (shared, taken) = (pages(&left), pages(&taken));
-            return format!("{name} shares {shared}, so it copies {copied} into {taken} before it writes {new} there");
-        }
         let mut parts = Vec::new();
         if let (Some(last), false) = (old.last(), fitting.is_empty()) {
             let go = if fitting.len() == 1 { "goes" } else { "go" };
@@ -164,10 +136,10 @@ impl State {
     }
 
     /// The rows of tokens that these pages did not hold before, and the stale rows that lay in their slots.
-    fn written(&self, before: &State, pages: &[u32]) -> (Vec<String>, Vec<String>) {
+    fn written(&self, before: &State, pages: &[PageId]) -> (Vec<String>, Vec<String>) {
         let slots = pages.iter().flat_map(|page| {
-            let was = before.slab.get(*page as usize).map_or(&[][..], |page| &page.slots);
-            self.slab[*page as usize].slots.iter().enumerate().map(|(slot, now)| (now, was.get(slot)))
+            let was = before.slab.get(page.index()).map_or(&[][..], |page| &page.slots);
+            self.slab[page.index()].slots.iter().enumerate().map(|(slot, now)| (now, was.get(slot)))
         });
         let new = slots.filter(|(now, was)| now.held && was.is_none_or(|was| !was.held));
         let (rows, over): (Vec<_>, Vec<_>) =
@@ -199,8 +171,7 @@ impl State {
 impl Page {
     pub fn cells(&self) -> impl Iterator<Item = Cell> {
         self.slots.iter().map(|Slot { row, held: is_held }| match (row, &self.owners[..]) {
-            (Some(row), [owner]) if *is_held => held(*owner, row),
-            (Some(row), owners) if *is_held => shared(owners, row),
+            (Some(row), owners) if *is_held => owned(owners, row, stale(row)),
             (Some(row), []) => stale(row),
             (Some(row), [owner, ..]) => stale_of(*owner, row),
             (None, []) => free(""),

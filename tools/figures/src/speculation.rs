@@ -1,4 +1,5 @@
-//! A few steps of greedy speculative decoding with the bundled models, and what each model computes and forgets in them.
+//! A few steps of greedy speculative decoding with the bundled models, and what each model computes and forgets in them, by
+//! `chapters::ch07_rewind`.
 
 use anyhow::{Result, ensure};
 use page_by_page::cache::CacheError;
@@ -27,7 +28,6 @@ pub struct Step {
 }
 
 /// What a model did with its cache in a step.
-#[derive(Default)]
 pub struct Memory {
     pub passes: Vec<usize>,
     pub forgotten: Vec<String>,
@@ -90,8 +90,8 @@ pub fn steps(n: usize) -> Result<Vec<Step>> {
         let mut speculation = Speculation { target: &mut target, drafter: &mut drafter, accept: &mut accept };
         let new_tokens = speculation.step(&tokens, K, &[])?;
         let memory = |model: &mut Watched| -> Result<Memory> {
-            let (passes, forgotten) = std::mem::take(&mut model.log);
-            Ok(Memory { passes, forgotten: words(&forgotten)? })
+            let forgotten = words(&std::mem::take(&mut model.forgotten))?;
+            Ok(Memory { passes: std::mem::take(&mut model.passes), forgotten })
         };
         steps.push(Step {
             tokens: words(&tokens)?,
@@ -116,15 +116,19 @@ fn word(tokenizer: &Tokenizer, token: u32) -> Result<String> {
     Ok(text.trim_start().to_owned())
 }
 
+/// A model that notes what it computes and forgets.
 struct Watched<'a> {
     model: Cached<'a>,
+    /// Those in its cache.
     tokens: Vec<u32>,
-    log: (Vec<usize>, Vec<u32>),
+    /// Since the step began: the tokens of each pass, and the tokens that were forgotten.
+    passes: Vec<usize>,
+    forgotten: Vec<u32>,
 }
 
 impl<'a> Watched<'a> {
     fn new(model: Cached<'a>) -> Self {
-        Watched { model, tokens: Vec::new(), log: Default::default() }
+        Watched { model, tokens: Vec::new(), passes: Vec::new(), forgotten: Vec::new() }
     }
 }
 
@@ -135,13 +139,13 @@ impl LanguageModel for Watched<'_> {
 }
 
 impl RewindableModel for Watched<'_> {
-    fn remembered(&self) -> usize {
-        self.model.remembered()
+    fn cached_len(&self) -> usize {
+        self.model.cached_len()
     }
 
     fn last_logits(&mut self, tokens: &[u32], n: usize) -> Result<Vec<Vec<f32>>, StepError> {
         let rows = self.model.last_logits(tokens, n)?;
-        self.log.0.push(tokens.len() - self.tokens.len());
+        self.passes.push(tokens.len() - self.tokens.len());
         self.tokens = tokens.to_vec();
         Ok(rows)
     }
@@ -149,7 +153,7 @@ impl RewindableModel for Watched<'_> {
     fn rewind(&mut self, n: usize) -> Result<(), CacheError> {
         self.model.rewind(n)?;
         let forgotten = self.tokens.split_off(self.tokens.len() - n);
-        self.log.1.splice(0..0, forgotten);
+        self.forgotten.splice(0..0, forgotten);
         Ok(())
     }
 }

@@ -31,15 +31,14 @@ const BLINK: Duration = Duration::from_millis(100);
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum View {
     Main,
-    Failures,
+    /// What this key shows.
+    Shown(char),
     Hints,
     Task,
     /// The whole page.
     Page,
-    Help,
     /// Asks whether to reset.
     Reset,
-    Compare,
     /// A question, and whether its answer is shown.
     Question(usize, bool),
     Story,
@@ -187,7 +186,7 @@ impl App {
         self.current = Current::new(&self.current.root, &self.chapters[at]);
         self.stop_checking();
         self.turn_to(View::Main);
-        self.keep(Current::write);
+        self.keep(|current, record| record.at = Some(current.chapter.name.clone()));
         if self.current.is_started() {
             self.check(Instant::now());
         }

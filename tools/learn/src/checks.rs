@@ -4,6 +4,7 @@
 
 use std::collections::BTreeMap;
 
+use page_by_page_course::chapters::task_label;
 use page_by_page_course::libtest::{self, Suite};
 
 /// How a check ended.
@@ -136,10 +137,8 @@ fn failed(name: &str, message: String, chapter: usize) -> Outcome {
 
 /// The task whose `todo!` a failure reached.
 pub fn waits_for(message: &str) -> Option<Wait> {
-    let (_, rest) = message.split_once("not yet implemented: ch")?;
-    let (chapter, rest) = rest.split_once(" task ")?;
-    let task = rest.split(':').next()?;
-    Some(Wait { chapter: chapter.parse().ok()?, task: task.parse().ok()? })
+    let (chapter, task, _) = task_label(message.split_once("not yet implemented: ")?.1)?;
+    Some(Wait { chapter, task })
 }
 
 /// The message of a failed check, without what libtest, insta and the panic machinery print around it.

@@ -47,6 +47,14 @@ impl Current {
         left.or_else(|| Some(self.lesson.as_ref().ok()?.tasks.first()?.number))
     }
 
+    /// The task of the first `todo!` that is left, else the first that wasn't green in the last run.
+    pub fn task_on_record(&self, record: &Record) -> Option<u32> {
+        let has_todos = self.exercise.as_ref().is_ok_and(|exercise| !exercise.todos.is_empty());
+        let ran = record.chapters.get(&self.chapter.name).filter(|_| !has_todos);
+        let red = ran.and_then(|ran| ran.tasks.iter().find(|(_, tally)| !tally.all_green()));
+        red.map(|(task, _)| *task).or_else(|| self.first_left())
+    }
+
     /// The chapter's title without its number: `The flat cache`.
     pub fn title(&self) -> &str {
         let title = self.lesson.as_ref().map_or(self.chapter.name.as_str(), |lesson| lesson.title.as_str());
@@ -122,9 +130,8 @@ impl Current {
         }
     }
 
-    /// Writes the chapter, and the verdict if it is about all checks, into the record.
+    /// Writes the verdict into the record if it is about all checks.
     pub fn write(&self, record: &mut Record) {
-        record.at = Some(self.chapter.name.clone());
         let (Ok(exercise), true, Ending::Checks) = (&self.exercise, self.is_whole, &self.ending) else { return };
         let tally = |about| {
             let tally = self.verdict.tally_of(about);

@@ -9,33 +9,66 @@ use page_by_page_course::chapters::State;
 use crate::app::{App, View};
 use crate::reset;
 use crate::terminal::Screen;
+use crate::text::{BOLD, PLAIN, Paragraph, blank, plain, prose};
+use crate::view::{reading, verdict};
 
-/// A key, and what it does, in words and in code.
-type Key = (char, &'static str, fn(&mut App));
+/// What a key does. One that shows something closes it, too.
+enum Does {
+    Act(fn(&mut App)),
+    Show(fn(&App) -> Vec<Paragraph>),
+    /// Once all is green.
+    ShowAfter(fn(&App) -> Vec<Paragraph>),
+}
 
-/// The keys that mean the same everywhere.
-pub const KEYS: [Key; 12] = [
-    ('h', "the hints for the current task, one by one", App::hint),
-    ('a', "all failures, not only the first", |app| app.turn_to(View::Failures)),
-    ('t', "the task's section of the page; press it again for the whole page", |app| app.turn_to(View::Task)),
-    ('o', "open the page in the browser; the book is built first if it isn't served", App::open),
-    ('s', "run the page's command with your code", App::start_story),
-    ('r', "run the checks again", App::check_again),
-    ('x', "reset the file to the stub; asks first, and keeps a copy", App::ask_to_reset),
-    ('v', "compare your code with the reference, once all is green", |app| app.turn_to_if_green(View::Compare)),
-    ('c', "the chapter's questions, once all is green", |app| app.turn_to_if_green(View::Question(0, false))),
-    ('n', "next chapter", |app| app.go_to((app.at + 1).min(app.chapters.len() - 1))),
-    ('p', "previous chapter", |app| app.go_to(app.at.saturating_sub(1))),
-    ('?', "these keys", |app| app.turn_to(View::Help)),
+use Does::{Act, Show, ShowAfter};
+
+/// The keys that mean the same everywhere: each with what it does, in words and in code.
+const KEYS: &[(char, &str, Does)] = &[
+    ('h', "the hints for the current task, one by one", Act(App::hint)),
+    ('a', "all failures, not only the first", Show(|app| verdict::failures(&app.current))),
+    ('t', "the task's section of the page; press it again for the whole page", Act(|app| app.turn_to(View::Task))),
+    ('o', "open the page in the browser; the book is built first if it isn't served", Act(App::open)),
+    ('s', "run the page's command with your code", Act(App::start_story)),
+    ('r', "run the checks again", Act(App::check_again)),
+    ('x', "reset the file to the stub; asks first, and keeps a copy", Act(App::ask_to_reset)),
+    ('v', "compare your code with the reference, once all is green", ShowAfter(|app| reading::compare(&app.current))),
+    ('c', "the chapter's questions, once all is green", Act(App::first_question)),
+    ('n', "next chapter", Act(|app| app.go_to((app.at + 1).min(app.chapters.len() - 1)))),
+    ('p', "previous chapter", Act(|app| app.go_to(app.at.saturating_sub(1)))),
+    ('?', "these keys, and back", Show(|_| help())),
 ];
 
 /// Those that are not letters, in words.
-pub const OTHERS: [(&str, &str); 4] = [
+const OTHERS: [(&str, &str); 4] = [
     ("↓ ↑", "scroll, like j and k; space and b by a page, home and end"),
     ("esc", "back to the verdict"),
     ("^Z", "suspend; fg in the shell comes back"),
     ("q  ^C", "quit; your place is kept"),
 ];
+
+/// All keys.
+fn help() -> Vec<Paragraph> {
+    let keys = KEYS.iter().map(|(key, words, _)| (key.to_string(), *words));
+    let others = OTHERS.iter().map(|(key, words)| (key.to_string(), *words));
+    let keys = keys.chain(others).map(|(key, words)| prose(format!("{key:<7}"), BOLD).and(words, PLAIN));
+    let mut lines = vec![prose("Keys", BOLD), blank()];
+    lines.extend(keys);
+    lines.push(blank());
+    lines.push(plain(
+        "Edit the chapter's file in your own editor. On each save the checks of the current task run first, then all others. \
+         The current task is the first one with a red check.",
+    ));
+    lines.push(plain("A check that needs a later task waits for it: it is neither green nor red."));
+    lines
+}
+
+/// What the view of a key shows.
+pub fn shown(app: &App, key: char) -> Vec<Paragraph> {
+    match KEYS.iter().find(|(name, ..)| *name == key) {
+        Some((.., Show(lines) | ShowAfter(lines))) => lines(app),
+        _ => Vec::new(),
+    }
+}
 
 impl App {
     /// A key as the terminal reports it.
@@ -67,11 +100,13 @@ impl App {
             (View::Main, KeyCode::Char('q')) => self.is_over = true,
             (_, KeyCode::Esc | KeyCode::Char('q')) => self.turn_to(View::Main),
             (View::Task, KeyCode::Char('t')) => self.turn_to(View::Page),
-            (_, KeyCode::Char(key)) => {
-                if let Some((.., act)) = KEYS.iter().find(|(name, ..)| *name == key) {
-                    act(self);
-                }
-            }
+            (View::Shown(open), KeyCode::Char(key)) if open == key => self.turn_to(View::Main),
+            (_, KeyCode::Char(key)) => match KEYS.iter().find(|(name, ..)| *name == key) {
+                Some((.., Act(act))) => act(self),
+                Some((.., Show(_))) => self.turn_to(View::Shown(key)),
+                Some((.., ShowAfter(_))) => self.turn_to_if_green(View::Shown(key)),
+                None => {}
+            },
             _ => {}
         }
     }
@@ -95,9 +130,8 @@ impl App {
 
     /// How many hints of the current task the reader has seen.
     pub fn hints_seen(&self) -> usize {
-        let ran = self.record.chapters.get(&self.current.chapter.name);
-        let seen = ran.zip(self.current.task).and_then(|(ran, task)| ran.hints.get(&task));
-        seen.map_or(0, |seen| *seen).min(self.current.n_hints())
+        let seen = self.current.task.map_or(0, |task| self.record.hints_seen(&self.current.chapter.name, task));
+        seen.min(self.current.n_hints())
     }
 
     /// Shows the hints seen so far; there, one more.
@@ -124,6 +158,10 @@ impl App {
         if self.current.is_started() {
             self.check(Instant::now());
         }
+    }
+
+    fn first_question(&mut self) {
+        self.turn_to_if_green(View::Question(0, false));
     }
 
     fn turn_to_if_green(&mut self, view: View) {

@@ -14,6 +14,7 @@ mod compare;
 mod compiler;
 mod current;
 mod keys;
+mod list;
 mod markdown;
 mod plain;
 mod reset;
@@ -28,8 +29,8 @@ use std::path::Path;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use anyhow::{Error, Result, bail};
-use clap::Parser;
+use anyhow::{Context, Error, Result};
+use clap::{Parser, Subcommand};
 use page_by_page_course::chapters::{self, Chapter, State};
 use page_by_page_course::record::Record;
 
@@ -39,10 +40,13 @@ use crate::app::App;
 ///
 /// Edit the chapter's file in exercises/ in your own editor beside this. Without a chapter it continues where you left off.
 #[derive(Parser)]
-#[command(name = "cargo learn", bin_name = "cargo learn", version)]
+#[command(name = "cargo learn", bin_name = "cargo learn", version, args_conflicts_with_subcommands = true)]
 struct Arguments {
+    #[command(subcommand)]
+    task: Option<Task>,
+
     /// The chapter to open [default: where you left off]
-    #[arg(value_name = "N")]
+    #[arg(value_name = "N", value_parser = number)]
     chapter: Option<usize>,
 
     /// Check once, print plain lines, and record the result; exit with 0 if the chapter is green, otherwise with 1
@@ -54,6 +58,33 @@ struct Arguments {
     /// Seconds after which checks that are still running are stopped
     #[arg(long, value_name = "S", default_value_t = 90, value_parser = clap::value_parser!(u64).range(1..))]
     time_limit: u64,
+
+    /// `list`, by another name
+    #[arg(long, hide = true)]
+    status: bool,
+}
+
+#[derive(Subcommand)]
+enum Task {
+    /// List all chapters: whose code runs, what the last run found, what is left to write
+    #[command(visible_alias = "status")]
+    List,
+    /// Print the next hint for the task that you are at, after those that you have seen
+    Hint {
+        /// The chapter [default: where you left off]
+        #[arg(value_name = "N", value_parser = number)]
+        chapter: Option<usize>,
+    },
+}
+
+/// The number of a chapter, which can be written like the name of its file: `6`, `06`, `ch06_paged`.
+fn number(text: &str) -> Result<usize, String> {
+    let digits = text.trim_start_matches("ch").split('_').next().unwrap_or_default();
+    digits.parse().map_err(|_| {
+        "a chapter is named by its number: `cargo learn 6` opens chapter 6, `cargo learn list` lists all, `cargo learn hint 6` \
+         prints a hint"
+            .into()
+    })
 }
 
 fn main() -> ExitCode {
@@ -70,19 +101,30 @@ fn run(arguments: &Arguments) -> Result<ExitCode> {
     let root = chapters::root().map_err(Error::msg)?;
     let chapters = chapters::all(&root).map_err(Error::msg)?;
     let (record, note) = Record::read(&root);
-    let at = match arguments.chapter {
-        Some(number) => match chapters.iter().position(|chapter| chapter.number == number) {
-            Some(at) => at,
-            None => bail!("no chapter {number}: the book has 1 to {}", chapters.len()),
-        },
+    let number = match arguments.task {
+        Some(Task::Hint { chapter }) => chapter,
+        _ => arguments.chapter,
+    };
+    let at = match number {
+        Some(number) => chapters
+            .iter()
+            .position(|chapter| chapter.number == number)
+            .with_context(|| format!("no chapter {number}: the book has 1 to {}", chapters.len()))?,
         None => where_left(&root, &chapters, &record),
     };
     let limit = Duration::from_secs(arguments.time_limit);
-    if arguments.once || !terminal::is_there() {
-        if let Some(note) = note {
-            eprintln!("note: {note}");
-        }
-        return plain::run(&root, &chapters[at], limit, record);
+    let is_list = arguments.status || matches!(arguments.task, Some(Task::List));
+    let is_plain = arguments.task.is_some() || is_list || arguments.once || !terminal::is_there();
+    if let (true, Some(note)) = (is_plain, &note) {
+        eprintln!("note: {note}");
+    }
+    if is_list {
+        return plain::print(&list::text(&root, &chapters, &record), true);
+    }
+    match arguments.task {
+        Some(_) => return plain::hint(&root, &chapters[at], record),
+        None if is_plain => return plain::run(&root, &chapters[at], limit, record),
+        None => {}
     }
     App::new(root, chapters, at, limit, record, note).run()
 }

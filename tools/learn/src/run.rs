@@ -89,10 +89,11 @@ fn follow(order: &Order, process: &Process, lines: &Receiver<Line>, send: &dyn F
             Ok(line) => line,
             Err(RecvTimeoutError::Disconnected) => break,
             Err(RecvTimeoutError::Timeout) => {
-                let seconds = order.limit.as_secs();
+                let (check, seconds) = (still_running(order, &printed), order.limit.as_secs());
+                let number = order.chapter.number;
                 let why = format!(
-                    "The checks were stopped: they were still running after {seconds} seconds. Is there a loop of yours that \
-                     doesn't end?"
+                    "{check} of chapter {number} was still running after {seconds} seconds, and was stopped. Is there a loop of \
+                     yours that doesn't end?"
                 );
                 return (Ending::CutOff(why), Verdict::default());
             }
@@ -126,6 +127,20 @@ fn follow(order: &Order, process: &Process, lines: &Receiver<Line>, send: &dyn F
         return (Ending::CutOff(last_words(&errors)), Verdict::default());
     }
     (Ending::Checks, Verdict::of(&suite, order.chapter.number))
+}
+
+/// The check that has not ended. They begin in the order of their names, on several threads, so that it is the first that has
+/// no result.
+fn still_running(order: &Order, printed: &str) -> String {
+    let grader = std::fs::read_to_string(order.root.join(order.chapter.grader())).unwrap_or_default();
+    let words = grader.split(|c: char| !c.is_alphanumeric() && c != '_');
+    let is_asked_for = |name: &&str| match &order.filter[..] {
+        [skip, filter] if skip == "--skip" => !name.contains(filter.as_str()),
+        filters => filters.iter().all(|filter| name.contains(filter.as_str())),
+    };
+    let names = words.filter(|word| word.starts_with("task_") || word.starts_with("whole_")).filter(is_asked_for);
+    let has_ended = |name: &&str| printed.contains(&format!("::{name} ... "));
+    names.filter(|name| !has_ended(name)).min().unwrap_or("a check").to_string()
 }
 
 /// What the checks printed when they stopped themselves: a check that never ends, or takes too much memory, is named on

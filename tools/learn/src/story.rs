@@ -114,12 +114,9 @@ pub fn arguments(root: &Path, chapter: &Chapter) -> Option<Vec<String>> {
     commands.iter().find(is_story).or(commands.first()).cloned()
 }
 
-/// `$ cargo run --release --features solution -- generate "One day"` → `generate`, `One day`
+/// `$ cargo page generate "One day"` → `generate`, `One day`
 fn words(line: &str) -> Option<Vec<String>> {
-    let (cargo, command) = line.strip_prefix("$ cargo run ")?.split_once(" -- ")?;
-    if cargo.contains("serve") || cargo.contains("package") {
-        return None;
-    }
+    let command = line.strip_prefix("$ cargo page ")?;
     let mut words = Vec::new();
     for (index, part) in command.split('"').enumerate() {
         match index % 2 {

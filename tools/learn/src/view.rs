@@ -1,6 +1,6 @@
 //! Draws the screen: a header, one thing, and the keys. Drawing changes nothing except where the body is scrolled to.
 
-mod reading;
+pub mod reading;
 pub mod verdict;
 
 use std::time::Duration;
@@ -8,9 +8,11 @@ use std::time::Duration;
 use crate::app::{App, View};
 use crate::checks::{About, Tally};
 use crate::current::Current;
+use crate::keys;
 use crate::markdown;
 use crate::run::{Ending, Stage};
 use crate::text::{BOLD, CYAN, DIM, GREEN, PLAIN, Paragraph, RED, YELLOW, blank, count, plain, prose};
+use crate::view::verdict::Room;
 
 /// The smallest terminal that can be used.
 const LEAST: (usize, usize) = (40, 12);
@@ -26,18 +28,18 @@ pub fn screen(app: &mut App, (columns, rows): (usize, usize)) -> Vec<Paragraph> 
         screen.resize(rows, blank());
         return screen;
     }
-    let is_compact = rows < COMPACT;
+    let room = if rows < COMPACT { Room::Small } else { Room::Screen };
     let mut screen = vec![head(app, columns), strip(&app.current, columns)];
-    if !is_compact {
+    if room == Room::Screen {
         screen.push(rule("", columns));
     }
-    let foot = foot(app, columns, is_compact);
-    let room = rows - screen.len() - foot.len() - 1;
-    let body: Vec<Paragraph> = body(app, is_compact).iter().flat_map(|line| line.rows(columns)).collect();
-    app.extent = (body.len(), room);
-    let last = body.len().saturating_sub(room);
+    let foot = foot(app, columns, room);
+    let n_rows = rows - screen.len() - foot.len() - 1;
+    let body: Vec<Paragraph> = body(app, room).iter().flat_map(|line| line.rows(columns)).collect();
+    app.extent = (body.len(), n_rows);
+    let last = body.len().saturating_sub(n_rows);
     app.scroll = app.scroll.min(last);
-    screen.extend(body.into_iter().skip(app.scroll).take(room));
+    screen.extend(body.into_iter().skip(app.scroll).take(n_rows));
     screen.resize(rows - foot.len() - 1, blank());
     screen.push(match (app.scroll, last - app.scroll) {
         (0, 0) => rule("", columns),
@@ -143,13 +145,13 @@ fn parts(current: &Current) -> Vec<(About, String, String)> {
 }
 
 /// A note or the place in the page, and the keys.
-fn foot(app: &App, columns: usize, is_compact: bool) -> Vec<Paragraph> {
+fn foot(app: &App, columns: usize, room: Room) -> Vec<Paragraph> {
     let mut foot = match (&app.note, &app.book.opening) {
         (Some(note), _) => prose(note, YELLOW).rows(columns).into_iter().take(4).collect(),
         (None, Some(doing)) => {
             vec![prose(format!("building the book, which takes a minute the first time ({doing})"), YELLOW)]
         }
-        (None, None) if is_compact => Vec::new(),
+        (None, None) if room == Room::Small => Vec::new(),
         (None, None) => {
             let served = app.current.link(app.book.port);
             // Half an address leads nowhere.
@@ -212,24 +214,22 @@ fn keys_of_view(app: &App) -> Vec<(&'static str, String)> {
     }
 }
 
-fn body(app: &App, is_compact: bool) -> Vec<Paragraph> {
+fn body(app: &App, room: Room) -> Vec<Paragraph> {
     let current = &app.current;
     match app.view {
-        View::Main => main(app, is_compact),
-        View::Failures => verdict::failures(current),
+        View::Main => main(app, room),
+        View::Shown(key) => keys::shown(app, key),
         View::Hints => reading::hints(current, app.hints_seen()),
         View::Task => reading::task(current),
         View::Page => reading::page(current),
-        View::Help => reading::help(),
         View::Reset => reading::reset(current),
-        View::Compare => reading::compare(current),
         View::Question(at, is_open) => reading::question(current, at, is_open),
         View::Story => app.story.iter().flat_map(|story| story.lines()).collect(),
     }
 }
 
 /// The verdict; while checks run, what there is to say about that.
-fn main(app: &App, is_compact: bool) -> Vec<Paragraph> {
+fn main(app: &App, room: Room) -> Vec<Paragraph> {
     let (current, checking) = (&app.current, &app.checking);
     if let (true, Some(Stage::Compiling(Some(progress)))) = (checking.is_first_build, &checking.stage) {
         // Everything is compiled: an older verdict would be minutes old.
@@ -238,7 +238,7 @@ fn main(app: &App, is_compact: bool) -> Vec<Paragraph> {
             plain("This happens once, and takes a minute or two. After that a verdict takes seconds."),
         ];
     }
-    let mut lines = verdict::lines(current, is_compact);
+    let mut lines = verdict::lines(current, room);
     if checking.counting.is_some() {
         lines.extend([blank(), prose("What it gains is being counted on your code …", DIM)]);
     } else if !checking.gains.is_empty() {

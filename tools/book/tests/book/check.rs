@@ -190,44 +190,22 @@ fn faults_of_the_book_as_a_whole() {
 }
 
 #[test]
-fn habits_of_writing() {
+fn words_that_the_book_has_replaced() {
     are_found(&[
-        ("Once somebody frees a page, it is free.", "the paragraph has `somebody`"),
         ("The tokens behind the prompt are new.", "the paragraph has `behind`"),
-        ("A step has at most so many tokens.", "the paragraph has `so many`"),
         ("The table tells how long it takes.", "the paragraph has `table tells`"),
-        ("Every text owns its pages.", "the paragraph has `Every text`"),
-        ("It is slow: it copies. It is simple: it appends.", "the paragraph has more than one colon"),
-        ("A page is taken. (It is the last one.)", "a parenthesis is a whole sentence: (It is the last one.)"),
-        ("It grows. It copies. It waits. It ends.", "4 short sentences in a row"),
-        ("- A list item is prose, too: it has one colon: this is the second.", "the paragraph has more than one colon"),
+        ("- Every text owns its pages.", "the paragraph has `Every text`"),
     ]);
     for fine in [
-        "> Once somebody said that.",
-        "They call it \u{201c}so many\u{201d} and `behind`.",
-        "```text\nThe table tells somebody.\n```",
-        "It grows. It copies. It waits. Because the sequence is long, the copy is long, and so is the wait.",
+        "> He stood behind it.",
+        "They call it \u{201c}behind\u{201d} and `behind`. Nobody minds.",
+        "```text\nThe table tells it.\n```",
+        "It is slow: it copies. It is simple: it appends. It grows. It waits. It ends. (All of it.)",
     ] {
         is_in_order(&ending_in(fine).0);
     }
-}
-
-#[test]
-fn habits_of_writing_in_code() {
-    for (code, problem) in [
-        ("/// Once somebody frees a page, it is free.\nfn f() {}\n", "src/words.rs:1: the paragraph has `somebody`"),
-        (
-            "fn f() {}\n\n    //! It is slow: it copies.\n    //! It is simple: it appends.\n",
-            "src/words.rs:3: the paragraph has",
-        ),
-        ("const ERROR: &str = \"whoever reads this\";\n", "src/words.rs:1: the paragraph has `whoever`"),
-    ] {
-        let book = Book::good();
-        book.write("src/words.rs", code);
-        let said = the_finding(&book);
-        assert!(said.contains(problem), "expected {problem:?} in:\n{said}");
-    }
+    // What the code says is not the book's.
     let book = Book::good();
-    book.write("src/words.rs", "// somebody\n/// `[a, b]`: rows. `c`: columns.\nfn somebody() {}\n");
+    book.write("src/words.rs", "/// The page behind this one.\nconst ERROR: &str = \"the page behind this one\";\n");
     is_in_order(&book);
 }

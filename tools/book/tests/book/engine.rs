@@ -4,8 +4,6 @@ use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::process::Command;
 
-use page_by_page_course::figures::STANDS_ON;
-
 use crate::support::{Book, said};
 
 const PAGE: &str = "book/src/ch02_flat.md";
@@ -16,10 +14,10 @@ fn with_place() -> Book {
     let page = book.read(PAGE);
     book.write(PAGE, &format!("{page}\n<div class=\"pbp-live\" data-live=\"home\">\n\nPress *Run*.\n\n</div>\n"));
     for file in [
-        "wasm/engine.js",
-        "wasm/worker.js",
-        "serve/src/page/pool.js",
-        "serve/src/page/pool.css",
+        "crates/wasm/engine.js",
+        "crates/wasm/worker.js",
+        "crates/serve/src/page/pool.js",
+        "crates/serve/src/page/pool.css",
         "assets/engine.wasm",
         "assets/storyteller/config.json",
         "assets/storyteller/generation_config.json",
@@ -40,7 +38,7 @@ fn the_engine_lies_beside_pages_that_have_a_place_for_it() {
     let output = book.cargo_book(&["build"]);
     assert!(output.status.success(), "{}", said(&output));
     assert_eq!(book.read("book/html/engine/engine.wasm"), "assets/engine.wasm");
-    assert_eq!(book.read("book/html/engine/pool.js"), "serve/src/page/pool.js");
+    assert_eq!(book.read("book/html/engine/pool.js"), "crates/serve/src/page/pool.js");
     let about = book.read("book/html/engine/about.json");
     assert!(about.contains("\"engine.wasm\":18") && about.contains("\"says\":\"\""), "{about}");
 
@@ -63,10 +61,12 @@ fn mine(library: &str, broken: bool) -> (String, String) {
     let stub = book.read("exercises/ch02_flat.rs");
     book.write("exercises/ch04_page_pool.rs", &stub);
     book.write("exercises/untouched.txt", "# hash, chapter\n0123456789abcdef  ch04_page_pool\n");
-    for (figure, _) in STANDS_ON.iter().filter(|(_, chapters)| chapters.contains(&4)) {
-        let html = format!("<figure data-figure=\"{figure}\">\n<figcaption>reference</figcaption>\n</figure>\n");
-        book.write(&format!("book/src/figures/{figure}.html"), &html);
+    book.write("solutions/ch04_page_pool.rs", "");
+    for file in ["tools/figures/src/figures/ch04_free_list.rs", "crates/wasm/src/lib.rs"] {
+        book.write(file, "use page_by_page::chapters::ch04_page_pool;\n");
     }
+    let html = "<figure data-figure=\"ch04_free_list\">\n<figcaption>reference</figcaption>\n</figure>\n";
+    book.write("book/src/figures/ch04_free_list.html", html);
     if broken {
         book.write("broken", "");
     }

@@ -147,3 +147,29 @@ fn a_book_folder_that_leads_elsewhere_is_left_alone() {
     assert!(says.contains("is a symbolic link: remove it"), "{says}");
     assert_eq!(contents(&book.path("elsewhere")).len(), 1, "nothing was written there, nothing removed");
 }
+
+#[test]
+fn it_links_to_the_repository_of_the_flag_or_of_the_remote() {
+    let book = Book::good();
+    let git = |arguments: &[&str]| {
+        let mut git = std::process::Command::new("git");
+        assert!(git.args(arguments).current_dir(book.root()).output().unwrap().status.success(), "{arguments:?}");
+    };
+    let links = |arguments: &[&str], address: &str| {
+        built(&book, arguments);
+        book.read("site/ch02_flat.html").contains(&format!("href=\"{address}\""))
+    };
+    git(&["init", "--quiet"]);
+    git(&["remote", "add", "origin", "/some/folder"]);
+    built(&book, &[]);
+    let page = book.read("site/ch02_flat.html");
+    assert!(!page.contains("/some/folder") && !page.contains("/edit/main/"), "{page}");
+    git(&["remote", "set-url", "origin", "git@github.com:owner/name.git"]);
+    assert!(links(&[], "https://github.com/owner/name"));
+    assert!(links(&[], "https://github.com/owner/name/edit/main/book/src/ch02_flat.md"));
+    assert!(links(
+        &["--repository", "https://gitlab.com/a/b"],
+        "https://gitlab.com/a/b/-/edit/main/book/src/ch02_flat.md"
+    ));
+    assert!(refused(&book, &["--out", "site", "--repository", "/some/folder"]).contains("write a public address"));
+}

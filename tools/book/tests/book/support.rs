@@ -36,6 +36,7 @@ impl Book {
     }
 
     pub fn write(&self, file: &str, text: &str) {
+        fs::create_dir_all(self.path(file).parent().unwrap()).unwrap();
         fs::write(self.path(file), text).unwrap();
     }
 

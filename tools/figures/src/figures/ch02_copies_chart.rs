@@ -1,14 +1,9 @@
-//! Chapter 2: the rows that chapter 1 projects, and those that the flat cache projects and copies instead.
+//! Chapter 2: the rows that `chapters::ch01_recompute` projects, and those that `chapters::ch02_flat` projects and copies instead.
 
 use anyhow::Result;
-use page_by_page::cache::KvCache;
-use page_by_page::chapters::ch01_recompute::Recompute;
-use page_by_page::chapters::ch02_flat::FlatCache;
-use page_by_page::decode::Cached;
 
 use super::Figure;
-use super::ch01_rows_chart::generate_any;
-use crate::models::{DRAFT, model};
+use super::ch01_rows_chart::counted;
 use crate::picture::{Anchor, Area, CELL, held};
 use crate::words::{grouped, text_width};
 
@@ -18,20 +13,8 @@ const NEW_TOKENS: [usize; 4] = [50, 100, 150, 200];
 pub const PROJECTED: char = 'a';
 pub const COPIED: char = 'b';
 
-/// Rows that chapter 1 projects, and those that the flat cache lets the model project and copies.
-fn counted(new_tokens: usize) -> Result<[u64; 3]> {
-    let model = model(DRAFT)?;
-    let mut recompute = Recompute::new(&model);
-    generate_any(&mut recompute, PROMPT, new_tokens)?;
-    let mut cache = FlatCache::new(model.config().kv_layout());
-    let mut cached = Cached::new(&model, &mut cache);
-    generate_any(&mut cached, PROMPT, new_tokens)?;
-    let projected = cached.rows_projected();
-    Ok([recompute.rows_projected(), projected, cache.usage().rows_copied])
-}
-
 pub fn figure() -> Result<Figure> {
-    let counts = NEW_TOKENS.into_iter().map(counted).collect::<Result<Vec<_>>>()?;
+    let counts = NEW_TOKENS.into_iter().map(|n| counted(PROMPT, n)).collect::<Result<Vec<_>>>()?;
     let last = counts[counts.len() - 1];
     let [recompute, projected, copied] = last.map(grouped);
     let n = NEW_TOKENS[NEW_TOKENS.len() - 1];

@@ -4,8 +4,8 @@ use std::ops::Range;
 
 use anyhow::{Context, Result, ensure};
 use page_by_page::cache::PageId;
-use page_by_page::cache::first_fit::{NoGap, Regions};
 use page_by_page::chapters::ch04_page_pool::PagePool;
+use page_by_page::experiments::first_fit::{NoGap, Regions};
 
 use super::Figure;
 use crate::picture::{Anchor, Area, CELL, Cell, Fate, Mark, Picture, free, held};

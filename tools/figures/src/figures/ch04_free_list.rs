@@ -5,8 +5,8 @@ use page_by_page::cache::{CacheError, PageId};
 use page_by_page::chapters::ch04_page_pool::PagePool;
 
 use super::Figure;
-use crate::picture::{Picture, blank, free, held, shared};
-use crate::words::{count, page_numbers, pages};
+use crate::picture::{Fate, Picture, blank, free, held, shared};
+use crate::words::{count, pages};
 
 const PAGES: usize = 4;
 /// The operations as they are written and as they run. They return the pages that were handed out.
@@ -54,7 +54,7 @@ impl State {
                 format!("is refused with <code>{error:?}</code>. {rest}")
             }
             Ok(taken) if !taken.is_empty() => {
-                format!("returns {}, which was on top of the free list.", pages(&page_numbers(taken)))
+                format!("returns {}, which was on top of the free list.", pages(taken))
             }
             Ok(_) if free_list == &before.free_list => {
                 let (n, was) = (owners[changed], before.owners[changed]);
@@ -82,7 +82,7 @@ pub fn figure() -> Result<Figure> {
         message: "A page goes on top of the free list when its last owner frees it, and is handed out first.".into(),
         setup: "Pages 0, 1 and 2 were handed out before the first step. Page 0 has two owners for a while.".into(),
         owners: vec![(held('a', ""), "one owner"), (shared(&['a', 'b'], ""), "two owners")],
-        legend: vec![(crate::picture::Fate::Shared, "")],
+        legend: vec![(Fate::Shared, "")],
         ..Figure::default()
     };
     // The first operation only fills the pool, so that the second has something to change.

@@ -4,15 +4,14 @@ use anyhow::Result;
 use page_by_page::chapters::ch05_page_table::PageTable;
 
 use super::Figure;
-use super::ch05_table::{PAGE_SIZE, pool_that_gives, slots};
+use super::ch05_table::{PAGE_SIZE, PAGES, pool, slots};
 use crate::picture::{Anchor, Picture, blank, held};
-use crate::words::{count, page_numbers, pages};
+use crate::words::{count, pages};
 
-const PAGES: [u32; 4] = [12, 5, 3, 9];
 const GROWS: [usize; 4] = [5, 1, 5, 3];
 
 pub fn figure() -> Result<Figure> {
-    let mut pool = pool_that_gives(&PAGES)?;
+    let mut pool = pool()?;
     let mut table = PageTable::new(PAGE_SIZE)?;
     let mut figure =
         Figure { message: "A page is taken when a token has no slot, and not before.".into(), ..Figure::default() };
@@ -20,8 +19,8 @@ pub fn figure() -> Result<Figure> {
     for (step, n) in GROWS.into_iter().enumerate() {
         let (before, left) = (table.pages().len(), table.slots() - table.len());
         table.grow(n, &mut pool)?;
-        let taken = page_numbers(&table.pages()[before..]);
-        let says = match (left, &taken[..]) {
+        let taken = &table.pages()[before..];
+        let says = match (left, taken) {
             (left, []) => format!("takes no page, because the last one had {} left", count(left, "slot")),
             (0, taken) => format!("takes {} for {}", pages(taken), count(n, "token")),
             (left, taken) => {
@@ -44,7 +43,7 @@ pub fn figure() -> Result<Figure> {
 }
 
 fn draw(picture: &mut Picture, table: &PageTable) {
-    let pages = page_numbers(table.pages());
+    let pages = table.pages();
     picture.heading("page table", "");
     let entry = |place| pages.get(place).map_or(blank(), |page| held('a', page));
     let names: Vec<String> = (0..PAGES.len()).map(|place| format!("entry {place}")).collect();

@@ -6,23 +6,24 @@ use page_by_page::chapters::ch04_page_pool::PagePool;
 use page_by_page::chapters::ch05_page_table::PageTable;
 
 use super::Figure;
-use crate::picture::{Anchor, CELL, Cell, Picture, blank, empty, free, held};
-use crate::words::{listed, page_numbers, pages};
+use crate::picture::{Anchor, Area, CELL, Cell, Picture, blank, empty, free, held};
+use crate::words::{listed, pages};
 
 pub const PAGE_SIZE: usize = 4;
 const POOL: usize = 16;
-const PAGES: [u32; 4] = [12, 5, 3, 9];
+/// The pages that the pool hands out, in this order.
+pub const PAGES: [PageId; 4] = [PageId(12), PageId(5), PageId(3), PageId(9)];
 /// In the first frame, and after it.
 const TOKENS: usize = 10;
 const GROWN: usize = 3;
 const OTHERS: char = 'b';
 
-/// A pool that hands out these pages next; the others are taken.
-pub fn pool_that_gives(pages: &[u32]) -> Result<PagePool, CacheError> {
+/// A pool in which only [`PAGES`] are free.
+pub fn pool() -> Result<PagePool, CacheError> {
     let mut pool = PagePool::new(POOL)?;
     pool.alloc_n(POOL)?;
-    for page in pages.iter().rev() {
-        pool.free(PageId(*page))?;
+    for page in PAGES.into_iter().rev() {
+        pool.free(page)?;
     }
     Ok(pool)
 }
@@ -38,28 +39,28 @@ pub fn slots(table: &PageTable, n: usize) -> impl Iterator<Item = Cell> {
 }
 
 pub fn figure() -> Result<Figure> {
-    let (mut pool, mut table) = (pool_that_gives(&PAGES)?, PageTable::new(PAGE_SIZE)?);
+    let (mut pool, mut table) = (pool()?, PageTable::new(PAGE_SIZE)?);
     let mut figure = Figure {
         message: "A page table lists the pages in the order of the tokens, wherever they lie.".into(),
         owners: vec![(held('a', ""), "this sequence\u{2019}s"), (held(OTHERS, ""), "other sequences\u{2019}")],
         ..Figure::default()
     };
     table.grow(TOKENS, &mut pool)?;
-    let (before, left) = (page_numbers(table.pages()), table.slots() - table.len());
+    let (before, left) = (table.pages().to_vec(), table.slots() - table.len());
     let says = format!(
         "{TOKENS} tokens are in {}, in this order. Only the last page has empty slots, {left} of them.",
         pages(&before)
     );
     figure.frame(says, |picture| draw(picture, &table, &pool));
     table.grow(GROWN, &mut pool)?;
-    let (taken, left) = (page_numbers(&table.pages()[before.len()..]), table.slots() - table.len());
+    let (taken, left) = (&table.pages()[before.len()..], table.slots() - table.len());
     let says = format!(
         "<code>grow({GROWN})</code> fills page {}, takes {} and leaves {left} of its slots empty. Again, only the last page has any.",
         listed(&before[before.len() - 1..]),
-        pages(&taken)
+        pages(taken)
     );
     figure.frame(says, |picture| draw(picture, &table, &pool));
-    let (tokens, own) = (table.len(), listed(&page_numbers(table.pages())));
+    let (tokens, own) = (table.len(), listed(table.pages()));
     figure.label = format!(
         "{tokens} tokens in pages {own} of {PAGE_SIZE} slots each. Below, the pool\u{2019}s {POOL} pages in the order of their \
          numbers: lines lead from the table\u{2019}s entries to pages {own}, and cross.",
@@ -70,7 +71,7 @@ pub fn figure() -> Result<Figure> {
 }
 
 fn draw(picture: &mut Picture, table: &PageTable, pool: &PagePool) {
-    let pages = page_numbers(table.pages());
+    let pages = table.pages();
     picture.heading("the sequence: position of each token", "");
     let names = (0..PAGES.len()).map(|place| pages.get(place).map_or("not yet".into(), |page| format!("page {page}")));
     // All in one line, so that the arrows cross nothing.
@@ -80,10 +81,9 @@ fn draw(picture: &mut Picture, table: &PageTable, pool: &PagePool) {
     // As wide as the picture, in one line.
     let pitch = (picture.width - 2.0) / POOL as f64;
     let (top, left) = (picture.y, picture.left);
-    for page in 0..POOL as u32 {
-        let area =
-            crate::picture::Area { x: left + 1.0 + f64::from(page) * pitch, y: top, width: pitch - 2.5, height: CELL };
-        let cell = match pool.owners(PageId(page)) {
+    for page in (0..POOL as u32).map(PageId) {
+        let area = Area { x: left + 1.0 + f64::from(page.0) * pitch, y: top, width: pitch - 2.5, height: CELL };
+        let cell = match pool.owners(page) {
             Ok(0) => free(page),
             _ => held(if pages.contains(&page) { 'a' } else { OTHERS }, page),
         };

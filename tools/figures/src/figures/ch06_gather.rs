@@ -9,7 +9,7 @@ use super::Figure;
 use crate::picture::{CELL, Fate, Picture, free, held};
 use crate::rows;
 use crate::slab::{PAGE_SIZE, Page, State, new_slab};
-use crate::words::{listed, page_numbers, pages, span};
+use crate::words::{listed, pages, span};
 
 /// Sequences `d` and `e` end, and `a` gets their pages: the page that was freed last first.
 pub const EARLIER: [(char, usize); 3] = [('d', 4), ('b', 3), ('e', 4)];
@@ -41,12 +41,12 @@ pub fn figure() -> Result<Figure> {
     let names = rows::of_layer(a, 0)?;
     ensure!(names.len() == TOKENS, "all tokens of a are gathered");
     let places = (0..names.len()).map(|row| a.table().locate(row)).collect::<Result<Vec<_>, _>>()?;
-    let own = page_numbers(a.table().pages());
+    let own = a.table().pages();
     let mut figure = Figure {
         label: format!(
             "A pool of pages in which a has {}, in this order. Arrows lead from the slots of a into one dense tensor of {TOKENS} \
              rows, and none from the stale rows {}.",
-            pages(&own),
+            pages(own),
             listed(&stale)
         ),
         message: "A gather follows the table, not the memory, and takes only filled slots.".into(),
@@ -59,16 +59,16 @@ pub fn figure() -> Result<Figure> {
     };
     let says = format!(
         "Sequence a has {TOKENS} tokens in {}, in this order. Its last page still holds {}, which an earlier sequence left there.",
-        pages(&own),
+        pages(own),
         listed(&stale)
     );
     let mut dense: Vec<(String, usize)> = Vec::new();
     figure.frame(says, |picture| draw(picture, &state, &dense, 0));
     for (entry, page) in own.iter().enumerate() {
-        let gathered: Vec<usize> = (0..names.len()).filter(|row| places[*row].page.0 == *page).collect();
+        let gathered: Vec<usize> = (0..names.len()).filter(|row| places[*row].page == *page).collect();
         let tokens: Vec<&String> = gathered.iter().filter_map(|row| names[*row].as_ref()).collect();
         ensure!(tokens.len() == gathered.len(), "a row of zeros");
-        let rest = match (PAGE_SIZE - gathered.len(), state.slab[*page as usize].stale()) {
+        let rest = match (PAGE_SIZE - gathered.len(), state.slab[page.index()].stale()) {
             (0, _) => String::new(),
             (n, stale) => {
                 format!(" It stops before the {n} slots that aren\u{2019}t filled, so {} stay out.", listed(&stale))

@@ -1,4 +1,4 @@
-//! Chapter 7: a sequence goes back over a page boundary, and the other sequence takes the page.
+//! Chapter 7: a sequence goes back over a page boundary, and the other sequence takes the page, by `chapters::ch07_rewind`.
 
 use anyhow::Result;
 use page_by_page::cache::{CacheError, Rewind};

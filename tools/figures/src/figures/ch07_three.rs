@@ -1,4 +1,4 @@
-//! Chapter 7: the same rewind in all three caches.
+//! Chapter 7: the same rewind in all three caches, by `chapters::ch07_rewind`.
 
 use anyhow::{Result, ensure};
 use page_by_page::cache::{KvCache, PageId, Rewind};
@@ -10,10 +10,10 @@ use super::Figure;
 use super::ch07_rewind::Operation;
 use crate::picture::{Picture, blank, empty, free, held, stale, stale_of};
 use crate::rows::{LAYOUT, of_layer};
-use crate::words::{count, listed, page_numbers, pages};
+use crate::words::{count, listed, pages};
 
 const PAGE_SIZE: usize = 4;
-const PAGES: [u32; 3] = [12, 5, 3];
+const PAGES: [PageId; 3] = [PageId(12), PageId(5), PageId(3)];
 /// Slots that are shown: the contiguous cache's reservation, and all three pages.
 const SHOWN: usize = 12;
 const OPERATIONS: [Operation; 3] = [Operation::Extend('t', 9), Operation::Rewind(3), Operation::Extend('n', 1)];
@@ -21,7 +21,7 @@ const OPERATIONS: [Operation; 3] = [Operation::Extend('t', 9), Operation::Rewind
 struct State {
     tokens: usize,
     caches: [Content; 3],
-    pages: Vec<u32>,
+    pages: Vec<PageId>,
 }
 
 /// What a cache holds in one layer; the others look the same.
@@ -42,7 +42,7 @@ impl State {
             other.extend(1)?;
             others.push(other);
         }
-        PAGES.iter().rev().for_each(|page| others.retain(|other| other.table().pages()[0] != PageId(*page)));
+        PAGES.iter().rev().for_each(|page| others.retain(|other| other.table().pages()[0] != *page));
 
         let (mut flat, mut contiguous) = (FlatCache::new(LAYOUT), ContiguousCache::new(LAYOUT, SHOWN));
         let mut paged = PagedCache::new(&slab)?;
@@ -50,7 +50,7 @@ impl State {
         for cache in caches {
             operations.iter().try_for_each(|operation| operation.run(cache))?;
         }
-        let (tokens, pages) = (flat.len(), page_numbers(paged.table().pages()));
+        let (tokens, pages) = (flat.len(), paged.table().pages().to_vec());
         ensure!([contiguous.len(), paged.len()] == [tokens; 2], "all hold the same tokens");
         let flat_slots = flat.usage().slots;
         let caches = [content(flat, flat_slots)?, content(contiguous, SHOWN)?, content(paged, SHOWN)?];
@@ -62,7 +62,7 @@ impl State {
         let State { tokens, caches: [flat, contiguous, _], pages: own } = self;
         let stale: Vec<&String> = contiguous.rows[*tokens..].iter().flatten().collect();
         let [flat_slots, slots] = [flat, contiguous].map(|cache| count(cache.slots, "slot"));
-        let free: Vec<u32> = PAGES.into_iter().filter(|page| !own.contains(page)).collect();
+        let free: Vec<PageId> = PAGES.into_iter().filter(|page| !own.contains(page)).collect();
         match operation {
             Operation::Extend(..) if stale.is_empty() => format!(
                 "the flat cache has {flat_slots} for its {tokens} tokens, the contiguous one has reserved {slots}, and the paged one \

@@ -1,7 +1,8 @@
-//! Chapter 9: draft tokens accepted by the match rule and by the sample rule, and how many the latter should accept.
+//! Chapter 9: draft tokens accepted by the match rule and by the sample rule, and how many the latter should accept. The
+//! stories are by `chapters::ch08_speculative` and `chapters::ch09_chance`, over caches that rewind by `chapters::ch07_rewind`.
 
 use anyhow::{Context, Result, ensure};
-use page_by_page::cache::kind::{CacheKind, CacheSize};
+use page_by_page::caches::{CacheKind, CacheSize};
 use page_by_page::decode::drafting::{AcceptRule, DraftSource};
 use page_by_page::experiments::PROMPTS;
 use page_by_page::experiments::drafts::{Drafted, Drafts, Stories};

@@ -1,15 +1,14 @@
-//! Chapter 10: a beam search as a tree, and the pages that its beams share.
+//! Chapter 10: a beam search as a tree, and the pages that its beams share. They are forks by `chapters::ch10_fork`.
 
 use anyhow::{Context, Result, ensure};
-use page_by_page::cache::KvCache;
+use page_by_page::cache::{KvCache, PageId};
 use page_by_page::chapters::ch06_paged::PageSlab;
 use page_by_page::decode::Limits;
 use page_by_page::decode::beams::search;
 
 use super::Figure;
 use crate::models::{STORYTELLER, model, tokenizer};
-use crate::picture::{Anchor, Area, CELL, Cell, Fate, Picture, held, shared, stale};
-use crate::words::page_numbers;
+use crate::picture::{Anchor, Area, CELL, Cell, Fate, Picture, blank, owned, stale};
 
 const PROMPT: &str = "There was once a";
 const WIDTH: usize = 3;
@@ -25,7 +24,7 @@ struct Run {
     prompt: Vec<u32>,
     /// Their tokens, without the prompt.
     steps: Vec<Vec<Vec<u32>>>,
-    tables: Vec<Vec<u32>>,
+    tables: Vec<Vec<PageId>>,
     /// Tokens that have rows.
     computed: usize,
     rows_copied: u64,
@@ -48,7 +47,7 @@ fn record() -> Result<Run> {
     let mut run = Run { prompt, ..Run::default() };
     let (_, work) = search(&model, &slab, &run.prompt, WIDTH, limits, &mut |beams| {
         run.steps.push(beams.iter().map(|beam| beam.tokens.clone()).collect());
-        run.tables = beams.iter().map(|beam| page_numbers(beam.cache.table().pages())).collect();
+        run.tables = beams.iter().map(|beam| beam.cache.table().pages().to_vec()).collect();
         run.computed = beams[0].cache.len();
     })?;
     ensure!(run.steps.len() == STEPS, "the search ends after {} steps", run.steps.len());
@@ -68,14 +67,6 @@ impl Run {
     }
 }
 
-fn look(beams: &[char], word: &str) -> Cell {
-    match beams {
-        [] => stale(word),
-        [one] => held(*one, word),
-        several => shared(several, word),
-    }
-}
-
 pub fn figure() -> Result<Figure> {
     let (run, tokenizer) = (record()?, tokenizer()?);
     let words = |tokens: &[u32]| tokenizer.decode(tokens).map(|words| words.trim().to_string());
@@ -84,7 +75,8 @@ pub fn figure() -> Result<Figure> {
         for (place, tokens) in beams.iter().enumerate() {
             let (newest, before) = tokens.split_last().context("a beam has a token")?;
             let parent = step.checked_sub(1).and_then(|step| run.steps[step].iter().position(|beam| beam == before));
-            nodes.push(Node { step, place, parent, cell: look(&run.from(tokens), &words(&[*newest])?) });
+            let word = words(&[*newest])?;
+            nodes.push(Node { step, place, parent, cell: owned(&run.from(tokens), &word, stale(&word)) });
         }
     }
     let n_pages = run.tables[0].len();
@@ -98,7 +90,7 @@ pub fn figure() -> Result<Figure> {
             }
             let sequence = [&run.prompt[..], &run.steps[STEPS - 1][beam]].concat();
             let content = words(&sequence[place * PAGE_SIZE..run.computed.min((place + 1) * PAGE_SIZE)])?;
-            pages.push((place, beam, look(&owners, &format!("page {page}\n{content}")), owners.len()));
+            pages.push((place, beam, owned(&owners, format!("page {page}\n{content}"), blank()), owners.len()));
         }
     }
     let figure = Figure {

@@ -9,7 +9,7 @@ use page_by_page::chapters::ch10_fork::ForkCache;
 use super::Figure;
 use crate::rows;
 use crate::slab::{PAGE_SIZE, State, new_slab};
-use crate::words::{count, page_numbers, pages};
+use crate::words::{count, pages};
 
 /// What runs, and what to notice in it (HTML): `{b}` stands for the pages of b, `{copied}` for rows.
 /// The first is where the figure starts.
@@ -68,7 +68,7 @@ fn frames(figure: &mut Figure) -> Result<()> {
             rows => count(rows as usize, "row"),
         };
         let tables: Vec<_> = sequences.iter().map(|(name, cache)| (*name, cache.table())).collect();
-        let of_b = tables.last().map_or(String::new(), |(_, table)| pages(&page_numbers(table.pages())));
+        let of_b = tables.last().map_or(String::new(), |(_, table)| pages(table.pages()));
         let state = State::of(name.into(), Ok(()), &slab, &tables)?;
         if !notice.is_empty() {
             let notice = notice.replace("{copied}", &rows).replace("{b}", &of_b);

@@ -1,4 +1,4 @@
-//! Chapter 11: how much of the prompts is cached, against the size of the pool.
+//! Chapter 11: how much of the prompts is cached, against the size of the pool of `chapters::ch11_prefix_cache`.
 
 use anyhow::Result;
 use page_by_page::experiments::prefixes::{Keep, Requests};
@@ -8,8 +8,11 @@ use super::Figure;
 use crate::chart::Chart;
 
 const POOLS: [usize; 13] = [50, 100, 110, 120, 130, 140, 160, 200, 250, 300, 350, 400, 500];
-const LINES: [(Trace, Keep); 3] =
-    [(Trace::Chats, Keep::TailsLonger), (Trace::Documents, Keep::TailsLonger), (Trace::Documents, Keep::HeadsFirst)];
+const LINES: [(Trace, Keep); 3] = [
+    (Trace::Chats, Keep::EvictTailsFirst),
+    (Trace::Documents, Keep::EvictTailsFirst),
+    (Trace::Documents, Keep::EvictHeadsFirst),
+];
 
 /// All requests in a pool of one size: cached tokens, of 100 tokens of their prompts, to a tenth.
 fn point(pages: usize) -> Result<Vec<f64>> {

@@ -10,8 +10,8 @@ use page_by_page::chapters::ch11_prefix_cache::PrefixCache;
 use page_by_page::prefixes::Prefixes;
 
 use super::Figure;
-use crate::picture::{Area, Cell, Fate, Picture, blank, cached, held, shared};
-use crate::words::{listed, page_numbers, pages, tokens};
+use crate::picture::{Area, Fate, Picture, blank, cached, held, owned};
+use crate::words::{listed, pages, tokens};
 
 const PAGE_SIZE: usize = 2;
 const PAGES: usize = 6;
@@ -39,9 +39,9 @@ fn words(name: char) -> &'static str {
 
 #[derive(Clone, PartialEq)]
 struct Node {
-    page: u32,
+    page: PageId,
     /// The page before it.
-    parent: Option<u32>,
+    parent: Option<PageId>,
     words: String,
     owners: u32,
 }
@@ -57,7 +57,7 @@ impl Run {
     fn lookup(&mut self, name: char) -> Result<String> {
         let words = words(name);
         let table = self.trie.lookup(&tokens(words, &WORDS), &mut self.pool)?;
-        let found = pages(&page_numbers(table.pages()));
+        let found = pages(table.pages());
         self.tables.insert(name, table);
         Ok(format!("{name}, \u{201c}{words}\u{201d}, begins, and <code>lookup</code> returns {found}. "))
     }
@@ -67,7 +67,7 @@ impl Run {
         let mut table = self.tables.remove(&name).map_or_else(|| PageTable::new(PAGE_SIZE), Ok)?;
         let found = table.pages().len();
         table.grow(tokens(words(name), &WORDS).len() - table.len(), &mut self.pool)?;
-        let own = page_numbers(table.pages());
+        let own = table.pages().to_vec();
         self.tables.insert(name, table);
         Ok(format!("{name} computes its other words, in {}.", pages(&own[found..])))
     }
@@ -76,11 +76,11 @@ impl Run {
     fn insert(&mut self, name: char) -> Result<String> {
         let says = self.compute(name)?;
         let mut table = self.tables.remove(&name).context("the sequence has begun")?;
-        let before = page_numbers(table.pages());
+        let before = table.pages().to_vec();
         self.trie.insert(&tokens(words(name), &WORDS), &mut table, &mut self.pool)?;
-        let own = page_numbers(table.pages());
+        let own = table.pages().to_vec();
         self.tables.insert(name, table);
-        let (last, parent) = (own[own.len() - 1], own[..own.len() - 1].last().map_or(String::new(), u32::to_string));
+        let (last, parent) = (own[own.len() - 1], own[..own.len() - 1].last().map_or(String::new(), PageId::to_string));
         Ok(match before.iter().zip(&own).find(|(old, new)| old != new) {
             Some((old, new)) => format!(
                 "<code>insert</code> finds these tokens in page {new}, so it puts page {new} into {name}\u{2019}s table, in place of \
@@ -101,29 +101,29 @@ impl Run {
 
     /// Says which pages are gone.
     fn evict(&mut self, n: usize) -> Result<String> {
-        let is_free = |run: &Run, page| run.pool.owners(PageId(page)).map(|owners| owners == 0);
-        let before: Vec<bool> = (0..PAGES as u32).map(|page| is_free(self, page)).collect::<Result<_, _>>()?;
+        let before = self.owners()?;
         ensure!(self.trie.evict(n, &mut self.pool)? == n, "{n} pages can be evicted");
-        let mut gone = Vec::new();
-        for page in 0..PAGES as u32 {
-            if !before[page as usize] && is_free(self, page)? {
-                gone.push(page);
-            }
-        }
+        let after = self.owners()?;
+        let gone: Vec<usize> = (0..PAGES).filter(|page| before[*page] > 0 && after[*page] == 0).collect();
         Ok(format!("<code>evict({n})</code> frees {}", pages(&gone)))
+    }
+
+    /// How many owners each page has.
+    fn owners(&self) -> Result<Vec<u32>> {
+        Ok((0..PAGES as u32).map(|page| self.pool.owners(PageId(page))).collect::<Result<_, _>>()?)
     }
 
     /// The pages of the trie, found by looking up every sequence and one more token. That counts as use of them, so the run
     /// is over then.
     fn nodes(mut self) -> Result<Vec<Node>> {
-        let owners = (0..PAGES as u32).map(|page| self.pool.owners(PageId(page))).collect::<Result<Vec<_>, _>>()?;
+        let owners = self.owners()?;
         let mut nodes: Vec<Node> = Vec::new();
         for (_, words) in SEQUENCES {
             let table = self.trie.lookup(&[tokens(words, &WORDS), vec![u32::MAX]].concat(), &mut self.pool)?;
             let words: Vec<&str> = words.split(' ').collect();
             let mut parent = None;
-            for (page, words) in page_numbers(table.pages()).into_iter().zip(words.chunks(PAGE_SIZE)) {
-                let node = Node { page, parent, words: words.join(" "), owners: owners[page as usize] };
+            for (page, words) in table.pages().iter().copied().zip(words.chunks(PAGE_SIZE)) {
+                let node = Node { page, parent, words: words.join(" "), owners: owners[page.index()] };
                 if !nodes.contains(&node) {
                     nodes.push(node);
                 }
@@ -161,8 +161,8 @@ pub fn figure() -> Result<Figure> {
         for apply in &OPERATIONS[..done] {
             says = apply(&mut run)?;
         }
-        let tables: BTreeMap<char, Vec<u32>> =
-            run.tables.iter().map(|(name, table)| (*name, page_numbers(table.pages()))).collect();
+        let tables: BTreeMap<char, Vec<PageId>> =
+            run.tables.iter().map(|(name, table)| (*name, table.pages().to_vec())).collect();
         let (free, nodes) = (run.pool.n_free(), run.nodes()?);
         figure.frame(says, |picture| {
             picture.labelled(&["table of b"]);
@@ -182,12 +182,12 @@ pub fn figure() -> Result<Figure> {
 }
 
 /// `tables`: the pages of each sequence.
-fn draw(picture: &mut Picture, nodes: &[Node], tables: &BTreeMap<char, Vec<u32>>) {
+fn draw(picture: &mut Picture, nodes: &[Node], tables: &BTreeMap<char, Vec<PageId>>) {
     const ROW: f64 = 50.0;
     const BETWEEN: f64 = 36.0;
     let width = (picture.width - BETWEEN - 2.0) / 2.0;
     let (mut row, top) = (0, picture.y);
-    let mut middles: BTreeMap<u32, f64> = BTreeMap::new();
+    let mut middles: BTreeMap<PageId, f64> = BTreeMap::new();
     for node in nodes {
         // A node stands in the row of its parent, unless a sibling stands there already.
         let is_first = nodes.iter().find(|other| other.parent == node.parent) == Some(node);
@@ -196,12 +196,8 @@ fn draw(picture: &mut Picture, nodes: &[Node], tables: &BTreeMap<char, Vec<u32>>
         let area = Area { x, y: top + row as f64 * ROW, width, height: 42.0 };
         let Node { page, words, owners, .. } = node;
         let of: Vec<char> = tables.iter().filter(|(_, pages)| pages.contains(page)).map(|(name, _)| *name).collect();
-        let look: Cell = match &of[..] {
-            [] => cached(""),
-            [one] => held(*one, ""),
-            several => shared(several, ""),
-        };
-        picture.cell(area, look.says(format!("{words}\npage {page}, owners: {owners}")));
+        let word = format!("{words}\npage {page}, owners: {owners}");
+        picture.cell(area, owned(&of, &word, cached(&word)));
         let middle = area.y + area.height / 2.0;
         if let Some(from) = node.parent.and_then(|parent| middles.get(&parent)) {
             let (start, bend) = (x - BETWEEN, x - BETWEEN / 2.0);

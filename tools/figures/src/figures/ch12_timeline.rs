@@ -20,16 +20,10 @@ const RUNNING: usize = 3;
 const REQUESTS: [(usize, usize, usize); 4] = [(0, 6, 9), (0, 7, 5), (1, 9, 5), (4, 5, 3)];
 
 struct Frame {
-    /// What each sequence does; `None` before it comes and after it has finished.
-    sequences: [Option<Doing>; REQUESTS.len()],
+    /// The cell of each sequence and its height; `None` before it comes and after it has finished.
+    sequences: [Option<(Cell, f64)>; REQUESTS.len()],
     /// Tokens computed, pages that are free afterwards, and pages that only the prefix cache has.
     numbers: [usize; 3],
-}
-
-/// What a sequence does in a step.
-struct Doing {
-    cell: Cell,
-    height: f64,
 }
 
 /// The scheduler, and what the figure knows of its sequences.
@@ -76,12 +70,11 @@ impl Run {
         Ok(Some(Frame { sequences, numbers: [computed, free, evictable] }))
     }
 
-    fn doing(&mut self, ran: &[SequenceId], plan: &[ScheduledChunk]) -> [Option<Doing>; REQUESTS.len()] {
+    fn doing(&mut self, ran: &[SequenceId], plan: &[ScheduledChunk]) -> [Option<(Cell, f64)>; REQUESTS.len()] {
         let mut sequences = [const { None }; REQUESTS.len()];
         for sequence in self.scheduler.waiting() {
             let (place, is_victim) = (sequence.id.0 as usize, ran.contains(&sequence.id));
-            let (cell, height) = if is_victim { (stale("P"), CELL) } else { (free(""), 4.0) };
-            sequences[place] = Some(Doing { cell, height });
+            sequences[place] = Some(if is_victim { (stale("P"), CELL) } else { (free(""), 4.0) });
             self.is_back[place] |= is_victim;
         }
         for ScheduledChunk { sequence, tokens, caught_up, .. } in plan {
@@ -89,12 +82,11 @@ impl Run {
             let mut running = self.scheduler.running().map(|(sequence, _)| sequence);
             let has_new = running.any(|one| one.id == *sequence && !one.new_tokens().is_empty());
             let name = letter(place);
-            let (cell, height) = match has_new {
+            sequences[place] = Some(match has_new {
                 _ if self.is_back[place] => (again(name, tokens), CELL),
                 true => (held(name, ""), 14.0),
                 false => (held(name, tokens), CELL),
-            };
-            sequences[place] = Some(Doing { cell, height });
+            });
             self.is_back[place] &= !caught_up;
         }
         sequences
@@ -166,7 +158,7 @@ fn draw(picture: &mut Picture, frames: &[Frame]) {
         let name = format!("{}", letter(place));
         picture.words((picture.left, picture.y + CELL / 2.0 + 4.5), Anchor::Start, "b", name);
         for (step, frame) in frames.iter().enumerate() {
-            if let Some(Doing { cell, height, .. }) = &frame.sequences[place] {
+            if let Some((cell, height)) = &frame.sequences[place] {
                 let area = column(picture, step);
                 picture.cell(Area { y: area.y + (CELL - height) / 2.0, height: *height, ..area }, cell.clone());
             }

@@ -6,12 +6,12 @@ use anyhow::{Result, ensure};
 use page_by_page::cache::in_place::{F32Heads, InPlace};
 use page_by_page::cache::{KvCache, KvLayout};
 use page_by_page::chapters::ch06_paged::{PageSlab, PagedCache};
-use page_by_page::chapters::ch13_paged_attention::{attend_row, places};
+use page_by_page::chapters::ch13_paged_attention::{attend_row, row_starts};
 use page_by_page::kernels::{Heads, Run, add_scaled, dot, softmax_scaled};
 
 use super::Figure;
 use super::ch06_gather::{EARLIER, ENDED, TOKENS, reused_pages};
-use crate::picture::{CELL, Cell, Grid, Picture, free, held};
+use crate::picture::{CELL, Cell, Grid, Picture, blank, free, held};
 use crate::slab::{PAGE_SIZE, Page};
 use crate::words::listed;
 
@@ -79,8 +79,8 @@ fn walk(figure: &mut Figure, cache: &PagedCache, slab: &[Page]) -> Result<()> {
     let mut seen = Seen::default();
     let stale: Vec<&String> = slab.iter().flat_map(Page::stale).collect();
     for (run, page) in runs() {
-        let score = |place: usize| dot(&QUERY, &sequence.keys[place..place + 2]);
-        let (first, scores): (usize, Vec<f32>) = (seen.scores.len(), places(&[*run], 2).map(score).collect());
+        let score = |start: usize| dot(&QUERY, &sequence.keys[start..start + 2]);
+        let (first, scores): (usize, Vec<f32>) = (seen.scores.len(), row_starts(&[*run], 2).map(score).collect());
         seen.scores.extend(&scores);
         seen.keys = Some((page, run.rows));
         let Run { start, rows } = *run;
@@ -101,8 +101,8 @@ fn walk(figure: &mut Figure, cache: &PagedCache, slab: &[Page]) -> Result<()> {
     figure.frame(says, |picture| draw(picture, slab, &seen));
     let (mut sum, mut first) = ([0.0; 2], 0);
     for (run, page) in runs() {
-        for (place, weight) in places(&[*run], 2).zip(&seen.weights[first..]) {
-            add_scaled(&mut sum, *weight, &sequence.values[place..place + 2]);
+        for (start, weight) in row_starts(&[*run], 2).zip(&seen.weights[first..]) {
+            add_scaled(&mut sum, *weight, &sequence.values[start..start + 2]);
         }
         let last = first + run.rows - 1;
         let notice = if last + 1 == TOKENS { "That is the output." } else { "Only the sum is written." };
@@ -153,12 +153,7 @@ fn draw(picture: &mut Picture, slab: &[Page], seen: &Seen) {
     let values = draw_pages(picture, "values", slab, seen.values);
     picture.space(24.0);
     picture.labelled(&["weights"]);
-    let sum = picture.row(
-        "sum",
-        "",
-        TOKENS,
-        numbers(&seen.sum, 2).into_iter().chain((2..TOKENS).map(|_| crate::picture::blank())),
-    );
+    let sum = picture.row("sum", "", TOKENS, numbers(&seen.sum, 2).into_iter().chain((2..TOKENS).map(|_| blank())));
     if let Some((page, rows)) = seen.values {
         let [first, last] = [0, rows - 1].map(|slot| values.middle(page * PAGE_SIZE + slot));
         let from = ((first + last) / 2.0, values.y + CELL + 3.0);

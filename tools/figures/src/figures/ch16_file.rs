@@ -35,13 +35,13 @@ const OPERATIONS: [(&str, Operation); 7] = [
         Ok((says.into(), vec![]))
     }),
     ("", Run::restart),
-    ("once upon a time there", Run::bring_back),
+    ("once upon a time there", Run::load),
     ("the owl", |run, words| run.kill(words, SHAPE.head_bytes() / 2)),
     ("", Run::restart),
     ("the owl", |run, words| run.kill(words, SHAPE.head_bytes() + SHAPE.record_bytes() / 4)),
     ("the owl said", |run, words| {
         let (opened, _) = run.restart("")?;
-        let (says, places) = run.bring_back(words)?;
+        let (says, places) = run.load(words)?;
         Ok((opened + " " + &says, places))
     }),
 ];
@@ -78,13 +78,13 @@ impl Run {
         Ok(Run { disk, file, slab, trie: PrefixCache::new(SHAPE.page_size)?, torn: (0, 0) })
     }
 
-    fn keep(&mut self, words: &str) -> Result<()> {
+    fn store(&mut self, words: &str) -> Result<()> {
         let tokens = tokens(words, &WORDS);
         let mut cache = ForkCache::new(&self.slab)?;
         cache.extend(tokens.len())?;
         let rows: Vec<f32> = tokens.iter().flat_map(|token| [*token as f32, 1.0]).collect();
         cache.write(0, &rows, &rows);
-        self.file.keep(&tokens, cache.table(), &self.slab.borrow())?;
+        self.file.store(&tokens, cache.table(), &self.slab.borrow())?;
         Ok(())
     }
 
@@ -106,7 +106,7 @@ impl Run {
     /// Writes a page, of which only the first `written` bytes reach the file.
     fn kill(&mut self, words: &str, written: usize) -> Result<(String, Vec<usize>)> {
         let before = self.disk.bytes().clone();
-        self.keep(words)?;
+        self.store(words)?;
         let place = self.file.find(&tokens(words, &WORDS))[0];
         let [start, end] = [place, place + 1].map(|place| SHAPE.offset(place) as usize);
         let mut bytes = self.disk.bytes();
@@ -126,12 +126,12 @@ impl Run {
         Ok((says, vec![]))
     }
 
-    fn bring_back(&mut self, words: &str) -> Result<(String, Vec<usize>)> {
+    fn load(&mut self, words: &str) -> Result<(String, Vec<usize>)> {
         let tokens = tokens(words, &WORDS);
-        let wanted = self.file.wanted(&tokens, &mut self.trie, &self.slab)?;
-        let places = wanted.iter().map(|wanted| wanted.place).collect();
-        let read: Vec<_> = wanted.into_iter().map(|wanted| self.file.read(wanted)).collect();
-        let says = match self.file.bring_back(&tokens, &read, &mut self.trie, &self.slab)? {
+        let missing = self.file.missing(&tokens, &mut self.trie, &self.slab)?;
+        let places = missing.iter().map(|page| page.place).collect();
+        let read: Vec<_> = missing.into_iter().map(|page| self.file.read(page)).collect();
+        let says = match self.file.load(&tokens, &read, &mut self.trie, &self.slab)? {
             0 => format!(
                 "But when \u{201c}{words}\u{201d} is requested, the rows fail their checksum, so the page is recomputed and its \
                  place is free."
@@ -171,7 +171,7 @@ impl Run {
 pub fn figure() -> Result<Figure> {
     let mut run = Run::open(MemoryDisk::default())?;
     for words in EARLIER {
-        run.keep(words)?;
+        run.store(words)?;
     }
     let mut figure = Figure {
         label: format!(

@@ -4,7 +4,7 @@ use anyhow::Result;
 
 use super::Figure;
 use crate::models::{STORYTELLER, model};
-use crate::picture::{Anchor, Area, Cell, Picture, held, part};
+use crate::picture::{Anchor, Area, Cell, Fate, Picture, held, part};
 
 const BUILT: char = 'b';
 /// Room for the line that leads x past the boxes.
@@ -39,7 +39,7 @@ pub fn figure() -> Result<Figure> {
             config.n_layers
         ),
         owners: vec![(held(BUILT, ""), "you build it"), (part(""), "given")],
-        legend: vec![(crate::picture::Fate::Held, "")],
+        legend: vec![(Fate::Held, "")],
         ..Figure::default()
     };
     Ok(figure.still(|picture| {
@@ -70,13 +70,8 @@ fn attention(picture: &mut Picture, Widths { x, q, kv, .. }: &Widths) {
     let [attention] = boxes(picture, [(0.0, 1.0, part("4. attention"))]);
     let [o] = boxes(picture, [(0.0, 1.0, part("5. o"))]);
     let [sum] = boxes(picture, [(0.0, 1.0, part(format!("x + o: {x}")))]);
-    for (from, to) in [(input, norm), (norm, q), (norm, k), (norm, v), (q, turned_q), (k, turned_k), (turned_k, cache)]
-    {
-        down(picture, from, to);
-    }
-    for (from, to) in [(v, cache), (turned_q, attention), (cache, attention), (attention, o), (o, sum)] {
-        down(picture, from, to);
-    }
+    down(picture, &[(input, norm), (norm, q), (norm, k), (norm, v), (q, turned_q), (k, turned_k), (turned_k, cache)]);
+    down(picture, &[(v, cache), (turned_q, attention), (cache, attention), (attention, o), (o, sum)]);
     past(picture, input, sum);
 }
 
@@ -88,11 +83,10 @@ fn feed_forward(picture: &mut Picture, Widths { x, inner, .. }: &Widths) {
     let [product] = boxes(picture, [(0.0, 1.0, part(format!("silu(gate) \u{b7} up: {inner}")))]);
     let [back] = boxes(picture, [(0.0, 1.0, part(format!("down: {x}")))]);
     let [sum] = boxes(picture, [(0.0, 1.0, part(format!("x + o + down: {x},\nthe next layer\u{2019}s x")))]);
-    for (from, to) in
-        [(input, norm), (norm, gate), (norm, up), (gate, product), (up, product), (product, back), (back, sum)]
-    {
-        down(picture, from, to);
-    }
+    down(
+        picture,
+        &[(input, norm), (norm, gate), (norm, up), (gate, product), (up, product), (product, back), (back, sum)],
+    );
     past(picture, input, sum);
 }
 
@@ -109,10 +103,12 @@ fn boxes<const N: usize>(picture: &mut Picture, boxes: [(f64, f64, Cell); N]) ->
     })
 }
 
-/// An arrow in the middle of what two boxes have in common.
-fn down(picture: &mut Picture, from: Area, to: Area) {
-    let x = (from.x.max(to.x) + (from.x + from.width).min(to.x + to.width)) / 2.0;
-    picture.arrow((x, from.bottom() + 1.0), (x, to.y - 2.0));
+/// Arrows from a box to one below it, in the middle of what both have in common.
+fn down(picture: &mut Picture, pairs: &[(Area, Area)]) {
+    for (from, to) in pairs {
+        let x = (from.x.max(to.x) + (from.x + from.width).min(to.x + to.width)) / 2.0;
+        picture.arrow((x, from.bottom() + 1.0), (x, to.y - 2.0));
+    }
 }
 
 /// A line from one box to another, left of those between them.

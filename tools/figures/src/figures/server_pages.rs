@@ -1,4 +1,5 @@
-//! The server: what `/pages` shows of a few sequences in one pool, one line for each of the views.
+//! The server: what `/pages` shows of a few sequences in one pool, one line for each of the views. It runs
+//! `chapters::ch12_scheduler`, and greedy sampling `chapters::ch01_recompute`.
 //!
 //! The frames are views as the server sends them. Requests come and are cancelled after fixed steps, so that the run is the
 //! same each time.
@@ -10,11 +11,11 @@ use page_by_page::chapters::ch06_paged::PageSlab;
 use page_by_page::chapters::ch11_prefix_cache::PrefixCache;
 use page_by_page::serving::schedule::{FinishReason, Sequence, SequenceId, StepLimits};
 use page_by_page::serving::view::{SequenceView, State, View, Words};
-use page_by_page::serving::{Generated, Serving};
+use page_by_page::serving::{SequenceOutput, Serving};
 
 use super::Figure;
 use crate::models::{STORYTELLER, model, sampler, tokenizer};
-use crate::picture::{Anchor, Area, Cell, Fate, Picture, cached, free, held, shared};
+use crate::picture::{Anchor, Area, Cell, Fate, Picture, cached, free, held, owned};
 use crate::words::{count, joined, listed, pages};
 
 const PAGE_SIZE: usize = 8;
@@ -44,7 +45,7 @@ fn record() -> Result<Vec<(View, Vec<String>)>> {
         if step > 0 {
             let done = serving.step()?;
             chunks = done.chunks;
-            for Generated { sequence, end, .. } in done.generated {
+            for SequenceOutput { sequence, end, .. } in done.generated {
                 let how = if end == Ok(FinishReason::Cancelled) { "is cancelled" } else { "has finished" };
                 let (name, n) = (letter(sequence.id.0), sequence.new_tokens().len());
                 ended.push(format!("{name} {how} after {n} new tokens."));
@@ -68,12 +69,8 @@ fn record() -> Result<Vec<(View, Vec<String>)>> {
 /// What a page's cell shows: free, cached by the prefix cache alone, the letter of its sequence, or how many share it.
 fn content(view: &View, page: usize) -> Cell {
     let letters: Vec<char> = sequences_of(view, page).into_iter().map(letter).collect();
-    match &letters[..] {
-        [] if view.owners[page] == 0 => free(""),
-        [] => cached(""),
-        [one] => held(*one, one),
-        several => shared(several, several.len()),
-    }
+    let word = if letters.len() > 1 { letters.len().to_string() } else { joined(&letters, "") };
+    owned(&letters, word, if view.owners[page] == 0 { free("") } else { cached("") })
 }
 
 fn sequences_of(view: &View, page: usize) -> Vec<u64> {

@@ -1,10 +1,9 @@
-//! What there is to read: hints, the page, questions, the reference, keys.
+//! What there is to read: hints, the page, questions, the reference.
 
 use page_by_page_course::stub;
 
 use crate::compare;
 use crate::current::Current;
-use crate::keys::{KEYS, OTHERS};
 use crate::markdown;
 use crate::text::{BOLD, CYAN, DIM, PLAIN, Paragraph, RED, YELLOW, blank, count, plain, prose};
 
@@ -93,19 +92,4 @@ pub fn reset(current: &Current) -> Vec<Paragraph> {
         blank(),
         prose("y", BOLD).and(" resets it, any other key leaves it as it is.", PLAIN),
     ]
-}
-
-/// All keys.
-pub fn help() -> Vec<Paragraph> {
-    let mut lines = vec![prose("Keys", BOLD), blank()];
-    let keys = KEYS.iter().map(|(key, words, _)| (key.to_string(), *words));
-    let others = OTHERS.iter().map(|(key, words)| (key.to_string(), *words));
-    lines.extend(keys.chain(others).map(|(key, words)| prose(format!("{key:<7}"), BOLD).and(words, PLAIN)));
-    lines.push(blank());
-    lines.push(plain(
-        "Edit the chapter's file in your own editor. On each save the checks of the current task run first, then all others. \
-         The current task is the first one with a red check.",
-    ));
-    lines.push(plain("A check that needs a later task waits for it: it is neither green nor red."));
-    lines
 }

@@ -139,7 +139,7 @@ fn what_there_is_to_know_about_each_state_is_in_words() {
     let third = "▸ 3 write the new rows 0/1 | 0 of 1 check green Not written yet: store";
     let all = "Task 1: make room 1 of 2 checks green ✗ task_1_rows | Task 2: gather 0 of 2 checks green, 1 waits for task 3 1 \
                check reaches a todo! of this task | !✗ whole_story | !panicked";
-    let cases: [Case; 22] = [
+    let cases: [Case; 23] = [
         (
             untouched,
             "",
@@ -153,6 +153,7 @@ fn what_there_is_to_know_about_each_state_is_in_words() {
         (red, "tt", "2. The flat cache"),
         (red, "hh", "2 of 2 hints | t task | !next hint"),
         (red, "?", "h the hints for the current task"),
+        (red, "??", "1 more red check not shown"),
         (red, "x", "Reset exercises/ch02_flat.rs? | y reset"),
         (green, "", "all 4 checks are green | What it gains rows projected for a story of 200 tokens: 20,900 → 204"),
         (green, "c", "Question 1 of | enter answer"),

@@ -7,13 +7,24 @@ use crate::markdown;
 use crate::run::Ending;
 use crate::text::{BOLD, CYAN, DIM, GREEN, PLAIN, Paragraph, RED, blank, code, count, plain, prose};
 
-/// The one thing to look at next. In a compact view without what the header says.
-pub fn lines(current: &Current, is_compact: bool) -> Vec<Paragraph> {
+/// Where a verdict is shown.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Room {
+    /// On a screen, with keys to press.
+    Screen,
+    /// On a small one: without what the header says.
+    Small,
+    /// As plain lines, where no key does anything.
+    Plain,
+}
+
+/// The one thing to look at next.
+pub fn lines(current: &Current, room: Room) -> Vec<Paragraph> {
     if let Err(problem) = &current.exercise {
         return vec![prose(problem, RED)];
     }
     if !current.is_started() {
-        return begin(current);
+        return begin(current, room);
     }
     match &current.ending {
         Ending::NotRun => vec![
@@ -24,13 +35,13 @@ pub fn lines(current: &Current, is_compact: bool) -> Vec<Paragraph> {
             let words = words.lines().map(plain);
             [prose("Nothing could be compiled.", RED), blank()].into_iter().chain(words).collect()
         }
-        Ending::Errors(errors) => compile_errors(current, errors, 1),
+        Ending::Errors(errors) => compile_errors(current, errors, room),
         Ending::CutOff(why) => {
             let why = why.lines().map(message_line);
             [prose("Not all checks came to an end.", RED)].into_iter().chain(why).collect()
         }
-        Ending::Checks if current.is_green() => done(current),
-        Ending::Checks => red(current, is_compact),
+        Ending::Checks if current.is_green() => done(current, room),
+        Ending::Checks => red(current, room),
     }
 }
 
@@ -61,19 +72,29 @@ fn title(current: &Current) -> Option<Paragraph> {
 }
 
 /// `19 more red checks not shown (a shows them)`
-fn not_shown(n: usize, what: &str) -> Paragraph {
-    prose(format!("{} not shown (a shows {})", count(n, what), if n == 1 { "it" } else { "them" }), DIM)
+fn not_shown(n: usize, what: &str, room: Room) -> Paragraph {
+    let key = match room {
+        Room::Plain => String::new(),
+        _ => format!(" (a shows {})", if n == 1 { "it" } else { "them" }),
+    };
+    prose(format!("{} not shown{key}", count(n, what)), DIM)
 }
 
 /// What to do in a chapter that isn't started.
-fn begin(current: &Current) -> Vec<Paragraph> {
+fn begin(current: &Current, room: Room) -> Vec<Paragraph> {
     let edit = prose("Not started. ", BOLD).and("Edit ", PLAIN).and(current.chapter.exercise(), CYAN);
-    let mut lines = vec![edit.and(" to begin: each time you save it, the checks run here.", PLAIN), blank()];
+    let (checked, read) = match room {
+        Room::Plain => (" to begin.", "Read the page as far as its first task."),
+        _ => (
+            " to begin: each time you save it, the checks run here.",
+            "Read the page as far as its first task, or only the task (t).",
+        ),
+    };
+    let mut lines = vec![edit.and(checked, PLAIN), blank()];
     lines.extend(title(current));
     let first = current.exercise.as_ref().ok().and_then(|exercise| exercise.todos.first());
     lines.extend(first.map(|todo| plain(format!("  {}", todo.what))));
-    let read = "Read the page as far as its first task, or only the task (t). Until you change the file, the reference in \
-                solutions/ is used in its place.";
+    let read = format!("{read} Until you change the file, the reference in solutions/ is used in its place.");
     lines.extend([blank(), prose(read, DIM)]);
     lines
 }
@@ -91,7 +112,7 @@ fn in_words(current: &Current, tally: Tally) -> String {
 }
 
 /// The first red check, in its own words.
-fn red(current: &Current, is_compact: bool) -> Vec<Paragraph> {
+fn red(current: &Current, room: Room) -> Vec<Paragraph> {
     let about = match (current.verdict.next(), current.task) {
         (Next::Waits(wait), _) if wait.chapter != current.chapter.number => return waits(current, wait),
         (Next::Red(About::Code), _) => About::Code,
@@ -99,7 +120,7 @@ fn red(current: &Current, is_compact: bool) -> Vec<Paragraph> {
         (_, None) => About::Whole,
     };
     let mut lines = Vec::new();
-    if !is_compact && about != About::Code {
+    if room != Room::Small && about != About::Code {
         lines.push(title(current).unwrap_or(prose("All tasks are green; the chapter as a whole is not.", BOLD)));
         lines.push(prose(in_words(current, current.verdict.tally_of(about)), DIM));
         lines.push(blank());
@@ -109,14 +130,14 @@ fn red(current: &Current, is_compact: bool) -> Vec<Paragraph> {
         current.verdict.red().filter(|red| red.0 == about).map(|(_, name, message)| (name, message)).collect();
     red.sort_by_key(|(_, message)| waits_for(message).is_some());
     match red.first() {
-        Some((_, message)) if waits_for(message).is_some() => lines.extend(not_written(message)),
+        Some((_, message)) if waits_for(message).is_some() => lines.extend(not_written(message, room)),
         Some((name, message)) => lines.extend(failure(name, message)),
         None if current.is_whole => {}
         None => lines.push(prose("The other checks are running …", DIM)),
     }
     let others = current.verdict.red().count() - red.len().min(1);
     if others > 0 && current.is_whole {
-        lines.extend([blank(), not_shown(others, "more red check")]);
+        lines.extend([blank(), not_shown(others, "more red check", room)]);
     }
     lines
 }
@@ -135,11 +156,12 @@ fn waits(current: &Current, Wait { chapter, task }: Wait) -> Vec<Paragraph> {
 }
 
 /// A task whose red checks all reach its own `todo!`.
-fn not_written(message: &str) -> Vec<Paragraph> {
+fn not_written(message: &str, room: Room) -> Vec<Paragraph> {
     let what = message.split_once("not yet implemented: ").and_then(|(_, what)| what.lines().next()?.split_once(": "));
     // The place that follows is in the title.
     let what = what.map_or("", |(_, what)| what.split(" (exercises/").next().unwrap_or(what));
-    vec![plain(format!("Not written yet: {what}")), prose("The page explains what it must do (t shows it here).", DIM)]
+    let key = if room == Room::Plain { "" } else { " (t shows it here)" };
+    vec![plain(format!("Not written yet: {what}")), prose(format!("The page explains what it must do{key}."), DIM)]
 }
 
 /// A failed check: its name and its message.
@@ -161,8 +183,8 @@ fn message_line(line: &str) -> Paragraph {
     Paragraph { is_code: line.contains('│'), ..prose(line, style) }
 }
 
-/// The first `most` errors of the compiler.
-fn compile_errors(current: &Current, errors: &[Diagnostic], most: usize) -> Vec<Paragraph> {
+/// The first error of the compiler, or all for plain lines, which have room for them.
+fn compile_errors(current: &Current, errors: &[Diagnostic], room: Room) -> Vec<Paragraph> {
     let mut lines = Vec::new();
     if !errors[0].is_in_file {
         let file = current.chapter.exercise();
@@ -171,6 +193,7 @@ fn compile_errors(current: &Current, errors: &[Diagnostic], most: usize) -> Vec<
         lines.push(prose(format!("The compiler finds no error in {file}, but one elsewhere."), BOLD));
         lines.extend([prose(advice, DIM), blank()]);
     }
+    let most = if room == Room::Plain { errors.len() } else { 1 };
     for error in errors.iter().take(most) {
         let (first, rest) = error.rendered.split_once('\n').unwrap_or((&error.rendered, ""));
         lines.push(code(first, RED));
@@ -178,28 +201,29 @@ fn compile_errors(current: &Current, errors: &[Diagnostic], most: usize) -> Vec<
         lines.push(blank());
     }
     if errors.len() > most {
-        lines.push(not_shown(errors.len() - most, "more error"));
+        lines.push(not_shown(errors.len() - most, "more error", room));
     }
     lines
 }
 
 /// A finished chapter.
-fn done(current: &Current) -> Vec<Paragraph> {
+fn done(current: &Current, room: Room) -> Vec<Paragraph> {
     let (number, checks) = (current.chapter.number, count(current.verdict.total().of, "check"));
-    vec![
-        prose(format!("Chapter {number} is done: all {checks} are green."), GREEN),
-        plain(
-            "Read on in the page after its last task (o), answer its questions (c), then go on to the next chapter (n).",
-        ),
-    ]
+    let next = match room {
+        Room::Plain => "Read on in the page after its last task, answer its questions, then go on to the next chapter.",
+        _ => {
+            "Read on in the page after its last task (o), answer its questions (c), then go on to the next chapter (n)."
+        }
+    };
+    vec![prose(format!("Chapter {number} is done: all {checks} are green."), GREEN), plain(next)]
 }
 
 /// All failures, or all errors.
 pub fn failures(current: &Current) -> Vec<Paragraph> {
     match &current.ending {
-        Ending::Errors(errors) => return compile_errors(current, errors, usize::MAX),
+        Ending::Errors(errors) => return compile_errors(current, errors, Room::Plain),
         Ending::Checks => {}
-        _ => return lines(current, false),
+        _ => return lines(current, Room::Screen),
     }
     let parts = super::parts(current).into_iter().map(|(about, name, title)| match about {
         About::Task(_) => (about, format!("Task {name}: {title}")),

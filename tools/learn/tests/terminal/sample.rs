@@ -30,7 +30,7 @@ pub const SOLUTION: &str = "//! Sums.\n\n/// Adds.\npub fn sum(numbers: &[u32]) 
 const PAGE: &str = "# 1. Sums\n\n## Build\n\n### Task 1: add\n\nAll of them.\n\n<details class=\"hint\">\n<summary>Hint 1</summary>\n\n\
                     `iter().sum()` adds.\n\n</details>\n<details class=\"hint\">\n<summary>Hint 2</summary>\n\nIt needs a type.\n\n\
                     </details>\n\n### Task 2: divide\n\n<details class=\"hint\">\n<summary>Hint</summary>\n\nBy how many.\n\n</details>\n\n\
-                    ```console\n$ cargo run --release --features solution -- generate \"One day\"\n```\n\n## What you gained\n\nMuch.\n\n\
+                    ```console\n$ cargo page generate \"One day\"\n```\n\n## What you gained\n\nMuch.\n\n\
                     ## Check yourself\n\n<details class=\"answer\">\n<summary>Why?</summary>\n\nBecause.\n\n</details>\n";
 
 const CARGO: &str = include_str!("cargo.sh");
@@ -42,7 +42,7 @@ impl Sample {
     pub fn new() -> Self {
         let sample = Sample(tempfile::tempdir().unwrap());
         let stub = stub();
-        let untouched = format!("{0}  ch01_sum\n{0}  ch02_more\n", fingerprint(&stub));
+        let untouched = format!("{0}  ch01_sum  1  Sums\n{0}  ch02_more  2  More\n", fingerprint(&stub));
         for (file, text) in [
             ("Cargo.toml", "[package]\nname = \"page-by-page\"\n"),
             ("exercises/untouched.txt", untouched.as_str()),

@@ -1,0 +1,323 @@
+//! `batch`: many prompts from a file, served by the scheduler in the pages of one slab.
+
+mod request;
+mod results;
+
+use std::collections::{HashMap, VecDeque};
+use std::io;
+use std::path::PathBuf;
+use std::time::Instant;
+
+use anyhow::{Context, Result, ensure};
+use clap::Args;
+use page_by_page::decode::sampler::{Sampler, SamplingDefaults};
+use page_by_page::disk::tier::DiskTier;
+use page_by_page::files;
+use page_by_page::model::Model;
+use page_by_page::model::tokenizer::Tokenizer;
+use page_by_page::serving::schedule::SequenceId;
+use page_by_page::serving::{SequenceOutput, Serving};
+use serde_json::json;
+
+use crate::chapters::{self, SCHEDULER};
+use crate::generate::{MAX_NEW_TOKENS, token_ids};
+use crate::input::{Line, Lines, Next};
+use crate::interrupt::Interrupt;
+use crate::options::{ModelOption, RowOptions, SEED, SchedulingOptions, sampling};
+use crate::output::{
+    self, add, count, finish_reason, per_second, prompts_cached, rate, say, say_report, text_of, thousands, time,
+};
+use crate::page_file::{self, PageFileOptions};
+use page_by_page::caches::CacheKind;
+use request::Request;
+use results::Results;
+
+/// Requests that wait for a place, at most: the next lines are read when one of them runs.
+const MOST_WAITING: usize = 4096;
+
+/// Continue many prompts from a file, as many at a time as there is memory for
+///
+/// Reads one JSON object a line, with a prompt and, if you like, how to go on, such as
+///
+///     {"prompt": "Once upon a time", "max_new_tokens": 100, "temperature": 0.8, "top_k": 0, "top_p": 0.95, "seed": 7}
+///
+/// What a line leaves out is as in `generate`, and each output is the one that `generate` writes. The scheduler shares a pool
+/// of pages among the requests. What some have in common is computed once, and a request that gets no page waits for one.
+///
+/// Writes one JSON object a line, in the order of the lines read, with the output, why it ended and what it cost. A line that
+/// is refused has its reason there, and the others go on. Ctrl-C ends the run after the step under way; what is done is
+/// kept. A second Ctrl-C ends it at once.
+#[derive(Args)]
+#[command(after_help = "\
+Examples:
+  page-by-page batch prompts.jsonl
+  page-by-page batch prompts.jsonl --out outputs.jsonl --pages 64 --budget 128
+  page-by-page batch prompts.jsonl --page-file prompts.pages --pages 64
+  echo '{\"prompt\": \"The king had\", \"seed\": 7}' | page-by-page batch -
+
+The exit code is 0 if all requests were completed, and 1 if any was not.")]
+pub struct Batch {
+    /// A file with one JSON object a line, - for standard input
+    #[arg(value_name = "FILE")]
+    file: PathBuf,
+    #[command(flatten)]
+    model: ModelOption,
+    #[command(flatten)]
+    scheduling: SchedulingOptions,
+    #[command(flatten)]
+    rows: RowOptions,
+    #[command(flatten)]
+    page_file: PageFileOptions,
+    /// Write the results to this file, in place of what is in it
+    #[arg(long, value_name = "FILE")]
+    out: Option<PathBuf>,
+}
+
+struct Run<'m> {
+    model: &'m Model,
+    tokenizer: &'m Tokenizer,
+    serving: Serving<'m>,
+    /// Pages beyond those of memory.
+    tier: Option<DiskTier>,
+    /// Requests whose pages are being read, in the order in which the tier was asked for them.
+    held: VecDeque<Request>,
+    lines: Lines,
+    /// A file gives its next line at once; standard input may take its time.
+    is_file: bool,
+    is_read: bool,
+    taken: HashMap<SequenceId, Request>,
+    results: Results,
+    start: Instant,
+}
+
+impl Batch {
+    pub fn run(self) -> Result<()> {
+        chapters::ensure_started(&SCHEDULER)?;
+        let lines = self.lines()?;
+        let (model, tokenizer) = self.model.with_tokenizer(self.rows, CacheKind::Paged)?;
+        let slab = self.scheduling.pool.slab(&model, self.scheduling.running)?;
+        chapters::ensure_started(self.page_file.chapters())?;
+        let prefixes = self.scheduling.pool.prefixes()?;
+        let (prefixes, tier) = self.page_file.open(prefixes, &model, self.scheduling.pool.pages.page_size, &slab)?;
+        let serving = Serving::new(
+            &model,
+            &slab,
+            prefixes,
+            self.scheduling.pool.limits(self.scheduling.running),
+            &model.config().eos_token_ids,
+        )?;
+        let results = Results::begin(self.out.as_deref(), &self.file)?;
+        let interrupt = Interrupt::watch()?;
+        let mut run = Run {
+            model: &model,
+            tokenizer: &tokenizer,
+            serving,
+            tier,
+            held: VecDeque::new(),
+            lines,
+            is_file: !self.is_stdin(),
+            is_read: false,
+            taken: HashMap::new(),
+            results,
+            start: Instant::now(),
+        };
+        run.serve_all(self.scheduling.running.min(MOST_WAITING), &interrupt)?;
+        self.report(run)
+    }
+
+    fn is_stdin(&self) -> bool {
+        self.file.as_os_str() == "-"
+    }
+
+    fn lines(&self) -> Result<Lines> {
+        if self.is_stdin() {
+            return Ok(Lines::of(io::stdin())?);
+        }
+        let open = files::open(&self.file).with_context(|| {
+            format!("{}: name a file with one JSON object a line, or - for standard input", self.file.display())
+        })?;
+        Ok(Lines::of(open)?)
+    }
+
+    /// Says what the requests cost together; an error if any of them was not completed.
+    fn report(&self, mut run: Run<'_>) -> Result<()> {
+        let ends = &run.results.ends;
+        let (is_read, n_lines) = (run.is_read, ends.values().sum::<usize>());
+        let name = if self.is_stdin() { "standard input".into() } else { self.file.display().to_string() };
+        ensure!(
+            !is_read || n_lines > 0,
+            "{name}: there is no line; write one JSON object a line, such as {{\"prompt\": \"Once upon a time\"}}"
+        );
+        let complete: usize = ["stop", "length"].iter().filter_map(|end| ends.get(end)).sum();
+        run.results.finish()?;
+        say_report(None, &self.lines_of_costs(&run, n_lines)?);
+        let (all, incomplete) = (count(n_lines, "request"), thousands(n_lines - complete));
+        let complete_ones = count(complete, "request");
+        ensure!(
+            is_read,
+            "interrupted: {complete_ones} complete, {incomplete} not, and the lines after these were not read"
+        );
+        ensure!(complete == n_lines, "{incomplete} of {all} not completed: the results say why");
+        Ok(())
+    }
+
+    fn lines_of_costs(&self, run: &Run<'_>, n_lines: usize) -> Result<output::Lines> {
+        let (totals, elapsed, pool) = (run.serving.totals(), run.start.elapsed(), &self.scheduling.pool);
+        let (n_lines, ends, most) = (thousands(n_lines), run.results.describe(), totals.most_sequences);
+        let (steps, generated) = (count(totals.steps, "step"), count(totals.new_tokens, "token"));
+        let speed = rate(per_second(totals.new_tokens as usize, elapsed));
+        let (rows, again) = (count(totals.rows_projected, "row"), thousands(totals.recomputed));
+        let prefixes = if pool.no_prefix_cache { "none kept".into() } else { prompts_cached(&totals) };
+        let size = pool.size(run.model)?;
+        let (peak, n_pages, slots) =
+            (thousands(totals.peak_pages), thousands(size.n_pages), count(size.page_size, "slot"));
+        let kept = thousands(run.serving.scheduler().prefixes().n_pages());
+        let mut lines = vec![
+            ("model", self.model.name()),
+            ("requests", format!("{n_lines}: {ends}; at most {most} in a step")),
+            ("steps", format!("{steps}, {generated} generated in {}, {speed} tokens/s", time(elapsed))),
+            ("computed", format!("{rows}, {again} of them recomputed after a preemption")),
+            ("prefixes", prefixes),
+            ("preempted", count(totals.preemptions, "time")),
+            ("KV cache", size.describe()),
+            ("pages", format!("{peak} of {n_pages} in use at the peak, {slots} each; {kept} kept at the end")),
+        ];
+        lines.extend(run.tier.as_ref().map(|tier| ("page file", page_file::describe(tier))));
+        let chapters = [&SCHEDULER[..], &self.rows.chapters(CacheKind::Paged), self.page_file.chapters()].concat();
+        lines.push(("chapters", chapters::describe(&chapters)));
+        Ok(lines)
+    }
+}
+
+impl Run<'_> {
+    /// Serves all requests, or those that are complete when Ctrl-C is pressed. `ahead`: requests that can wait.
+    fn serve_all(&mut self, ahead: usize, interrupt: &Interrupt) -> Result<()> {
+        loop {
+            self.read_lines(ahead, interrupt)?;
+            self.begin_arrived()?;
+            if interrupt.is_pressed() {
+                say("interrupted: what is done is kept; Ctrl-C again ends at once");
+                while let Some(request) = self.held.pop_front() {
+                    self.begin(request)?;
+                }
+                let cancelled = self.serving.cancel_all()?;
+                return cancelled.into_iter().try_for_each(|generated| self.end(generated));
+            }
+            if self.is_read && self.held.is_empty() && self.serving.is_done() {
+                return Ok(());
+            }
+            let step = self.serving.step()?;
+            if let Some(tier) = &mut self.tier {
+                tier.store(self.serving.scheduler(), &step.generated)?;
+            }
+            step.generated.into_iter().try_for_each(|generated| self.end(generated))?;
+        }
+    }
+
+    /// Takes in as many lines as may wait, and are there.
+    fn read_lines(&mut self, ahead: usize, interrupt: &Interrupt) -> Result<()> {
+        while !self.is_read
+            && !interrupt.is_pressed()
+            && self.serving.scheduler().waiting().count() + self.held.len() < ahead
+        {
+            // A sequence that could go on does not wait for a line of standard input.
+            let wait = self.is_file || (self.held.is_empty() && self.serving.is_done());
+            match self.lines.next(wait, interrupt)? {
+                Next::Line(Line { text: Ok(text), .. }) if text.trim().is_empty() => {}
+                Next::Line(line) => self.take(line)?,
+                Next::Nothing => return Ok(()),
+                Next::End => self.is_read = true,
+            }
+        }
+        Ok(())
+    }
+
+    /// Takes a line in, or notes why not.
+    fn take(&mut self, Line { number, text }: Line) -> Result<()> {
+        self.results.expect(number);
+        let request = match text.and_then(|text| Request::read(number, &text)) {
+            Ok(request) => request,
+            Err(problem) => return self.refuse(number, None, &problem),
+        };
+        if let Some(tier) = &mut self.tier
+            && let Ok(prompt) = self.tokenizer.encode(&request.prompt)
+            && tier.prefetch(&prompt)?.is_some()
+        {
+            self.held.push_back(request);
+            return Ok(());
+        }
+        self.begin(request)
+    }
+
+    /// Hands over the requests whose pages have been read. If there is nothing else to do, waits for the first of them.
+    fn begin_arrived(&mut self) -> Result<()> {
+        let Some(tier) = &mut self.tier else { return Ok(()) };
+        // They come in the order in which they were asked for.
+        for _ in tier.take_loaded(self.serving.is_done())? {
+            if let Some(request) = self.held.pop_front() {
+                self.begin(request)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Hands a request to the scheduler, or notes why not.
+    fn begin(&mut self, request: Request) -> Result<()> {
+        match self.submit(&request) {
+            Ok(id) => {
+                self.taken.insert(id, request);
+                Ok(())
+            }
+            Err(problem) => self.refuse(request.line, Some(&request.prompt), &format!("{problem:#}")),
+        }
+    }
+
+    fn submit(&mut self, request: &Request) -> Result<SequenceId> {
+        let Request { temperature, top_k, top_p, seed, .. } = *request;
+        let config = self.model.config();
+        let sampling = sampling(SamplingDefaults { temperature, top_k, top_p }, seed.unwrap_or(SEED), config)?;
+        if sampling.temperature == 0.0 {
+            // Greedy is `argmax`.
+            chapters::ensure_started(&[1])?;
+        }
+        let prompt = self.tokenizer.encode(&request.prompt)?;
+        let max_new_tokens = request.max_new_tokens.unwrap_or(MAX_NEW_TOKENS);
+        // As `generate` does: what does not fit into the model's positions is not written.
+        let room = config.max_positions.saturating_sub(prompt.len());
+        let most = if room == 0 { 1 } else { max_new_tokens.min(room) };
+        Ok(self.serving.submit(prompt, most, Sampler::new(sampling))?)
+    }
+
+    fn end(&mut self, generated: SequenceOutput) -> Result<()> {
+        let SequenceOutput { sequence, end, held } = generated;
+        let Some(Request { line, prompt: text, .. }) = self.taken.remove(&sequence.id) else { return Ok(()) };
+        let (prompt, new) = (&sequence.tokens[..sequence.n_prompt], sequence.new_tokens());
+        let counters = json!({
+            "prompt_tokens": prompt.len(),
+            "generated_tokens": new.len(),
+            "cached": sequence.counters.cached,
+            "cached_again": sequence.counters.cached_again,
+            "computed": sequence.counters.computed,
+            "recomputed": held.recomputed,
+            "preemptions": sequence.counters.preemptions,
+        });
+        let mut result = json!({
+            "line": line,
+            "prompt": text,
+            "text": text_of(new, self.tokenizer)?,
+            "tokens": token_ids(prompt, new),
+            "finish_reason": finish_reason(&end),
+            "counters": counters,
+        });
+        add(&mut result, "error", end.as_ref().err().map(|error| format!("line {line}: {error}")));
+        self.results.put(line, finish_reason(&end), result)
+    }
+
+    fn refuse(&mut self, line: usize, prompt: Option<&str>, problem: &str) -> Result<()> {
+        let mut result = json!({ "line": line });
+        add(&mut result, "prompt", prompt);
+        add(&mut result, "finish_reason", Some("refused"));
+        add(&mut result, "error", Some(format!("line {line}: {problem}")));
+        self.results.put(line, "refused", result)
+    }
+}

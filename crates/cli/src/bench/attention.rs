@@ -1,0 +1,212 @@
+//! `bench attention`: a decode step on a long sequence, its rows gathered, in pages, and side by side.
+
+mod online;
+
+use std::time::Duration;
+
+use anyhow::{Result, ensure};
+use clap::Args;
+use page_by_page::cache::KvCache;
+use page_by_page::cache::in_place::{Attention, InPlace};
+use page_by_page::chapters::ch03_contiguous::ContiguousCache;
+use page_by_page::chapters::ch06_paged::{PageSlab, PagedCache, SharedSlab};
+use page_by_page::chapters::ch14_half_the_bytes::encode_rows;
+use page_by_page::experiments::attention::{copied, same_bits, step};
+use page_by_page::kernels::RowFormat;
+use page_by_page::model::Model;
+use serde_json::json;
+
+use super::{Report, Row, Times, numbers, table, turns};
+use crate::chapters;
+use crate::memory;
+use crate::options::ensure_in_range;
+use crate::options::{ATTENTIONS, FORMATS, ModelOption, named};
+use crate::output::{count, mib, rate, thousands};
+
+/// Compare decode steps on long sequences: rows gathered, read in their pages, or side by side
+///
+/// Sequences of random rows lie in contiguous caches and in scattered pages of a slab. A step computes one token more
+/// of each, in turns with the other ways, and it is forgotten again. Of two such steps the second counts, and the
+/// median of all turns. All ways must give the same logits, bit for bit. Below that, an online softmax of the same kind
+/// of rows is compared with the one in two passes.
+#[derive(Args)]
+#[command(after_help = "\
+Example:
+  page-by-page bench attention --sequences 8
+  page-by-page synth --shape qwen3-0.6b --out /tmp/qwen3-0.6b
+  page-by-page bench attention --model /tmp/qwen3-0.6b --contexts 256,1024,4096")]
+pub struct AttentionBench {
+    /// Tokens that each sequence has before, separated by commas [default: 256, 1024 and 4096, as far as the model has
+    /// positions]
+    #[arg(long, value_name = "N,…", value_delimiter = ',')]
+    contexts: Vec<usize>,
+    /// Sequences that read a token in each step
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=256))]
+    sequences: u16,
+    /// Ways to read pages, separated by commas: gather, paged, plain (where they lie, with the loops of chapter 13)
+    #[arg(long, value_name = "HOW,…", value_delimiter = ',', value_parser = named(&ATTENTIONS), hide_possible_values = true,
+          default_values = ["gather", "paged"])]
+    attention: Vec<Attention>,
+    /// How the numbers of keys and values are stored: f32, f16, bf16 or int8
+    #[arg(long, value_name = "TYPE", value_parser = named(&FORMATS), hide_possible_values = true, default_value = "f32")]
+    kv_dtype: RowFormat,
+    /// Slots in a page
+    #[arg(long, value_name = "P", default_value_t = 16, value_parser = clap::value_parser!(u32).range(1..))]
+    page_size: u32,
+    #[command(flatten)]
+    model: ModelOption,
+    /// How long to measure each length; three turns are taken at least
+    #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u64).range(0..=3600))]
+    seconds: u64,
+}
+
+/// The contiguous caches, or a way to read pages.
+fn name(way: Option<Attention>) -> &'static str {
+    match way {
+        None => "side by side",
+        Some(Attention::Gather) => "pages, gathered",
+        Some(Attention::Paged) => "pages, in place",
+        Some(Attention::Plain) => "pages, chapter 13's loops",
+    }
+}
+
+const CONTEXTS: [usize; 3] = [256, 1024, 4096];
+/// Tokens that are written at once when a sequence is made.
+const PIECE: usize = 256;
+const TURNS: std::ops::Range<usize> = 3..1000;
+
+impl AttentionBench {
+    pub fn run(self) -> Result<Report> {
+        let in_place = self.attention.iter().any(|way| *way != Attention::Gather);
+        chapters::ensure_started(if in_place { &[3, 4, 5, 6, 7, 13] } else { &[3, 4, 5, 6, 7] })?;
+        chapters::ensure_started(if self.kv_dtype == RowFormat::F32 { &[] } else { &[14] })?;
+        let mut model = self.model.open()?;
+        model.set_row_format(self.kv_dtype);
+        let contexts = self.contexts(model.config().max_positions)?;
+        let longest = contexts.iter().copied().max().unwrap_or(0) + 1;
+        let slots = longest.next_multiple_of(self.page_size as usize);
+        // A cache of each kind for each sequence.
+        memory::ensure_slots(model.kv_layout(), slots.saturating_mul(2 * usize::from(self.sequences)))?;
+        let mut steps = Vec::new();
+        for tokens in &contexts {
+            steps.extend(self.measure(&mut model, *tokens)?);
+        }
+        let heads = model.config().heads();
+        let softmax: Vec<Row> = contexts.iter().flat_map(|tokens| online::differences(heads, *tokens)).collect();
+        let text = format!(
+            "{}, {}, pages of {}: a step of {}, after as many tokens as shown\n\n{}\nall logits have the same bits\n\n\
+             attention of one token, one layer, against two passes\n\n{}",
+            self.model.name(),
+            count(rayon::current_num_threads(), "thread"),
+            count(self.page_size, "slot"),
+            count(self.sequences, "sequence"),
+            table(2, 1 + self.attention.len(), &steps),
+            table(1, softmax.len(), &softmax),
+        );
+        let (sequences, kv_dtype) = (self.sequences, self.kv_dtype.to_string());
+        let (steps, softmax) = (numbers(steps), numbers(softmax));
+        let more = json!({ "sequences": sequences, "kv_dtype": kv_dtype, "steps": steps, "online_softmax": softmax });
+        Report::of_model(&self.model, text, more)
+    }
+
+    /// The lengths that were asked for, or the usual ones; refuses what the model has no positions for.
+    fn contexts(&self, positions: usize) -> Result<Vec<usize>> {
+        ensure!(positions > 1, "the model has {positions} positions, too few to measure it");
+        // A step reads one token more.
+        let most = positions - 1;
+        for tokens in &self.contexts {
+            ensure_in_range(*tokens as u64, most as u64, "--contexts", "the model")?;
+        }
+        let mut usual = CONTEXTS.map(|tokens| tokens.min(most)).to_vec();
+        usual.dedup();
+        Ok(if self.contexts.is_empty() { usual } else { self.contexts.clone() })
+    }
+
+    fn measure(&self, model: &mut Model, tokens: usize) -> Result<Vec<Row>> {
+        let (layout, page_size) = (model.kv_layout(), self.page_size as usize);
+        let slab = PageSlab::new(layout, page_size, (tokens + 1).div_ceil(page_size) * usize::from(self.sequences))?;
+        scatter(&slab, page_size)?;
+        let (mut contiguous, mut paged) = (Vec::new(), Vec::new());
+        for seed in 0..self.sequences.into() {
+            contiguous.push(filled(ContiguousCache::new(layout, tokens + 1), tokens, model, seed)?);
+            paged.push(filled(PagedCache::new(&slab)?, tokens, model, seed)?);
+        }
+        let ways = [None].into_iter().chain(self.attention.iter().copied().map(Some));
+        let mut measured: Vec<(Option<Attention>, Times, usize)> = ways.map(|way| (way, Times::default(), 0)).collect();
+        let mut expected: Option<Vec<f32>> = None;
+        for _ in turns("measuring", TURNS, Duration::from_secs(self.seconds)) {
+            for (way, times, rows_copied) in &mut measured {
+                model.set_attention(way.unwrap_or(Attention::Gather));
+                let logits;
+                (logits, *rows_copied) = match way {
+                    None => second_step(model, &mut contiguous, times)?,
+                    Some(_) => second_step(model, &mut paged, times)?,
+                };
+                ensure!(
+                    same_bits(&logits, expected.get_or_insert_with(|| logits.clone())),
+                    "after {tokens} tokens, {}, the logits have other bits than side by side",
+                    name(*way)
+                );
+            }
+        }
+        let row_bytes = 2 * layout.n_layers * layout.kv_width() * size_of::<f32>();
+        let side_by_side = measured[0].1.median();
+        let row = |(i, (way, times, rows_copied)): (usize, &(Option<Attention>, Times, usize))| {
+            let (seconds, bytes_copied) = (times.median(), rows_copied * row_bytes);
+            let over = seconds / side_by_side;
+            Row::default()
+                .number("mean ms a step", times.mean() * 1e3)
+                .cell("tokens", tokens, if i == 0 { thousands(tokens) } else { String::new() })
+                .text("rows", name(*way))
+                .cell("ms a step", seconds * 1e3, rate(seconds * 1e3))
+                .cell("× side by side", over, format!("{over:.2}"))
+                .count("rows copied", *rows_copied)
+                .cell("copied", bytes_copied, mib(bytes_copied))
+        };
+        Ok(measured.iter().enumerate().map(row).collect())
+    }
+}
+
+/// Two steps, each of which is forgotten again. The second counts, because the first finds in the processor's caches
+/// what the way before has left there.
+fn second_step<C: InPlace>(model: &Model, caches: &mut [C], times: &mut Times) -> Result<(Vec<f32>, usize)> {
+    step(model, caches)?;
+    caches.iter_mut().try_for_each(|cache| cache.rewind(1))?;
+    let counted = (times.of(|| step(model, caches))?, copied(model, caches));
+    caches.iter_mut().try_for_each(|cache| cache.rewind(1))?;
+    Ok(counted)
+}
+
+fn filled<C: KvCache>(mut cache: C, tokens: usize, model: &Model, seed: u64) -> Result<C> {
+    let (layout, numbers) = (cache.layout(), model.config().kv_layout());
+    let mut rows = online::Numbers::new(seed).take(PIECE * numbers.kv_width() * 2);
+    if model.row_format() != RowFormat::F32 {
+        rows = encode_rows(model.row_format(), numbers, &rows);
+    }
+    let (keys, values) = rows.split_at(PIECE * layout.kv_width());
+    for first in (0..tokens).step_by(PIECE) {
+        let n = PIECE.min(tokens - first) * layout.kv_width();
+        cache.extend(n / layout.kv_width())?;
+        for layer in 0..layout.n_layers {
+            cache.write(layer, &keys[..n], &values[..n]);
+        }
+    }
+    Ok(cache)
+}
+
+/// Scatters the free pages of a slab, so that no sequence gets neighbours.
+fn scatter(slab: &SharedSlab, page_size: usize) -> Result<()> {
+    let n = slab.borrow().pool().n_pages();
+    let mut holders = Vec::new();
+    for _ in 0..n {
+        let mut holder = PagedCache::new(slab)?;
+        holder.extend(page_size)?;
+        holders.push(Some(holder));
+    }
+    // 7919 is a prime number: each page comes back once, unless it divides their number.
+    let step = if n.is_multiple_of(7919) { 1 } else { 7919 };
+    for i in 0..n {
+        holders[i * step % n] = None;
+    }
+    Ok(())
+}

@@ -1,0 +1,118 @@
+//! `bench batch`: what a step costs when several sequences share it.
+//!
+//! The weights are read once for all sequences of a step, the rows of each sequence once for itself. So as long as
+//! reading the weights is what takes the time, more sequences cost little more than one.
+
+use std::time::Duration;
+
+use anyhow::Result;
+use clap::Args;
+use page_by_page::cache::Rewind;
+use page_by_page::caches::CacheKind;
+use page_by_page::chapters::ch06_paged::{PageSlab, PagedCache};
+use page_by_page::model::Model;
+use serde_json::json;
+
+use super::{PAGE_SIZE, Report, Row, Times, numbers, table, turns};
+use crate::chapters;
+use crate::memory;
+use crate::options::ensure_in_range;
+use crate::options::{ModelOption, RowOptions};
+use crate::output::{Progress, count, rate};
+
+/// Compare a step of several sequences with a step of one
+///
+/// Each sequence has the same number of tokens in pages of one slab and reads one more, again and again. All sizes take
+/// turns, so that whatever else the machine does hits all of them.
+#[derive(Args)]
+#[command(after_help = "\
+Examples:
+  page-by-page bench batch
+  page-by-page bench batch --context 512 --attention gather
+  page-by-page bench batch --model /tmp/qwen3-0.6b --threads 2")]
+pub struct Batch {
+    #[command(flatten)]
+    model: ModelOption,
+    /// Tokens that each sequence has before the step
+    #[arg(long, value_name = "N", default_value_t = 128)]
+    context: usize,
+    #[command(flatten)]
+    rows: RowOptions,
+    /// How long to measure; three turns are taken at least
+    #[arg(long, value_name = "N", default_value_t = 8, value_parser = clap::value_parser!(u64).range(0..=3600))]
+    seconds: u64,
+}
+
+const SIZES: [usize; 7] = [1, 2, 3, 4, 8, 9, MOST];
+const MOST: usize = 16;
+
+impl Batch {
+    pub fn run(self) -> Result<Report> {
+        // The pages, and a sequence that reads a token and forgets it again.
+        chapters::ensure_started(&[4, 5, 6, 7])?;
+        let model = self.model.with_rows(self.rows, CacheKind::Paged)?;
+        let mut caches = self.caches(&model)?;
+        let mut times = SIZES.map(|_| Times::default());
+        let mut n_turns = 0;
+        for turn in turns("measuring", 3..usize::MAX, Duration::from_secs(self.seconds)) {
+            n_turns = turn + 1;
+            for (size, times) in SIZES.iter().zip(&mut times) {
+                times.of(|| step(&model, &mut caches[..*size], token(&model, turn)))?;
+                caches[..*size].iter_mut().try_for_each(|cache| cache.rewind(1))?;
+            }
+        }
+        let alone = times[0].median();
+        let row = |(sequences, times): (&usize, &Times)| {
+            let (ms, speed) = (1e3 * times.median(), times.rates(*sequences as f64).median);
+            let against_one = speed * alone;
+            Row::default()
+                .count("sequences", *sequences)
+                .cell("ms a step", ms, format!("{ms:.2}"))
+                .cell("tokens/s", speed, rate(speed))
+                .cell("against 1", against_one, format!("{against_one:.2} ×"))
+        };
+        let rows: Vec<Row> = SIZES.iter().zip(&times).map(row).collect();
+        let text = format!(
+            "{}, {}: sequences of {} in pages of {PAGE_SIZE} slots, one token each in a step\n\n{}\n{} of all sizes; medians\n",
+            self.model.name(),
+            count(rayon::current_num_threads(), "thread"),
+            count(self.context, "token"),
+            table(0, rows.len(), &rows),
+            count(n_turns, "turn"),
+        );
+        Report::of_model(&self.model, text, json!({ "context": self.context, "sizes": numbers(rows) }))
+    }
+
+    /// As many caches as the largest step needs, each with the tokens of its sequence.
+    fn caches(&self, model: &Model) -> Result<Vec<PagedCache>> {
+        // A step reads one token more.
+        let most = model.config().max_positions.saturating_sub(1);
+        ensure_in_range(self.context as u64, most as u64, "--context", "the model")?;
+        let pages = MOST * (self.context + 1).div_ceil(PAGE_SIZE);
+        memory::ensure_pages(model.kv_layout(), PAGE_SIZE, pages)?;
+        memory::ensure("a step", model.step_bytes(MOST.max(self.context), MOST), "give a shorter --context")?;
+        let slab = PageSlab::new(model.kv_layout(), PAGE_SIZE, pages)?;
+        let progress = Progress::new("reading the prompts", MOST as u64);
+        let mut caches = Vec::new();
+        for sequence in 0..MOST {
+            let tokens: Vec<u32> = (0..self.context).map(|i| token(model, i + 31 * sequence)).collect();
+            let mut cache = PagedCache::new(&slab)?;
+            let chunk = model.chunk(&tokens, Some(&mut cache), 0)?;
+            model.forward(vec![chunk])?;
+            caches.push(cache);
+            progress.advance(1);
+        }
+        Ok(caches)
+    }
+}
+
+fn token(model: &Model, place: usize) -> u32 {
+    (place * 7919 % model.config().vocab_size) as u32
+}
+
+fn step(model: &Model, caches: &mut [PagedCache], token: u32) -> Result<()> {
+    let tokens = [token];
+    let chunks = caches.iter_mut().map(|cache| model.chunk(&tokens, Some(cache), 1)).collect::<Result<Vec<_>, _>>()?;
+    std::hint::black_box(model.forward(chunks)?);
+    Ok(())
+}

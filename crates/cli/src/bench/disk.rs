@@ -1,0 +1,157 @@
+//! `bench disk`: what it takes to read a page, and what to compute it.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use clap::Args;
+use page_by_page::caches::CacheKind;
+use page_by_page::chapters::ch06_paged::PageSlab;
+use page_by_page::chapters::ch10_fork::ForkCache;
+use page_by_page::chapters::ch11_prefix_cache::PrefixCache;
+use page_by_page::disk::file_disk::FileDisk;
+use page_by_page::disk::{PageFile, PageShape};
+use page_by_page::experiments::attention::same_bits;
+use page_by_page::model::Model;
+use serde_json::json;
+
+use super::{PAGE_SIZE, Report, Row, Times, numbers, table, turns};
+use crate::chapters;
+use crate::memory;
+use crate::options::{ModelOption, RowOptions};
+use crate::output::{count, rate, thousands};
+
+/// Compare reading pages from a file with computing them
+///
+/// The model reads 512 tokens, or as many as it has positions. Their pages are written to a file, and read back into
+/// another slab, where the model goes on: with the same bits, or this fails. All takes turns. The file is still in the
+/// system's memory when it is read; so the last line says how slow a disk may be before computing is as quick.
+#[derive(Args)]
+#[command(after_help = "\
+Examples:
+  page-by-page bench disk
+  page-by-page bench disk --kv-dtype int8
+  page-by-page bench disk --model /tmp/qwen3-0.6b")]
+pub struct Disk {
+    #[command(flatten)]
+    model: ModelOption,
+    #[command(flatten)]
+    rows: RowOptions,
+}
+
+const TOKENS: usize = 512;
+const TURNS: usize = 5;
+const PARTS: [&str; 4] = ["compute", "write", "read", "check and copy"];
+
+struct Scratch(PathBuf);
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_file(&self.0);
+    }
+}
+
+impl Disk {
+    pub fn run(self) -> Result<Report> {
+        // Pool, tables, slab, forks, the prefix cache, and the file.
+        chapters::ensure_started(&[4, 5, 6, 10, 11, 16])?;
+        let model = self.model.with_rows(self.rows, CacheKind::Paged)?;
+        let n_tokens = TOKENS.min(model.config().max_positions);
+        ensure!(n_tokens > PAGE_SIZE, "the model has {n_tokens} positions, too few to fill a page");
+        memory::ensure_pages(model.kv_layout(), PAGE_SIZE, 2 * n_tokens.div_ceil(PAGE_SIZE))?;
+        memory::ensure("reading the tokens", model.step_bytes(n_tokens, 1), "take a smaller model")?;
+
+        let file = format!("page-by-page-bench-{}.pages", std::process::id());
+        let scratch = Scratch(std::env::temp_dir().join(file));
+        let at = || scratch.0.display().to_string();
+        let disk = FileDisk::open(&scratch.0).with_context(at)?;
+        if cfg!(unix) {
+            // An open file needs no name: however the program ends, nothing is left.
+            let _ = std::fs::remove_file(&scratch.0);
+        }
+        let shape = PageShape::for_model(&model, PAGE_SIZE);
+        let mut parts = PARTS.map(|_| Times::default());
+        for turn in turns("measuring", TURNS..TURNS, Duration::ZERO) {
+            // Different tokens each time, so that the file has none of them.
+            let token = |i| ((i * 7919 + turn * 104_729) % model.config().vocab_size) as u32;
+            let tokens: Vec<u32> = (0..n_tokens).map(token).collect();
+            let most_bytes = shape.offset(full_pages(n_tokens));
+            let mut file = PageFile::open(Box::new(disk.clone()), shape, most_bytes).with_context(at)?;
+            measure(&model, &tokens, &mut file, &mut parts)?;
+        }
+        self.report(&model, &shape, n_tokens, &parts)
+    }
+
+    fn report(&self, model: &Model, shape: &PageShape, n_tokens: usize, parts: &[Times; 4]) -> Result<Report> {
+        let (pages, record_bytes) = (full_pages(n_tokens), shape.record_bytes());
+        let ms = parts.each_ref().map(|times| 1e3 * times.median() / pages as f64);
+        let rows: Vec<Row> = PARTS
+            .into_iter()
+            .zip(ms)
+            .map(|(part, ms)| Row::default().text("a page", part).cell("ms", ms, format!("{ms:.3}")))
+            .collect();
+        let [compute, _, read, check_and_copy] = ms;
+        // A disk that gives this much takes as long to read a page as the model to compute it.
+        let break_even = record_bytes as f64 / 1e3 / (compute - check_and_copy).max(1e-9);
+        let text = format!(
+            "{} in {} of {PAGE_SIZE} slots, rows in {}: {} bytes of rows a page, {} in the file\n\n{}\ncomputing takes {} times as \
+             long as reading, checking and copying\nreading pays as long as the disk gives more than {} MB/s\n",
+            count(n_tokens, "token"),
+            count(pages, "page"),
+            model.row_format().name(),
+            thousands(2 * shape.numbers() * size_of::<f32>()),
+            thousands(record_bytes),
+            table(1, rows.len(), &rows),
+            rate(compute / (read + check_and_copy)),
+            rate(break_even)
+        );
+        let more = json!({
+            "pages": pages,
+            "record_bytes": record_bytes,
+            "milliseconds_per_page": numbers(rows),
+            "break_even_mb_per_second": break_even,
+        });
+        Report::of_model(&self.model, text, more)
+    }
+}
+
+/// All but the last token are in full pages that can be found.
+fn full_pages(n_tokens: usize) -> usize {
+    (n_tokens - 1) / PAGE_SIZE
+}
+
+/// Computes the tokens, writes their pages, reads them back and goes on.
+fn measure(model: &Model, tokens: &[u32], file: &mut PageFile, parts: &mut [Times; 4]) -> Result<()> {
+    let [compute, write, read_back, check_and_copy] = parts;
+    let (n_pages, full) = (tokens.len().div_ceil(PAGE_SIZE), full_pages(tokens.len()));
+    let (in_pages, rest) = tokens.split_at(full * PAGE_SIZE);
+    let slab = PageSlab::new(model.kv_layout(), PAGE_SIZE, n_pages)?;
+    let mut cache = ForkCache::new(&slab)?;
+    compute.of(|| read(model, in_pages, &mut cache, 0))?;
+    let written = write.of(|| file.store(in_pages, cache.table(), &slab.borrow()))?;
+    let expected = read(model, rest, &mut cache, 1)?;
+
+    let other = PageSlab::new(model.kv_layout(), PAGE_SIZE, n_pages)?;
+    let mut prefixes = PrefixCache::new(PAGE_SIZE)?;
+    let missing = file.missing(tokens, &mut prefixes, &other)?;
+    let pages: Vec<_> = read_back.of(|| missing.into_iter().map(|page| file.read(page)).collect());
+    let restored = check_and_copy.of(|| file.load(tokens, &pages, &mut prefixes, &other))?;
+    ensure!(
+        (written, restored) == (full, full),
+        "of {full} pages {written} were written and {restored} brought back; run the checks of chapter 16"
+    );
+
+    let mut cache = ForkCache::with_prefix(&other, &mut prefixes, tokens)?;
+    let found = read(model, rest, &mut cache, 1)?;
+    ensure!(
+        same_bits(&found, &expected),
+        "the logits after pages that were read are others than after pages that were computed; run the checks of chapter 16"
+    );
+    Ok(())
+}
+
+/// The model reads tokens; the logits that are asked for.
+fn read(model: &Model, tokens: &[u32], cache: &mut ForkCache, n_logits: usize) -> Result<Vec<f32>> {
+    let chunk = model.chunk(tokens, Some(cache), n_logits)?;
+    Ok(model.forward(vec![chunk])?)
+}

@@ -1,0 +1,49 @@
+//! Which chapters a command runs, and whose code they are.
+
+use anyhow::{Result, bail};
+use page_by_page::chapters::{Chapter, Source, all, chapter};
+
+/// The scheduler, and what it stands on: the pool, its tables and slab, forks, the prefix cache.
+pub const SCHEDULER: [usize; 6] = [4, 5, 6, 10, 11, 12];
+/// The scheduler, and what looks at it.
+pub const SIMULATION: [usize; 7] = [4, 5, 6, 10, 11, 12, 15];
+/// The scheduler, with greedy choice.
+pub const ENGINE: [usize; 7] = [1, 4, 5, 6, 10, 11, 12];
+
+pub fn ensure_started(numbers: &[usize]) -> Result<()> {
+    for chapter in numbers.iter().map(|number| chapter(*number)) {
+        if chapter.source == Source::Unstarted {
+            bail!(
+                "chapter {} ({}) is not started: edit exercises/{}.rs, or add --features solution",
+                chapter.number,
+                chapter.title,
+                chapter.name
+            );
+        }
+    }
+    Ok(())
+}
+
+/// Whose code the chapters are that a command runs: `1 yours, 3 reference`.
+pub fn describe(needed: &[usize]) -> String {
+    let needed = all().iter().filter(|chapter| needed.contains(&chapter.number));
+    let chapters: Vec<String> = needed.map(|chapter| format!("{} {}", chapter.number, whose(chapter.source))).collect();
+    chapters.join(", ")
+}
+
+pub fn whose(source: Source) -> &'static str {
+    match source {
+        Source::Yours => "yours",
+        Source::Reference => "reference",
+        Source::Unstarted => "not started",
+    }
+}
+
+/// Whether all of it is there, of a reader or of the reference.
+pub fn is_written(chapter: &Chapter) -> bool {
+    match chapter.source {
+        Source::Reference => true,
+        Source::Yours => chapter.tasks_left.is_empty(),
+        Source::Unstarted => false,
+    }
+}

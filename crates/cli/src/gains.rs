@@ -1,0 +1,129 @@
+//! `gains`: what a chapter gains, counted at once on the code that is compiled.
+
+mod measures;
+mod watched;
+
+use anyhow::{Result, bail};
+use clap::Args;
+use page_by_page::chapters::{Chapter, Source, all, chapter};
+
+use crate::chapters;
+use crate::output::{Progress, print, thousands};
+use measures::Gain;
+use watched::watched;
+
+/// Show what a chapter gains: its number without it and with it, counted on your code
+///
+/// Each chapter ends with a number, such as rows that are no longer computed or slots that are no longer wasted. This
+/// counts it, once without the chapter's code and once with it. Both run here and now, on your code where you have
+/// started and on the reference elsewhere, if the program was built with --features solution. The counts are the same
+/// on every machine, and no time is measured.
+///
+/// Without a number all chapters are shown whose code is written.
+#[derive(Args)]
+#[command(after_help = "\
+Example:
+  cargo page gains 2
+  cargo page gains")]
+pub struct GainsCommand {
+    /// The chapter, 1 to 16 [default: all whose code is written]
+    #[arg(value_name = "CHAPTER")]
+    chapter: Option<usize>,
+}
+
+impl GainsCommand {
+    pub fn run(self) -> Result<()> {
+        let gains: Vec<Gain> = match self.chapter {
+            Some(number) => vec![one(number)?],
+            None => all().iter().map(|chapter| measures::of(chapter.number)).filter(is_written).collect(),
+        };
+        if gains.is_empty() {
+            bail!(
+                "no chapter is written from its beginning to its end: write exercises/{}.rs, or add --features solution",
+                chapter(1).name
+            );
+        }
+        for (place, gain) in gains.iter().enumerate() {
+            let of = if gains.len() > 1 { format!(" ({} of {})", place + 1, gains.len()) } else { String::new() };
+            let progress = Progress::of_one(format!("counting for chapter {}{of}", gain.number));
+            let text = describe(gain)?;
+            drop(progress);
+            print(&format!("{}{text}", if place == 0 { "" } else { "\n" }))?;
+        }
+        Ok(())
+    }
+}
+
+/// The gain of a chapter; refuses one that the book does not have, or whose code is not written.
+fn one(number: usize) -> Result<Gain> {
+    let last = all().len();
+    if !(1..=last).contains(&number) {
+        bail!("there is no chapter {}; the book has 1 to {last}", thousands(number));
+    }
+    let gain = measures::of(number);
+    for Chapter { number, title, name, source, .. } in needed(&gain) {
+        chapters::ensure_started(&[*number])?;
+        if let (Source::Yours, Some((task, what))) = (source, chapter(*number).tasks_left.first()) {
+            bail!("chapter {number} ({title}) is not written yet: task {task}: {what} is left in exercises/{name}.rs");
+        }
+    }
+    Ok(gain)
+}
+
+/// The chapters whose code runs, on either side, in order.
+fn needed(gain: &Gain) -> impl Iterator<Item = &'static Chapter> {
+    all().iter().filter(|chapter| [gain.before.1, gain.after.1].concat().contains(&chapter.number))
+}
+
+fn is_written(gain: &Gain) -> bool {
+    needed(gain).all(chapters::is_written)
+}
+
+fn describe(gain: &Gain) -> Result<String> {
+    let yours: Vec<&Chapter> = needed(gain).filter(|chapter| chapter.source == Source::Yours).collect();
+    let mut text = format!("chapter {}, {}\n", gain.number, chapter(gain.number).title);
+    for line in watched(gain.number, &yours, gain.measure)? {
+        text.push_str(&format!("  {line}\n"));
+    }
+    for (name, (way, chapters)) in [("before", gain.before), ("after", gain.after)] {
+        let code: Vec<(usize, Source)> = chapters.iter().map(|number| (*number, chapter(*number).source)).collect();
+        text.push_str(&format!("  {name:<6}  {way} ({})\n", whose(&code)));
+    }
+    Ok(text)
+}
+
+/// `yours: chapter 6; reference: chapters 4, 5`
+fn whose(code: &[(usize, Source)]) -> String {
+    let of = |whose: Source| {
+        let chapters: Vec<String> =
+            code.iter().filter(|(_, source)| *source == whose).map(|(number, _)| number.to_string()).collect();
+        let plural = if chapters.len() == 1 { "" } else { "s" };
+        (!chapters.is_empty()).then(|| format!("{}: chapter{plural} {}", chapters::whose(whose), chapters.join(", ")))
+    };
+    let whose: Vec<String> = [Source::Yours, Source::Reference].into_iter().filter_map(of).collect();
+    if whose.is_empty() { "no chapter's code".into() } else { whose.join("; ") }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_chapter_has_a_measure_that_runs_its_code() {
+        for chapter in all() {
+            let gain = measures::of(chapter.number);
+            assert_eq!(gain.number, chapter.number);
+            assert!(gain.after.1.contains(&chapter.number), "{}", chapter.title);
+            let is_older = |side: &[usize]| side.is_sorted() && side.iter().all(|number| *number <= chapter.number);
+            assert!(is_older(gain.before.1) && is_older(gain.after.1), "{}", chapter.title);
+        }
+    }
+
+    #[test]
+    fn it_says_whose_code_ran() {
+        let mixed = [(4, Source::Reference), (5, Source::Yours), (6, Source::Reference)];
+        assert_eq!(whose(&mixed), "yours: chapter 5; reference: chapters 4, 6");
+        assert_eq!(whose(&mixed[1..2]), "yours: chapter 5");
+        assert_eq!(whose(&[]), "no chapter's code");
+    }
+}

@@ -1,0 +1,248 @@
+//! What is counted for each chapter, once without it and once with it. The pages quote the same numbers
+//! (`crates/cli/tests/cli/gains.rs`).
+
+use anyhow::{Result, ensure};
+use page_by_page::cache::Usage;
+use page_by_page::caches::CacheKind;
+use page_by_page::chapters::ch01_recompute::argmax;
+use page_by_page::chapters::ch03_contiguous::{cache_bytes, wasted_share};
+use page_by_page::chapters::ch14_half_the_bytes::token_bytes;
+use page_by_page::decode::drafting::AcceptRule;
+use page_by_page::decode::generation::Generated;
+use page_by_page::experiments::drafts::Bundled;
+use page_by_page::experiments::forks::Samples;
+use page_by_page::experiments::prefixes::{Keep, Requests, passes_for_sixteen};
+use page_by_page::experiments::{PAGE_SIZE, SMALL, attention, bundled, disk, generation, memory, rewind, simulation};
+use page_by_page::kernels::RowFormat;
+use page_by_page::model::tokenizer::Tokenizer;
+use page_by_page::model::{Model, ModelConfig};
+use page_by_page::serving::schedule::StepLimits;
+use page_by_page::workload::Trace;
+
+use super::watched::Measure;
+use crate::chapters::{SCHEDULER, SIMULATION};
+use crate::output::{percent, thousands};
+
+/// What a chapter gains, and how to count it.
+pub struct Gain {
+    pub number: usize,
+    /// The way without it, and the chapters whose code that runs.
+    pub before: (&'static str, &'static [usize]),
+    /// The way with it, and the chapters whose code that runs.
+    pub after: (&'static str, &'static [usize]),
+    pub measure: Measure,
+}
+
+/// `passes for each token: 1.00 → 0.47`
+fn line(what: &str, before: String, after: String) -> String {
+    format!("{what}: {before} → {after}")
+}
+
+fn counts(what: &str, before: impl TryInto<u64>, after: impl TryInto<u64>) -> String {
+    line(what, thousands(before), thousands(after))
+}
+
+/// The scheduler, and its file of pages.
+const DISK: [usize; 7] = [4, 5, 6, 10, 11, 12, 16];
+
+pub fn of(number: usize) -> Gain {
+    let gain = |before, after, measure| Gain { number, before, after, measure };
+    match number {
+        1 => gain(("the first of 200 tokens", &[1]), ("the last of them", &[1]), recompute),
+        2 => gain(("the whole sequence again for each token", &[1]), ("the flat cache", &[1, 2]), flat),
+        3 => gain(("the flat cache", &[1, 2]), ("the contiguous cache", &[1, 3]), contiguous),
+        4 => gain(("contiguous regions", &[]), ("pages of 16 slots", &[4]), pool),
+        5 => gain(("reservations of 4,096 slots", &[3]), ("pages of 16 slots", &[4, 5]), table),
+        6 => gain(("reservations of 405 slots", &[3]), ("pages of 16 slots", &[4, 5, 6]), paged),
+        7 => gain(("the other rows copied to a new cache", &[4, 5, 6]), ("rewind", &[4, 5, 6, 7]), forget),
+        8 => gain(("a pass for each token", &[1, 3]), ("drafts of two", &[1, 3, 7, 8]), drafts),
+        9 => gain(("the match rule", &[3, 7, 8]), ("the sample rule", &[3, 7, 8, 9]), chance),
+        10 => gain(("restored from a snapshot", &[4, 5, 6]), ("forks", &[4, 5, 6, 10]), forks),
+        11 => gain(("pages freed with their sequence", &[4, 5]), ("the prefix cache", &[4, 5, 11]), prefixes),
+        12 => gain(("one request after the other", &SCHEDULER), ("up to eight in a step", &SCHEDULER), scheduler),
+        13 => gain(("rows gathered", &[4, 5, 6, 7]), ("rows read in their pages", &[4, 5, 6, 7, 13]), in_pages),
+        14 => gain(("rows in f32", &[3, 14]), ("rows in fewer bits", &[14]), bits),
+        15 => gain(
+            ("examples, and the events as they came", &SCHEDULER),
+            ("rules, and the events shrunk", &SIMULATION),
+            planted_bugs,
+        ),
+        16 => gain(("started anew", &SCHEDULER), ("started with the pages of the run before", &DISK), restart),
+        _ => unreachable!("a chapter without a measure"),
+    }
+}
+
+/// The first `new_tokens` tokens of the story that chapters 1 to 3 begin with. The small model generates it, because
+/// the counts are those of any model.
+fn story(kind: CacheKind, new_tokens: usize) -> Result<Generated> {
+    let dir = bundled("storyteller-draft");
+    let (model, prompt) = (Model::open(&dir)?, Tokenizer::open(&dir)?.encode("Once upon a time")?);
+    generation::generate(&model, (kind, prompt.len() + new_tokens), &prompt, new_tokens, &mut argmax)
+}
+
+fn recompute() -> Result<Vec<String>> {
+    let rows = |new_tokens| Ok::<_, anyhow::Error>(story(CacheKind::Recompute, new_tokens)?.rows_projected);
+    let (first, but_last, all) = (rows(1)?, rows(199)?, rows(200)?);
+    Ok(vec![
+        counts("rows projected for one token", first, all.saturating_sub(but_last)),
+        format!("rows projected for the story of 200 tokens: {}", thousands(all)),
+        "Nothing yet, on purpose: this is the price that the next chapters bring down.".into(),
+    ])
+}
+
+fn flat() -> Result<Vec<String>> {
+    let (recompute, flat) = (story(CacheKind::Recompute, 200)?, story(CacheKind::Flat, 200)?);
+    Ok(vec![
+        counts("rows projected for a story of 200 tokens", recompute.rows_projected, flat.rows_projected),
+        counts("rows copied for it", 0_u64, flat.usage.rows_copied),
+    ])
+}
+
+fn contiguous() -> Result<Vec<String>> {
+    let copied = |kind| Ok::<_, anyhow::Error>(story(kind, 200)?.usage.rows_copied);
+    let (flat, contiguous) = (copied(CacheKind::Flat)?, copied(CacheKind::Contiguous)?);
+    Ok(vec![counts("rows copied for a story of 200 tokens", flat, contiguous)])
+}
+
+fn pool() -> Result<Vec<String>> {
+    const LENGTHS: [usize; 3] = [200, 1000, 150];
+    let gaps = memory::in_regions(2000, &LENGTHS, 0)?.gaps;
+    let pages = memory::in_pages(2000, PAGE_SIZE, &LENGTHS, 832)?;
+    let slots = pages.outcome.map_or(0, |_| pages.needed * PAGE_SIZE);
+    Ok(vec![counts("slots that one new sequence can have", gaps.into_iter().max().unwrap_or(0), slots)])
+}
+
+fn wasted(usages: &[Usage]) -> usize {
+    usages.iter().map(Usage::wasted).sum()
+}
+
+fn table() -> Result<Vec<String>> {
+    const LENGTHS: [usize; 4] = [1024, 700, 300, 224];
+    let reserved = memory::reserved(SMALL, LENGTHS.map(|length| (4096, length)))?;
+    let paged = memory::in_tables(PAGE_SIZE, LENGTHS)?;
+    let slots: usize = paged.iter().map(|usage| usage.slots).sum();
+    Ok(vec![
+        counts("slots wasted by sequences of 1,024, 700, 300 and 224 tokens", wasted(&reserved), wasted(&paged)),
+        line(
+            "of the slots that they take",
+            percent(wasted_share(&reserved)),
+            percent(wasted(&paged) as f64 / slots.max(1) as f64),
+        ),
+    ])
+}
+
+fn paged() -> Result<Vec<String>> {
+    /// The tokens of each prompt, and of the whole story. Up to 400 new ones were allowed.
+    const STORIES: [(usize, usize); 4] = [(5, 404), (4, 139), (4, 112), (4, 133)];
+    const PAGES: usize = 104;
+    let reserved = memory::reserved(SMALL, STORIES.map(|(prompt, length)| (prompt + 400, length)))?;
+    let largest = reserved.iter().map(|usage| usage.slots).max().unwrap_or(0).max(1);
+    let lengths = STORIES.map(|(_, length)| length);
+    let fitting = memory::fitting(PAGES, PAGE_SIZE, &lengths)?;
+    ensure!(fitting >= STORIES.len(), "only {fitting} of {} stories fit in {PAGES} pages", STORIES.len());
+    let paged = memory::paged(SMALL, PAGE_SIZE, &lengths)?;
+    Ok(vec![
+        counts("sequences like these that fit in 104 pages of memory", PAGES * PAGE_SIZE / largest, fitting),
+        counts("slots wasted by four stories of up to 400 new tokens", wasted(&reserved), wasted(&paged)),
+    ])
+}
+
+fn forget() -> Result<Vec<String>> {
+    let (few, half) = (rewind::forget(32_768, 4)?, rewind::forget(32_768, 16_384)?);
+    Ok(vec![
+        counts("rows copied to forget 4 of 32,768 tokens", few.copied, few.rewound),
+        counts("rows copied to forget 16,384 of them", half.copied, half.rewound),
+    ])
+}
+
+fn drafts() -> Result<Vec<String>> {
+    let mut models = Bundled::open()?;
+    let (alone, drafted) = (models.stories(0.0, 0, AcceptRule::Match)?, models.stories(0.0, 2, AcceptRule::Match)?);
+    ensure!(drafted.tokens == alone.tokens, "with drafts the sequences are others than without");
+    let [alone, drafted] = [alone.counters, drafted.counters];
+    let per_token = [alone, drafted].map(|counters| format!("{:.2}", counters.target_passes_per_token()));
+    let [before, after] = per_token;
+    Ok(vec![
+        counts("passes of the target for four stories of 100 tokens", alone.target_passes, drafted.target_passes),
+        line("passes for each token", before, after),
+    ])
+}
+
+fn chance() -> Result<Vec<String>> {
+    let mut models = Bundled::open()?;
+    let matched = models.stories(0.8, 2, AcceptRule::Match)?.counters;
+    let sampled = models.stories(0.8, 2, AcceptRule::Sample)?.counters;
+    let [match_share, sample_share] = [matched, sampled].map(|counters| percent(counters.acceptance_rate()));
+    let [match_passes, sample_passes] =
+        [matched, sampled].map(|counters| format!("{:.2}", counters.target_passes_per_token()));
+    Ok(vec![
+        line("draft tokens accepted, at temperature 0.8", match_share, sample_share),
+        line("passes of the target for each token", match_passes, sample_passes),
+    ])
+}
+
+fn forks() -> Result<Vec<String>> {
+    let samples = Samples { samples: 8, prompt_tokens: 900, new_tokens: 100, page_size: PAGE_SIZE, layout: SMALL };
+    let (restored, forked) = (samples.restored()?, samples.forked()?);
+    Ok(vec![
+        counts("pages held by eight endings of one prompt of 900 tokens", restored.pages_held, forked.pages_held),
+        counts("rows copied for them", restored.rows_copied, forked.rows_copied),
+    ])
+}
+
+fn prefixes() -> Result<Vec<String>> {
+    let run = |keep| Requests::of(Trace::Shared, keep).run(Trace::Shared.n_pages(), || {});
+    let (without, with) = (run(Keep::Nothing)?, run(Keep::EvictTailsFirst)?);
+    let (before, after) = (percent(without.hit_rate), percent(with.hit_rate));
+    Ok(vec![
+        line("prompt tokens found, where 300 requests begin alike", before, after),
+        counts("pages taken from the pool", without.pages_allocated, with.pages_allocated),
+    ])
+}
+
+fn scheduler() -> Result<Vec<String>> {
+    // Each prompt in one step: the longest has 992 tokens.
+    let alone = passes_for_sixteen(1000, StepLimits { tokens: 1024, sequences: 1 })?;
+    let eight = StepLimits { tokens: 128, sequences: 8 };
+    Ok(vec![
+        counts("passes of a model for sixteen requests", alone, passes_for_sixteen(1000, eight)?),
+        counts("passes in 150 pages, too few for eight at once", alone, passes_for_sixteen(150, eight)?),
+    ])
+}
+
+fn in_pages() -> Result<Vec<String>> {
+    let mut model = Model::open(&bundled("storyteller"))?;
+    let [short, short_in_place] = attention::rows_copied(&mut model, 8, 256)?;
+    let [long, long_in_place] = attention::rows_copied(&mut model, 8, 1023)?;
+    Ok(vec![
+        counts("rows copied in a step of eight sequences of 256 tokens", short, short_in_place),
+        counts("rows copied in a step of eight sequences of 1,023", long, long_in_place),
+    ])
+}
+
+fn bits() -> Result<Vec<String>> {
+    const POOL: usize = 16 << 20;
+    let layout = ModelConfig::open(&bundled("storyteller"))?.kv_layout();
+    let sequences = |format| POOL / (token_bytes(format, layout) * PAGE_SIZE).max(1) / 200_usize.div_ceil(PAGE_SIZE);
+    let plain = cache_bytes(layout, 1, size_of::<f32>());
+    Ok(vec![
+        counts("bytes of a token's rows, in f16", plain, token_bytes(RowFormat::F16, layout)),
+        counts("sequences of 200 tokens in 16 MiB, in int8", sequences(RowFormat::F32), sequences(RowFormat::Int8)),
+    ])
+}
+
+fn planted_bugs() -> Result<Vec<String>> {
+    let noticed = simulation::planted_bugs()?;
+    Ok(vec![
+        counts("planted bugs that are noticed, of ten", noticed.by_examples, noticed.by_rules),
+        counts("events that tell the story of cancel-leaks", noticed.events, noticed.shrunk_events),
+    ])
+}
+
+fn restart() -> Result<Vec<String>> {
+    let [first, second] = disk::restart()?;
+    Ok(vec![
+        counts("rows computed for four prompts that begin alike", first.rows_projected, second.rows_projected),
+        counts("tokens of the prompts found, of 791", first.cached, second.cached),
+    ])
+}

@@ -1,0 +1,157 @@
+//! Runs a measure on code that may panic, refuse or never return, and says then which checks know more.
+
+use std::panic::{self, AssertUnwindSafe};
+use std::sync::mpsc::{self, RecvTimeoutError};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail};
+use page_by_page::chapters::Chapter;
+
+use crate::output::{mib, time};
+
+#[derive(Clone, Copy)]
+struct Most {
+    time: Duration,
+    /// Of memory, beside what the program had before.
+    bytes: usize,
+}
+
+/// On an idle machine no measure takes a second, and none a tenth of the memory.
+const MOST: Most = Most { time: Duration::from_secs(30), bytes: 2 << 30 };
+
+/// Counts for one chapter; returns the lines that `gains` shows.
+pub type Measure = fn() -> Result<Vec<String>>;
+
+/// Measures for a chapter, on the code of `yours` and of the reference.
+///
+/// If the code does not return, the program ends with this error, because a thread cannot be stopped in any other way.
+pub fn watched(number: usize, yours: &[&Chapter], measure: Measure) -> Result<Vec<String>> {
+    within(MOST, number, yours, measure)
+}
+
+fn within(most: Most, number: usize, yours: &[&Chapter], measure: Measure) -> Result<Vec<String>> {
+    let panicked = Arc::new(Mutex::new(None));
+    let usual = panic::take_hook();
+    let noted = panicked.clone();
+    // The first panic counts, because others follow from it.
+    panic::set_hook(Box::new(move |panic| {
+        let place = panic.location().map(|at| format!("{}:{}", at.file(), at.line())).unwrap_or_default();
+        let words = panic.payload();
+        let message = words.downcast_ref::<&str>().map(ToString::to_string).or(words.downcast_ref::<String>().cloned());
+        let message = message.unwrap_or("no message".into());
+        if let Ok(mut noted) = noted.lock() {
+            noted.get_or_insert((place, message));
+        }
+    }));
+    let outcome = on_its_own(most, measure);
+    panic::set_hook(usual);
+    let (checks, error) = match outcome? {
+        Outcome::Returned(Ok(lines)) => return Ok(lines),
+        Outcome::Returned(Err(error)) => (asks(yours), error),
+        Outcome::Endless(what) => (asks(yours), anyhow::anyhow!("{what}; does a loop never end?")),
+        Outcome::Panicked => {
+            let (place, message) = panicked.lock().ok().and_then(|noted| noted.clone()).unwrap_or_default();
+            // A place in an exercise says whose checks know more.
+            let there: Vec<&Chapter> = yours.iter().copied().filter(|chapter| place.contains(chapter.name)).collect();
+            let checks = asks(if there.is_empty() { yours } else { &there });
+            (checks, anyhow::anyhow!("the code panicked at {place}: {message}"))
+        }
+    };
+    Err(error.context(format!("chapter {number} cannot be measured{checks}")))
+}
+
+enum Outcome {
+    Returned(Result<Vec<String>>),
+    Panicked,
+    /// It runs on. What it has taken.
+    Endless(String),
+}
+
+/// Runs a measure in threads of its own, as many as this command computes with, and watches time and memory.
+fn on_its_own(most: Most, measure: Measure) -> Result<Outcome> {
+    let (send, receive) = mpsc::channel();
+    let pool = rayon::ThreadPoolBuilder::new()
+        .num_threads(rayon::current_num_threads())
+        .build()
+        .context("cannot start a thread to measure on; give fewer with --threads")?;
+    pool.spawn(move || {
+        // If this took too long, the result has no receiver any more.
+        let _ = send.send(panic::catch_unwind(AssertUnwindSafe(measure)));
+    });
+    let (start, before) = (Instant::now(), memory_held().unwrap_or(0));
+    let taken = loop {
+        match receive.recv_timeout(Duration::from_millis(20)) {
+            Ok(Ok(returned)) => return Ok(Outcome::Returned(returned)),
+            Ok(Err(_)) => return Ok(Outcome::Panicked),
+            Err(RecvTimeoutError::Disconnected) => bail!("the thread that measures has ended"),
+            Err(RecvTimeoutError::Timeout) => {}
+        }
+        let held = memory_held().unwrap_or(0).saturating_sub(before);
+        if start.elapsed() > most.time {
+            break format!("it has not come back in {}", time(most.time));
+        }
+        if held > most.bytes {
+            break format!("it has taken {} of memory", mib(held));
+        }
+    };
+    // To be dropped, a pool waits for its threads.
+    std::mem::forget(pool);
+    Ok(Outcome::Endless(taken))
+}
+
+/// Bytes of memory that this program has; `None` where the system does not say.
+fn memory_held() -> Option<usize> {
+    let memory = std::fs::read_to_string("/proc/self/status").ok()?;
+    let kib = memory.lines().find_map(|line| line.strip_prefix("VmRSS:"))?.trim().strip_suffix(" kB")?;
+    Some(kib.parse::<usize>().ok()? << 10)
+}
+
+fn asks(yours: &[&Chapter]) -> String {
+    let tests: Vec<String> = yours.iter().map(|chapter| format!("--test {}", chapter.name)).collect();
+    match tests.is_empty() {
+        true => String::new(),
+        false => format!(", run its checks first (cargo test --features solution {})", tests.join(" ")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use page_by_page::chapters::chapter;
+
+    fn message(most: Most, measure: Measure) -> String {
+        match within(most, 2, &[chapter(1), chapter(2)], measure) {
+            Ok(lines) => format!("{} lines", lines.len()),
+            Err(error) => format!("{error:#}"),
+        }
+    }
+
+    // One after the other, because all panics of a program come to the same hook.
+    #[test]
+    fn what_goes_wrong_names_the_checks() {
+        let fine: Measure = || Ok(vec!["rows: 1".into()]);
+        let checks = "run its checks first (cargo test --features solution --test ch01_recompute --test ch02_flat): ";
+        let refused = message(MOST, || bail!("no room"));
+        assert_eq!(refused, format!("chapter 2 cannot be measured, {checks}no room"));
+
+        let panicked = message(MOST, || panic!("row {} of 3", 7));
+        let begins = format!("chapter 2 cannot be measured, {checks}the code panicked at crates/cli/src");
+        assert!(panicked.starts_with(&begins) && panicked.ends_with(": row 7 of 3"), "{panicked}");
+
+        let endless: Measure = || {
+            let eaten = vec![1_u8; 96 << 20];
+            std::thread::sleep(Duration::from_secs(5));
+            bail!("{}", eaten.iter().map(|n| u64::from(*n)).sum::<u64>())
+        };
+        let slow = message(Most { time: Duration::from_millis(100), ..MOST }, endless);
+        let ends = format!("{checks}it has not come back in 100.0 ms; does a loop never end?");
+        assert!(slow.ends_with(&ends), "{slow}");
+        if memory_held().is_some() {
+            let large = message(Most { bytes: 64 << 20, ..MOST }, endless);
+            assert!(large.contains("it has taken "), "{large}");
+        }
+        // It is as it was before.
+        assert_eq!(message(MOST, fine), "1 lines");
+    }
+}

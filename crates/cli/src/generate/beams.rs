@@ -1,0 +1,123 @@
+//! `--beams`: the likeliest output, and those that came close.
+
+use anyhow::{Context, Result, anyhow, ensure};
+use page_by_page::cache::CacheError;
+use page_by_page::caches::CacheKind;
+use page_by_page::decode::Limits;
+use page_by_page::decode::beams::{Continuation, LENGTH_PENALTY, Work, search};
+use page_by_page::model::{Model, StepError};
+use serde_json::{Value, json};
+
+use super::{Generate, one_line, timings, token_ids};
+use crate::chapters;
+use crate::memory;
+use crate::options::PoolSize;
+use crate::output::{Lines, Progress, Table, count, mib, print, print_json, say_report, text_of, thousands};
+
+/// The pages, forks and beams.
+const CHAPTERS: [usize; 4] = [4, 5, 6, 10];
+const MOST_LINES: usize = 20;
+const SHOWN: usize = 40;
+
+impl Generate {
+    pub(super) fn search(&self, width: usize) -> Result<()> {
+        chapters::ensure_started(&CHAPTERS)?;
+        let beginning = &self.prompt[0];
+        let (model, tokenizer) = self.model.with_tokenizer(self.cache.rows, CacheKind::Paged)?;
+        let (prompt, max_new_tokens) = self.encode("", beginning, &model, &tokenizer)?;
+        require_memory(&model, prompt.len(), width)?;
+        let page_size = self.cache.pages.page_size;
+        ensure!(page_size > 0, CacheError::NoSlots);
+        // No page of the prompt is taken twice but the last, if it is filled in part.
+        let full = prompt.len() / page_size;
+        let each = (prompt.len() + max_new_tokens).div_ceil(page_size);
+        let always_enough = full.saturating_add((each - full).saturating_mul(width));
+        let pool = self.cache.pages.pool(model.kv_layout(), always_enough)?;
+        let slab = pool.slab()?;
+
+        let progress = Progress::new("searching", max_new_tokens as u64);
+        let limits = Limits { max_new_tokens, end_of_text: &model.config().eos_token_ids };
+        let searched = search(&model, &slab, &prompt, width, limits, &mut |_| progress.advance(1));
+        drop(progress);
+        let (found, work) = searched.map_err(|error| match error {
+            StepError::Cache(CacheError::OutOfPages { needed, free }) => anyhow!(
+                "the beams need more pages than the pool has: pages needed: {needed}, free: {free} of {}; give it more, {} are \
+                 always enough (--pages), or follow fewer beams",
+                thousands(pool.n_pages),
+                thousands(always_enough)
+            ),
+            error => error.into(),
+        })?;
+        let in_characters = |found: Continuation| text_of(&found.tokens, &tokenizer).map(|text| (found, text));
+        let found = found.into_iter().map(in_characters).collect::<Result<Vec<_>>>()?;
+        let (_, best) = found.first().context("the search has found no text")?;
+        if self.json {
+            return print_json(&report(&prompt, &found, work));
+        }
+        print(&format!("{beginning}{best}\n"))?;
+        say_report(Some(&table(&found, max_new_tokens)), &self.lines_of_beams(&model, prompt.len(), pool, work)?);
+        Ok(())
+    }
+
+    fn lines_of_beams(&self, model: &Model, n_prompt: usize, pool: PoolSize, work: Work) -> Result<Lines> {
+        let width = self.several.beams.unwrap_or(0);
+        let peak_bytes = memory::slot_bytes(pool.layout, work.peak_pages * pool.page_size)?;
+        let steps = format!("{}, ", count(work.steps.saturating_sub(1), "step"));
+        let rows = work.rows_projected as usize;
+        let (prefill, decode) = ((rows.min(n_prompt), work.prefill), (rows.saturating_sub(n_prompt), work.decode));
+        let [prefill, decode] = timings(prefill, decode, [String::new(), steps]);
+        let (peak, size) = (thousands(work.peak_pages), count(pool.page_size, "slot"));
+        let chapters = [&CHAPTERS[..], &self.cache.rows.chapters(CacheKind::Paged)].concat();
+        Ok(vec![
+            ("model", self.describe_model(model)),
+            ("beams", format!("{width}; score: log-probability / tokens^{LENGTH_PENALTY:?}")),
+            prefill,
+            decode,
+            ("projected", count(work.rows_projected, "row")),
+            ("cache", format!("paged: {} at the peak, {} copied", mib(peak_bytes), count(work.rows_copied, "row"))),
+            ("pages", format!("{peak} of {} at the peak, {size} each", thousands(pool.n_pages))),
+            ("KV cache", pool.describe()),
+            ("chapters", chapters::describe(&chapters)),
+        ])
+    }
+}
+
+/// Refuses a search that there is no memory for; what the pages take is not in it.
+fn require_memory(model: &Model, n_prompt: usize, width: usize) -> Result<()> {
+    let vocab_size = model.config().vocab_size;
+    let advice = "give fewer beams, or a shorter prompt";
+    let what = format!("reading {}", count(n_prompt.max(width), "token"));
+    memory::ensure(&what, model.step_bytes(n_prompt.max(width), width), advice)?;
+    // Each token of each beam: its log-probability, and a candidate.
+    let bytes = width.saturating_mul(vocab_size).saturating_mul(size_of::<f32>() + 24);
+    let what = format!("choosing among {} of {}", count(vocab_size, "token"), count(width, "beam"));
+    memory::ensure(&what, bytes, advice)
+}
+
+fn report(prompt: &[u32], found: &[(Continuation, String)], work: Work) -> Value {
+    let output = |(found, text): &(Continuation, String)| {
+        let tokens = token_ids(prompt, &found.tokens);
+        json!({ "text": text, "tokens": tokens, "log_probability": found.log_probability, "score": found.score })
+    };
+    let outputs: Vec<Value> = found.iter().map(output).collect();
+    json!({ "outputs": outputs, "rows_projected": work.rows_projected, "peak_pages": work.peak_pages })
+}
+
+fn table(found: &[(Continuation, String)], max_new_tokens: usize) -> Table {
+    let mut table = Table::new(3, &["sequence", "", "ended", "tokens", "log-probability", "score"]);
+    for ((found, text), number) in found.iter().zip(1..=MOST_LINES) {
+        let end = match found.has_ended {
+            true => "by itself".into(),
+            false => format!("after {} new", thousands(max_new_tokens)),
+        };
+        table.line([
+            number.to_string(),
+            one_line(text.trim_start(), SHOWN),
+            end,
+            thousands(found.tokens.len()),
+            format!("{:.3}", found.log_probability),
+            format!("{:.4}", found.score),
+        ]);
+    }
+    table
+}

@@ -1,0 +1,277 @@
+//! One prompt, one output: generated with any cache, with drafts or without, from a saved cache or from the start.
+
+use std::cell::Cell;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result};
+use page_by_page::cache::Rewind;
+use page_by_page::cache::in_place::InPlace;
+use page_by_page::caches::{CacheKind, CacheSize};
+use page_by_page::decode::drafting::{DraftCounters, DraftSource};
+use page_by_page::decode::generation::{Generated, Generation};
+use page_by_page::decode::sampler::{Sampler, Sampling};
+use page_by_page::decode::{Draft, Limits};
+use page_by_page::disk::snapshot::Snapshot;
+use page_by_page::kernels::RowFormat;
+use page_by_page::model::Model;
+use page_by_page::model::tokenizer::{TextStream, Tokenizer};
+use serde::Serialize;
+use serde_json::{Value, json};
+
+use super::{Generate, counters, describe_cache, timings, token_ids};
+use crate::chapters;
+use crate::memory;
+use crate::options::PoolSize;
+use crate::output::{Lines, Progress, Prose, add, count, describe, print_json, say_report, thousands};
+
+/// Chosen when standard output is closed: an end-of-text id that no vocabulary has.
+const STOP: u32 = u32::MAX;
+
+struct Setup {
+    model: Model,
+    tokenizer: Tokenizer,
+    prompt: Vec<u32>,
+    max_new_tokens: usize,
+    sampling: Sampling,
+    /// `None`: nothing is kept.
+    cache: Option<Box<dyn InPlace>>,
+    /// The pages of that cache, if it has any.
+    pool: Option<PoolSize>,
+    restored: Option<Restored>,
+    draft: Option<DraftSource>,
+}
+
+/// What a saved cache held, and how many tokens of the prompt it begins with.
+#[derive(Clone, Copy, Serialize)]
+struct Restored {
+    saved: usize,
+    kept: usize,
+}
+
+#[derive(Serialize)]
+struct Saved {
+    file: String,
+    tokens: usize,
+}
+
+struct Done {
+    generated: Generated,
+    clock: Clock,
+    elapsed: Duration,
+    drafts: DraftCounters,
+    saved: Option<Saved>,
+}
+
+impl Generate {
+    pub(super) fn run_one(&self, prompt: &str) -> Result<()> {
+        // What could only fail after the output is complete is refused now.
+        self.cache.save_cache.as_deref().map_or(Ok(()), Snapshot::check_writable)?;
+        chapters::ensure_started(&self.chapters())?;
+        let mut setup = self.set_up(prompt)?;
+        let (mut done, text) = self.generate(&mut setup, prompt)?;
+        // The output is written even if its cache cannot be saved.
+        let tokens = [&setup.prompt[..], &done.generated.tokens].concat();
+        let saved = self.save(setup.cache.as_deref(), &tokens, &setup.model);
+        let not_saved;
+        (done.saved, not_saved) = saved.map_or_else(|error| (None, Err(error)), |saved| (saved, Ok(())));
+        let text = text?;
+        if self.json {
+            print_json(&self.report(&setup, &done, (prompt, &text)))?;
+        } else {
+            say_report(None, &self.lines(&setup, &done));
+        }
+        not_saved.context("the output is complete, but its cache was not saved")
+    }
+
+    fn chapters(&self) -> Vec<usize> {
+        let rows = self.cache.rows.chapters(self.kv());
+        let rewind: &[usize] = if self.cache.load_cache.is_some() { &[7] } else { &[] };
+        [self.kv().chapters(), rewind, self.draft.chapters(), &rows].concat()
+    }
+
+    fn set_up(&self, prompt: &str) -> Result<Setup> {
+        let (model, tokenizer) = self.model.with_tokenizer(self.cache.rows, self.kv())?;
+        let sampling = self.sampling.sampling(model.config())?;
+        let (prompt, max_new_tokens) = self.encode("", prompt, &model, &tokenizer)?;
+        let what = format!("computing {}", count(prompt.len(), "token"));
+        memory::ensure(&what, model.step_bytes(prompt.len(), 1), "shorten the prompt")?;
+        let tokens = prompt.len() + max_new_tokens;
+        let page_size = self.cache.pages.page_size;
+        let draft = self.draft.open(&model, &tokenizer, self.model.weights, self.kv(), tokens, page_size)?;
+        let saved = self.cache.load_cache.as_ref().map(|file| Snapshot::load(file, &model)).transpose()?;
+        // A saved cache is restored whole, and may be longer than prompt and output.
+        let most = tokens.max(saved.as_ref().map_or(0, |saved| saved.tokens().len()));
+        let pool = self.cache.pages.pool(model.kv_layout(), most.div_ceil(page_size.max(1)))?;
+        let size = CacheSize { capacity: self.cache.capacity.unwrap_or(most), page_size, n_pages: pool.n_pages };
+        memory::ensure_cache(self.kv(), model.kv_layout(), size)?;
+        let mut cache = self.kv().cache(model.kv_layout(), size)?;
+        let restored = match (&saved, &mut cache) {
+            (Some(saved), Some(cache)) => Some(restore(saved, cache.as_mut(), &prompt)?),
+            _ => None,
+        };
+        let pool = (self.kv() == CacheKind::Paged).then_some(pool);
+        Ok(Setup { model, tokenizer, prompt, max_new_tokens, sampling, cache, pool, restored, draft })
+    }
+
+    /// Writes the file of `--save-cache`, if there is one. `tokens`: begin with those that the cache holds.
+    fn save(&self, cache: Option<&dyn InPlace>, tokens: &[u32], model: &Model) -> Result<Option<Saved>> {
+        let (Some(file), Some(cache)) = (&self.cache.save_cache, cache) else {
+            return Ok(None);
+        };
+        Snapshot::freeze(cache, &tokens[..cache.len()]).save(file, model)?;
+        Ok(Some(Saved { file: file.display().to_string(), tokens: cache.len() }))
+    }
+
+    /// Generates the output, and shows it as it grows unless JSON is asked for. Returns it in characters, too, or why
+    /// these could not be shown.
+    fn generate(&self, setup: &mut Setup, prompt: &str) -> Result<(Done, Result<String>)> {
+        let Setup { model, tokenizer, prompt: tokens, max_new_tokens, sampling, cache, draft, .. } = setup;
+        let (mut clock, mut drafts) = (Clock::start(), DraftCounters::default());
+        let is_closed = Cell::new(false);
+        let progress = self.json.then(|| Progress::new("generating", *max_new_tokens as u64));
+        let (stream, prose) = (tokenizer.stream(), Prose::to_stdout_after(0));
+        let mut screen = Screen { stream, prose, progress, failure: None, is_closed: &is_closed };
+        screen.show(Ok(prompt.into()));
+        let end_of_text = [&model.config().eos_token_ids[..], &[STOP]].concat();
+        let limits = Limits { max_new_tokens: *max_new_tokens, end_of_text: &end_of_text };
+        let generation = Generation { model, prompt: tokens, limits };
+        let mut sampler = Sampler::new(*sampling);
+        let cache = cache.as_deref_mut();
+        let mut on_token = |token| screen.push(token);
+        let generated = match draft {
+            None => {
+                let mut pick = |logits: &[f32]| {
+                    clock.generated(1);
+                    if is_closed.get() { STOP } else { sampler.pick(logits) }
+                };
+                generation.run(cache, &mut pick, &mut on_token)
+            }
+            Some(draft) => {
+                let (rule, k) = (self.draft.accept, self.draft.draft_len);
+                let mut accept = |draft: &Draft, rows: &[Vec<f32>]| {
+                    let tokens = if is_closed.get() { vec![STOP] } else { rule.apply(draft, rows, &mut sampler) };
+                    // Tokens after an end of text don't count.
+                    let end = tokens.iter().position(|token| end_of_text.contains(token));
+                    let n = end.map_or(tokens.len(), |end| end + 1);
+                    clock.generated(n);
+                    drafts.count(draft, n);
+                    tokens
+                };
+                draft.with_drafter(rule, *sampling, |drafter| {
+                    generation.run_with_drafts(cache, drafter, k, &mut accept, &mut on_token)
+                })
+            }
+        };
+        let text = screen.finish();
+        let elapsed = clock.start.elapsed();
+        Ok((Done { generated: generated?, clock, elapsed, drafts, saved: None }, text))
+    }
+
+    fn report(&self, setup: &Setup, done: &Done, (prompt, text): (&str, &str)) -> Value {
+        let mut report = json!({
+            "prompt": prompt,
+            "text": text,
+            "tokens": token_ids(&setup.prompt, &done.generated.tokens),
+            "kv": self.kv().to_string(),
+            "counters": counters(done.generated.rows_projected, done.generated.usage),
+        });
+        add(&mut report, "restored", setup.restored);
+        add(&mut report, "draft", setup.draft.as_ref().map(|_| done.drafts));
+        add(&mut report, "saved", done.saved.as_ref());
+        report
+    }
+
+    fn lines(&self, setup: &Setup, done: &Done) -> Lines {
+        let Done { generated, clock, .. } = done;
+        let format = setup.model.row_format();
+        let packed = if format == RowFormat::F32 { String::new() } else { format!(", rows in {format}") };
+        // The first step has computed what the cache did not hold of the prompt.
+        let kept = setup.restored.map_or(0, |restored| restored.kept);
+        let prefilled = if generated.rows_projected == 0 { 0 } else { setup.prompt.len() - kept };
+        let decode = (clock.steps, done.elapsed - clock.prefill);
+        let mut lines = vec![("model", self.describe_model(&setup.model)), ("sampling", describe(setup.sampling))];
+        let restored = |Restored { saved, kept }| format!("{} of {}", thousands(kept), count(saved, "saved token"));
+        lines.extend(setup.restored.map(|it| ("restored", restored(it))));
+        lines.extend(timings((prefilled, clock.prefill), decode, ["", ""].map(String::from)));
+        lines.extend(setup.draft.as_ref().map(|_| ("draft", crate::drafts::describe(done.drafts))));
+        lines.push(("projected", count(generated.rows_projected, "row")));
+        lines.push(("cache", describe_cache(self.kv(), &packed, generated.usage)));
+        lines.extend(setup.pool.map(|pool| ("KV cache", pool.describe())));
+        lines.extend(
+            done.saved.as_ref().map(|saved| ("saved", format!("{} to {}", count(saved.tokens, "token"), saved.file))),
+        );
+        lines.push(("chapters", chapters::describe(&self.chapters())));
+        lines
+    }
+}
+
+/// Restores a snapshot and rewinds the cache to what the prompt has in common with it.
+///
+/// At least one token of the prompt stays out: the logits of the next one are computed from it.
+fn restore(snapshot: &Snapshot, cache: &mut dyn Rewind, prompt: &[u32]) -> Result<Restored> {
+    let saved = snapshot.tokens().len();
+    snapshot.restore(cache).with_context(|| format!("the saved cache holds {}", count(saved, "token")))?;
+    let common = snapshot.tokens().iter().zip(prompt).take_while(|(saved, asked)| saved == asked).count();
+    let kept = common.min(prompt.len() - 1);
+    cache.rewind(saved - kept)?;
+    Ok(Restored { saved, kept })
+}
+
+struct Screen<'a> {
+    stream: TextStream<'a>,
+    prose: Prose,
+    /// Instead of the text, if only JSON is wanted.
+    progress: Option<Progress>,
+    failure: Option<anyhow::Error>,
+    /// Set as soon as there is a failure.
+    is_closed: &'a Cell<bool>,
+}
+
+impl Screen<'_> {
+    /// Shows a piece; notes the failure if it is none, or if it cannot be shown.
+    fn show(&mut self, piece: Result<String>) {
+        if self.failure.is_some() {
+            return;
+        }
+        let shown = piece.and_then(|piece| if self.progress.is_none() { self.prose.print(&piece) } else { Ok(()) });
+        self.failure = shown.err();
+        self.is_closed.set(self.failure.is_some());
+    }
+
+    fn push(&mut self, token: u32) {
+        if let Some(progress) = &self.progress {
+            progress.advance(1);
+        }
+        let piece = self.stream.push(token);
+        self.show(piece.map_err(anyhow::Error::from));
+    }
+
+    /// The whole output, or why it could not be shown.
+    fn finish(mut self) -> Result<String> {
+        let piece = self.stream.finish();
+        self.show(piece.map(|piece| piece + "\n").map_err(anyhow::Error::from));
+        self.failure.map_or_else(|| Ok(self.stream.text().to_string()), Err)
+    }
+}
+
+/// Separates the first step, which computes the prompt, from the later ones.
+#[derive(Clone, Copy)]
+struct Clock {
+    start: Instant,
+    steps: usize,
+    prefill: Duration,
+}
+
+impl Clock {
+    fn start() -> Self {
+        Clock { start: Instant::now(), steps: 0, prefill: Duration::ZERO }
+    }
+
+    fn generated(&mut self, tokens: usize) {
+        self.steps += tokens;
+        if self.prefill.is_zero() {
+            self.prefill = self.start.elapsed();
+            self.steps -= 1;
+        }
+    }
+}

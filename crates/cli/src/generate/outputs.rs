@@ -1,0 +1,187 @@
+//! Outputs that grow together: in pages that one loop serves, or side by side in caches of their own.
+
+use std::time::{Duration, Instant};
+
+use anyhow::Result;
+use page_by_page::cache::{PageId, Usage};
+use page_by_page::decode::sampler::{Sampler, Sampling};
+use page_by_page::model::Model;
+use page_by_page::model::tokenizer::{TextStream, Tokenizer};
+use page_by_page::serving::schedule::{NextToken, StepLimits};
+use page_by_page::serving::side_by_side::SideBySide;
+use page_by_page::serving::{SequenceOutput, Serving, Step, Totals};
+
+use super::several::{MOST_TOKENS, Memory, Plan, Request};
+use super::{Generate, MOST_SEQUENCES};
+use page_by_page::caches::CacheSize;
+use page_by_page::prefixes::prefix_cache;
+
+pub struct Output<'a> {
+    pub request: Request<'a>,
+    pub stream: TextStream<'a>,
+    pub n_new: usize,
+    pub runs: bool,
+    pub pages: Vec<PageId>,
+    /// `None` until it has finished.
+    pub generated: Option<SequenceOutput>,
+}
+
+impl Output<'_> {
+    /// Whether its prompt was computed, or is not going to be.
+    pub fn has_begun(&self) -> bool {
+        self.runs || self.n_new > 0 || self.generated.is_some()
+    }
+
+    pub fn usage(&self) -> Usage {
+        self.generated.as_ref().map_or(Usage::default(), |generated| generated.held.usage)
+    }
+
+    pub fn pages_at_end(&self) -> usize {
+        self.generated.as_ref().map_or(0, |generated| generated.held.pages)
+    }
+
+    /// Tokens of its prompt that the prefix cache held.
+    pub fn cached_tokens(&self) -> usize {
+        self.generated.as_ref().map_or(0, |generated| generated.sequence.counters.cached)
+    }
+}
+
+#[derive(Clone, Copy, Default)]
+pub struct Passes {
+    pub steps: u64,
+    pub rows: u64,
+    /// Sequences that they answered, each with a new token or its end.
+    pub answers: u64,
+    pub time: Duration,
+}
+
+enum Loop<'m> {
+    InPages(Box<Serving<'m>>),
+    SideBySide(SideBySide<'m>),
+}
+
+/// Outputs that grow together. The first has the number 0, which is also its place in the list.
+pub struct Growing<'m> {
+    pub plan: Plan,
+    steps: Loop<'m>,
+    /// Those that begin one by one, each in a step of its own, last first.
+    later: Vec<(Vec<u32>, usize, Sampler)>,
+    pub outputs: Vec<Output<'m>>,
+    /// Passes that computed a prompt, whatever else they computed.
+    pub prefill: Passes,
+    /// All others: they compute the newest token of each sequence.
+    pub decode: Passes,
+}
+
+impl<'m> Growing<'m> {
+    pub fn new(
+        options: &Generate,
+        requests: Vec<Request<'m>>,
+        plan: Plan,
+        (model, tokenizer): (&'m Model, &'m Tokenizer),
+    ) -> Result<Self> {
+        let end_of_text = &model.config().eos_token_ids;
+        let limits = StepLimits { tokens: MOST_TOKENS, sequences: MOST_SEQUENCES };
+        let sampler = |request: &Request<'_>| Sampler::new(Sampling { seed: request.seed, ..plan.sampling });
+        let mut later = Vec::new();
+        let steps = match plan.memory.pool() {
+            Some(pool) => {
+                let keeps_prefixes = matches!(plan.memory, Memory::PrefixCache(_));
+                let prefixes = prefix_cache(pool.size.page_size, keeps_prefixes)?;
+                let mut serving = Serving::new(model, &pool.slab, prefixes, limits, end_of_text)?;
+                let submission = |a: &Request<'_>| (a.prompt.clone(), a.max_new_tokens, sampler(a));
+                if let Memory::Forks(_) = plan.memory {
+                    let Request { prompt, max_new_tokens, .. } = &requests[0];
+                    serving.submit_samples(prompt.clone(), *max_new_tokens, requests.iter().map(sampler).collect())?;
+                } else if keeps_prefixes {
+                    // One sequence starts in a step, and gets the pages of those before it from the cache.
+                    later = requests.iter().rev().map(submission).collect();
+                } else {
+                    for (prompt, max_new_tokens, sampler) in requests.iter().map(submission) {
+                        serving.submit(prompt, max_new_tokens, sampler)?;
+                    }
+                }
+                Loop::InPages(Box::new(serving))
+            }
+            None => {
+                let mut steps = SideBySide::new(model, limits, end_of_text);
+                for request in &requests {
+                    let capacity = options.cache.capacity.unwrap_or(request.most());
+                    let size = CacheSize { capacity, page_size: 0, n_pages: 0 };
+                    let cache = options.kv().cache(model.kv_layout(), size)?;
+                    steps.submit(request.prompt.clone(), request.max_new_tokens, sampler(request), cache)?;
+                }
+                Loop::SideBySide(steps)
+            }
+        };
+        let output = |request| Output {
+            request,
+            stream: tokenizer.stream(),
+            n_new: 0,
+            runs: false,
+            pages: Vec::new(),
+            generated: None,
+        };
+        let outputs = requests.into_iter().map(output).collect();
+        Ok(Growing { plan, steps, later, outputs, prefill: Passes::default(), decode: Passes::default() })
+    }
+
+    pub fn is_done(&self) -> bool {
+        self.later.is_empty()
+            && match &self.steps {
+                Loop::InPages(serving) => serving.is_done(),
+                Loop::SideBySide(steps) => steps.is_done(),
+            }
+    }
+
+    pub fn totals(&self) -> Totals {
+        match &self.steps {
+            Loop::InPages(serving) => serving.totals(),
+            Loop::SideBySide(steps) => steps.totals(),
+        }
+    }
+
+    /// One pass of the model; how many new tokens there are.
+    pub fn step(&mut self) -> Result<usize> {
+        let start = Instant::now();
+        let step = match &mut self.steps {
+            Loop::InPages(serving) => {
+                if let Some((prompt, max_new_tokens, sampler)) = self.later.pop() {
+                    serving.submit(prompt, max_new_tokens, sampler)?;
+                }
+                serving.step()?
+            }
+            Loop::SideBySide(steps) => steps.step(),
+        };
+        let is_new = |output: &Output<'_>| output.n_new == 0;
+        let is_prefill =
+            step.chunks.iter().any(|chunk| chunk.tokens > 1 || is_new(&self.outputs[chunk.sequence.0 as usize]));
+        let passes = if is_prefill { &mut self.prefill } else { &mut self.decode };
+        passes.steps += u64::from(!step.chunks.is_empty());
+        passes.rows += step.chunks.iter().map(|chunk| chunk.tokens as u64).sum::<u64>();
+        passes.answers += (step.new_tokens.len() + step.ends.len()) as u64;
+        passes.time += start.elapsed();
+        self.record(step)
+    }
+
+    fn record(&mut self, step: Step) -> Result<usize> {
+        for NextToken { sequence, token } in &step.new_tokens {
+            let output = &mut self.outputs[sequence.0 as usize];
+            output.stream.push(*token)?;
+            (output.n_new, output.runs) = (output.n_new + 1, true);
+        }
+        if let Loop::InPages(serving) = &self.steps {
+            self.outputs.iter_mut().for_each(|output| (output.runs, output.pages) = (false, Vec::new()));
+            for (sequence, table) in serving.scheduler().running() {
+                let output = &mut self.outputs[sequence.id.0 as usize];
+                (output.runs, output.pages) = (true, table.pages().to_vec());
+            }
+        }
+        for generated in step.generated {
+            let output = &mut self.outputs[generated.sequence.id.0 as usize];
+            output.stream.finish()?;
+            (output.runs, output.generated) = (false, Some(generated));
+        }
+        Ok(step.new_tokens.len())
+    }
+}

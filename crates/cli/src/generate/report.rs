@@ -1,0 +1,181 @@
+//! What several outputs cost together: one report, as lines for people and as JSON.
+
+use page_by_page::cache::Usage;
+use page_by_page::caches::CacheKind;
+use page_by_page::model::{Model, StepError};
+use serde_json::{Value, json};
+
+use super::outputs::{Growing, Output};
+use super::several::{Memory, Pool, Request};
+use super::{Generate, counters, describe_cache, one_line, timings, token_ids};
+use crate::chapters;
+use crate::memory;
+use crate::output::{Lines, Table, add, count, describe, finish_reason, mib, thousands};
+
+const MAX_LINES: usize = 20;
+const NAME: usize = 30;
+
+impl Growing<'_> {
+    /// What the sequences held at their ends, together: shared pages count for each of their owners.
+    fn usage(&self) -> Usage {
+        let mut sum = Usage::default();
+        for usage in self.outputs.iter().map(Output::usage) {
+            sum.tokens += usage.tokens;
+            sum.slots += usage.slots;
+            sum.bytes += usage.bytes;
+            sum.rows_copied += usage.rows_copied;
+        }
+        sum
+    }
+
+    /// Pages in the tables of all sequences at their ends, counted in the same way.
+    fn pages_at_ends(&self) -> usize {
+        self.outputs.iter().map(Output::pages_at_end).sum()
+    }
+
+    fn has_prefix_cache(&self) -> bool {
+        matches!(self.plan.memory, Memory::PrefixCache(_))
+    }
+
+    pub fn report(&self, options: &Generate) -> Value {
+        let mut counters = counters(self.totals().rows_projected, self.usage());
+        add(&mut counters, "steps", Some(self.totals().steps));
+        let outputs: Vec<Value> = self.outputs.iter().map(|output| self.output(output)).collect();
+        let mut report = json!({ "outputs": outputs, "kv": options.kv().to_string(), "counters": counters });
+        add(&mut report, "peak_pages", self.plan.memory.pool().map(|_| self.totals().peak_pages));
+        report
+    }
+
+    fn output(&self, output: &Output<'_>) -> Value {
+        let Request { beginning, prompt, seed, .. } = &output.request;
+        let (finish_reason, error) = finish(output);
+        let generated = output.generated.as_ref().map_or(&[][..], |generated| generated.sequence.new_tokens());
+        let mut report = json!({
+            "prompt": beginning,
+            "seed": seed,
+            "text": output.stream.text(),
+            "tokens": token_ids(prompt, generated),
+            "finish_reason": finish_reason,
+        });
+        add(&mut report, "error", error.map(ToString::to_string));
+        add(&mut report, "cached", self.has_prefix_cache().then(|| output.cached_tokens()));
+        report
+    }
+
+    pub fn lines(&self, options: &Generate, model: &Model) -> Lines {
+        let (totals, plan, usage) = (self.totals(), &self.plan, self.usage());
+        let in_steps = |steps| format!("{}, ", count(steps, "step"));
+        let n_outputs = thousands(self.outputs.len());
+        let mut lines = vec![
+            ("model", options.describe_model(model)),
+            ("sampling", describe(plan.sampling)),
+            (
+                if plan.are_samples { "samples" } else { "outputs" },
+                format!("{n_outputs}, at most {} in a step", totals.most_sequences),
+            ),
+        ];
+        let (prefill, decode) = (self.prefill, self.decode);
+        let (prefilled, decoded) = ((prefill.rows as usize, prefill.time), (decode.answers as usize, decode.time));
+        lines.extend(timings(prefilled, decoded, [prefill.steps, decode.steps].map(in_steps)));
+        let rows = count(totals.rows_projected, "row");
+        lines.push(("projected", rows + &self.apart(|| count(usage.tokens, "row"))));
+        lines.push(("cache", self.describe_memory(options.kv())));
+        if let Some(Pool { size, .. }) = plan.memory.pool() {
+            let (peak, of, slots) =
+                (thousands(totals.peak_pages), thousands(size.n_pages), count(size.page_size, "slot"));
+            let apart = self.apart(|| count(self.pages_at_ends(), "page"));
+            lines.push(("pages", format!("{peak} of {of} at the peak, {slots} each{apart}")));
+            lines.push(("KV cache", size.describe()));
+        }
+        if self.has_prefix_cache() {
+            let prompts: usize = self.outputs.iter().map(|output| output.request.prompt.len()).sum();
+            let cached: usize = self.outputs.iter().map(Output::cached_tokens).sum();
+            lines.push(("prefixes", format!("{} of {} cached", thousands(cached), count(prompts, "prompt token"))));
+        }
+        lines.extend(self.room_for().map(|line| ("room for", line)));
+        lines.push(("chapters", chapters::describe(&plan.chapters)));
+        lines
+    }
+
+    pub fn table(&self) -> Option<Table> {
+        if self.outputs.len() > MAX_LINES {
+            return None;
+        }
+        let in_pages = self.plan.memory.pool().is_some();
+        let first = if self.plan.are_samples { "sample" } else { "sequence" };
+        let mut heading = vec![first, "", "ended", "tokens", "slots"];
+        heading.extend(in_pages.then_some("pages"));
+        let mut table = Table::new(3, &heading);
+        for (output, number) in self.outputs.iter().zip(1..) {
+            let (request, usage) = (&output.request, output.usage());
+            let end = match finish(output).0 {
+                "stop" => "by itself".into(),
+                "length" => format!("after {} new", thousands(request.max_new_tokens)),
+                "abort" => "cancelled".into(),
+                "error" => "failed".into(),
+                _ => String::new(),
+            };
+            let numbers = [usage.tokens, usage.slots].into_iter().chain(in_pages.then(|| output.pages_at_end()));
+            let which = match self.plan.are_samples {
+                true => format!("seed {}", request.seed),
+                false => one_line(request.beginning, NAME),
+            };
+            table.line([number.to_string(), which, end].into_iter().chain(numbers.map(thousands)));
+        }
+        Some(table)
+    }
+
+    pub fn failed(&self) -> Vec<String> {
+        let failed = self.outputs.iter().zip(1..).filter_map(|(output, number)| {
+            let (generated, of) = (thousands(output.n_new), count(output.request.max_new_tokens, "new token"));
+            finish(output).1.map(|error| format!("sequence {number} is cut after {generated} of {of}: {error}"))
+        });
+        failed.collect()
+    }
+
+    /// What as many separate caches would have taken, if the sequences have shared pages.
+    ///
+    /// A separate cache would have computed all tokens of its sequence, into as many pages as its table lists at the
+    /// end.
+    fn apart(&self, what: impl Fn() -> String) -> String {
+        let caches = count(self.outputs.len(), "cache");
+        if self.plan.memory.shares_pages() { format!("; {caches} apart: {}", what()) } else { String::new() }
+    }
+
+    /// How many sequences would find room in this memory: sequences like these, with as many pages as these had at
+    /// their ends on average, and sequences with a reservation each for the longest of them. `None` if no sequence has
+    /// taken a page, or if they share pages.
+    fn room_for(&self) -> Option<String> {
+        let Memory::Pages(Pool { size, .. }) = &self.plan.memory else { return None };
+        if self.pages_at_ends() == 0 {
+            return None;
+        }
+        let outputs = &self.outputs;
+        let n_sequences = outputs.iter().filter(|output| output.pages_at_end() > 0).count();
+        let longest = outputs.iter().map(|output| output.request.most()).max()?;
+        let in_pages = size.n_pages.saturating_mul(n_sequences) / self.pages_at_ends();
+        Some(format!(
+            "{} like these in {}; with {} reserved for each: {}",
+            count(in_pages, "sequence"),
+            count(size.n_pages, "page"),
+            count(longest, "slot"),
+            thousands(size.n_slots() / longest)
+        ))
+    }
+
+    /// What the caches held. Where pages are shared: all pages that had an owner at the same time, at most.
+    fn describe_memory(&self, kv: CacheKind) -> String {
+        let pool = self.plan.memory.pool().filter(|_| self.plan.memory.shares_pages());
+        let peak =
+            pool.map(|pool| memory::slot_bytes(pool.size.layout, self.totals().peak_pages * pool.size.page_size));
+        let Some(Ok(peak)) = peak else { return describe_cache(kv, "", self.usage()) };
+        let (peak, copied) = (mib(peak), count(self.usage().rows_copied, "row"));
+        let apart = self.apart(|| format!("{}, nothing copied", mib(self.usage().bytes)));
+        format!("{kv}: {peak} at the peak, {copied} copied{apart}")
+    }
+}
+
+fn finish<'o>(output: &'o Output<'_>) -> (&'static str, Option<&'o StepError>) {
+    let end = output.generated.as_ref().map(|generated| &generated.end);
+    (end.map_or("", finish_reason), end.and_then(|end| end.as_ref().err()))
+}

@@ -1,0 +1,64 @@
+//! `--page-file`: a file for pages that outlive the run or were evicted in it.
+
+use std::cell::RefCell;
+use std::path::PathBuf;
+use std::rc::Rc;
+
+use anyhow::{Context, Result};
+use clap::Args;
+use page_by_page::chapters::ch06_paged::SharedSlab;
+use page_by_page::disk::PageShape;
+use page_by_page::disk::file_disk::FileDisk;
+use page_by_page::disk::tier::{DiskTier, SharedPrefixes};
+use page_by_page::model::Model;
+use page_by_page::prefixes::Prefixes;
+
+use crate::output::{count, thousands};
+
+/// The file, and how large it may get.
+#[derive(Args)]
+pub struct PageFileOptions {
+    /// Write every full page to this file, and read from it what it has of a prompt: pages that were evicted, or
+    /// computed in an earlier run. It is made if it is not there
+    #[arg(long, value_name = "FILE", conflicts_with = "no_prefix_cache")]
+    page_file: Option<PathBuf>,
+    /// How large the file may get; the pages that were used longest ago are overwritten
+    #[arg(long, value_name = "N", default_value_t = 1024, requires = "page_file")]
+    page_file_mib: u64,
+}
+
+impl PageFileOptions {
+    pub fn chapters(&self) -> &'static [usize] {
+        if self.page_file.is_some() { &[16] } else { &[] }
+    }
+
+    /// Opens the file, if one was named, as the next tier below `prefixes`, which keeps pages of this slab.
+    pub fn open(
+        &self,
+        prefixes: Box<dyn Prefixes>,
+        model: &Model,
+        page_size: usize,
+        slab: &SharedSlab,
+    ) -> Result<(Box<dyn Prefixes>, Option<DiskTier>)> {
+        let Some(path) = &self.page_file else { return Ok((prefixes, None)) };
+        let at = || path.display().to_string();
+        let disk = FileDisk::open(path).with_context(at)?;
+        let (shape, bytes) = (PageShape::for_model(model, page_size), self.page_file_mib.saturating_mul(1 << 20));
+        let prefixes: SharedPrefixes = Rc::new(RefCell::new(prefixes));
+        let tier = DiskTier::open(disk, shape, bytes, prefixes.clone(), slab).with_context(at)?;
+        Ok((Box::new(prefixes), Some(tier)))
+    }
+}
+
+pub fn describe(tier: &DiskTier) -> String {
+    let counters = tier.counters();
+    let error = tier.failed().map_or(String::new(), |error| format!("; then no more: {error}"));
+    format!(
+        "{} of {} read were brought back, {} written; it has {} of {}{error}",
+        thousands(counters.restored),
+        count(counters.read, "page"),
+        thousands(counters.written),
+        thousands(tier.file().index().n_records()),
+        thousands(tier.file().index().n_places())
+    )
+}

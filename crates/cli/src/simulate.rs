@@ -1,0 +1,227 @@
+//! `simulate`: the scheduler in a world that a seed makes up.
+
+use std::panic;
+use std::thread;
+use std::time::Duration;
+
+use anyhow::{Result, bail};
+use clap::Args;
+use clap::builder::PossibleValuesParser;
+use page_by_page::chapters::{Source, chapter};
+use page_by_page::simulation::examples;
+use page_by_page::simulation::planted::{Bug, Planted};
+use page_by_page::simulation::{self, Found, Make, Passed, chapter_12, is_inside, pulse, story};
+
+use crate::chapters::{self, SCHEDULER, SIMULATION};
+use crate::options::ensure_in_range;
+use crate::output::{Progress, Table, count, print, say, thousands};
+
+/// More seeds or steps than this are better two runs.
+const MOST: u64 = 1_000_000;
+/// How long a scheduler can take for one event.
+const LONGEST_EVENT: u32 = 20;
+
+/// Try to break the scheduler: seeds make up worlds, and rules are checked after every event
+///
+/// In a world requests arrive, are cancelled and finish, and strangers take pages and give them back, all of it drawn
+/// by a seed. After each event the rules of chapter 15 are checked. If one is broken, the events are shrunk to the few
+/// that matter and printed as a story, and the command fails. The same seed gives the same story.
+///
+/// The scheduler is that of chapter 12, on chapters 4 to 11: your code where you have started, the reference elsewhere.
+/// Ten planted ones can be tried in its place. Each has a bug that an engine had; then the command fails if no rule is
+/// broken.
+#[derive(Args)]
+#[command(after_help = "\
+Example:
+  page-by-page simulate
+  page-by-page simulate --seed 7 --steps 500
+  page-by-page simulate --planted cancel-leaks
+  page-by-page simulate --planted all")]
+pub struct Simulate {
+    /// Worlds to try, seeds 0 to N - 1, at most 1,000,000
+    #[arg(long, value_name = "N", default_value_t = 1000)]
+    seeds: u64,
+    /// Steps in each, at most 1,000,000
+    #[arg(long, value_name = "M", default_value_t = 100)]
+    steps: u64,
+    /// Try this seed only
+    #[arg(long, value_name = "S", conflicts_with = "seeds")]
+    seed: Option<u64>,
+    /// Try a planted scheduler, or all of them
+    #[arg(long, value_name = "NAME", value_parser = PossibleValuesParser::new(Bug::ALL.map(Bug::name).into_iter().chain(["all"])))]
+    planted: Option<String>,
+    /// Check no rule: nine examples, then an ordinary day of M steps, and what comes out
+    #[arg(long, conflicts_with_all = ["seeds", "seed"])]
+    blind: bool,
+    /// List the planted schedulers
+    #[arg(long, conflicts_with_all = ["seeds", "steps", "seed", "planted", "blind"])]
+    list: bool,
+}
+
+type Outcome = Result<Passed, Box<Found>>;
+
+impl Simulate {
+    pub fn run(self) -> Result<()> {
+        if self.list {
+            return self.list();
+        }
+        chapters::ensure_started(if self.blind { &SCHEDULER } else { &SIMULATION })?;
+        for (option, number) in [("--seeds", self.seeds), ("--steps", self.steps)] {
+            ensure_in_range(number, MOST, option, "it")?;
+        }
+        be_quiet_inside();
+        end_if_nothing_happens();
+        let bugs: Vec<Option<Bug>> = match self.planted.as_deref() {
+            None => vec![None],
+            Some(name) => Bug::ALL.into_iter().filter(|bug| [bug.name(), "all"].contains(&name)).map(Some).collect(),
+        };
+        match bugs[..] {
+            [bug] if self.blind => self.blind(bug),
+            _ if self.blind => bail!("--blind shows one scheduler: name one of those that `simulate --list` lists"),
+            _ => self.search(&bugs),
+        }
+    }
+
+    fn list(&self) -> Result<()> {
+        let mut table = Table::new(3, &["name", "reported in", "what it does"]);
+        for bug in Bug::ALL {
+            table.line([bug.name(), bug.reported(), bug.about()]);
+        }
+        print(&table.render())
+    }
+
+    /// Tries seeds with each of these schedulers. An error if a rule is broken by that of chapter 12, or not by a
+    /// planted one.
+    fn search(&self, bugs: &[Option<Bug>]) -> Result<()> {
+        let progress = Progress::new("simulating", if self.seed.is_some() { 1 } else { self.seeds });
+        let seeds = || self.seed.map_or(0..=self.seeds - 1, |seed| seed..=seed);
+        let search = |bug: &Option<Bug>| simulation::search(&*make(*bug), seeds(), self.steps, || progress.advance(1));
+        let outcomes: Vec<Outcome> = bugs.iter().map(search).collect();
+        drop(progress);
+        match &outcomes[..] {
+            [outcome] => self.show(bugs[0], outcome)?,
+            all => show_all(all)?,
+        }
+        let alive = outcomes.iter().filter(|outcome| outcome.is_ok()).count();
+        match self.planted {
+            None if alive == 0 => bail!("a rule is broken: the story above says how"),
+            Some(_) if alive > 0 => {
+                bail!("no rule is broken by {alive} of {}; try more seeds, or more steps", outcomes.len())
+            }
+            _ => Ok(()),
+        }
+    }
+
+    fn show(&self, bug: Option<Bug>, outcome: &Outcome) -> Result<()> {
+        let found = match outcome {
+            Ok(Passed { seeds, steps, .. }) => {
+                let (seeds, steps) = (count(*seeds, "seed"), count(*steps, "step"));
+                return print(&format!("{}\n{seeds}, {steps}: no rule is broken\n", name(bug)));
+            }
+            Err(found) => found,
+        };
+        let planted = bug.map_or(String::new(), |bug| format!(" --planted {}", bug.name()));
+        print(&format!(
+            "{}\nseed {}, step {}: {} (rule: {})\n{}, shrunk to {} in {}\n\n{}\nagain: cargo page simulate{planted} --seed {} --steps {}\n",
+            name(bug),
+            found.seed,
+            thousands(found.failure.step),
+            found.failure.violation.message,
+            found.failure.violation.rule,
+            count(found.events, "event"),
+            thousands(found.case.events.len()),
+            count(found.runs, "run"),
+            story(&*make(bug), &found.case, &found.shrunk),
+            found.seed,
+            self.steps,
+        ))
+    }
+
+    /// Shows what a client sees of a scheduler, and an operator.
+    fn blind(&self, bug: Option<Bug>) -> Result<()> {
+        let make = make(bug);
+        let every = self.steps.div_ceil(6).max(1);
+        let day = examples::day(self.steps);
+        let lost = format!("pages lost, of {}", day.setup.n_pages);
+        let mut table = Table::new(0, &["steps", "finished", "wrong", &lost]);
+        let watched = examples::watch(&*make, &day, |outcome| {
+            if outcome.steps.is_multiple_of(every) || outcome.steps == self.steps {
+                let examples::Outcome { steps, ended, wrong, lost, .. } = *outcome;
+                table.line([steps, ended, wrong, lost as u64].map(thousands));
+            }
+        });
+        let about = match examples::pass(&*make) {
+            Ok(right) => format!("examples right: {right} of {}", examples::all().len()),
+            Err(wrong) => format!("an example is wrong: {wrong}"),
+        };
+        print(&format!("{}\n{about}\n\n{}", name(bug), table.render()))?;
+        watched.map(drop).map_err(anyhow::Error::from)
+    }
+}
+
+/// A line for each of the planted schedulers.
+fn show_all(outcomes: &[Outcome]) -> Result<()> {
+    let heading = ["planted", "reported in", "rule broken", "seed", "step", "events", "shrunk to", "runs"];
+    let mut table = Table::new(3, &heading);
+    for (bug, outcome) in Bug::ALL.into_iter().zip(outcomes) {
+        let mut line = vec![bug.name().to_string(), bug.reported().to_string()];
+        match outcome {
+            Err(found) => {
+                let (failure, shrunk_to) = (&found.failure, found.case.events.len() as u64);
+                line.push(failure.violation.rule.to_string());
+                line.extend([found.seed, failure.step, found.events as u64, shrunk_to, found.runs].map(thousands));
+            }
+            Ok(_) => line.push("none".into()),
+        }
+        table.line(line);
+    }
+    print(&table.render())
+}
+
+/// Makes a planted scheduler, or that of chapter 12.
+fn make(bug: Option<Bug>) -> Box<Make<'static>> {
+    match bug {
+        Some(_) => Box::new(move |slab, prefixes, limits| Planted::subject(bug, slab, prefixes, limits)),
+        None => Box::new(chapter_12),
+    }
+}
+
+/// What it is and what it does, or whose it is.
+fn name(bug: Option<Bug>) -> String {
+    if let Some(bug) = bug {
+        return format!("{} ({}): {}", bug.name(), bug.reported(), bug.about());
+    }
+    let is_yours = |number: &&usize| chapter(**number).source == Source::Yours;
+    let yours: Vec<String> = SIMULATION.iter().filter(is_yours).map(usize::to_string).collect();
+    if yours.is_empty() {
+        return "the scheduler of chapter 12: the reference".into();
+    }
+    format!("the scheduler of chapter 12; yours: {}", yours.join(", "))
+}
+
+/// A panic of a scheduler is reported as a broken rule.
+fn be_quiet_inside() {
+    let usual = panic::take_hook();
+    panic::set_hook(Box::new(move |panic| {
+        if !is_inside() {
+            usual(panic);
+        }
+    }));
+}
+
+/// Ends the program if a scheduler never returns.
+fn end_if_nothing_happens() {
+    thread::spawn(|| {
+        let (mut last, mut silent) = (pulse(), 0);
+        while silent <= LONGEST_EVENT {
+            thread::sleep(Duration::from_secs(1));
+            let now = pulse();
+            silent = if now == last { silent + 1 } else { 0 };
+            last = now;
+        }
+        say(&format!(
+            "error: nothing has happened for {LONGEST_EVENT} seconds: does a loop of chapter 12 or 15 never end? run their checks"
+        ));
+        std::process::exit(1);
+    });
+}

@@ -1,0 +1,167 @@
+//! `workload`: requests that come and go in a pool of pages, counted without a model.
+
+mod serving;
+
+use anyhow::Result;
+use clap::{Args, Subcommand, ValueEnum};
+use page_by_page::experiments::prefixes::{self, Keep};
+use page_by_page::workload::Trace;
+
+use crate::chapters;
+use crate::options::ensure_in_range;
+use crate::output::{Progress, Table, count, percent, print, thousands};
+
+/// Count what pages and prefixes do for many requests, without a model
+///
+/// Sequences take pages, find what earlier ones left in the prefix cache, grow by a token a step, and end. No model
+/// computes: where the pages go does not depend on what is in them. All counters are exact and the same on every
+/// machine.
+#[derive(Args)]
+pub struct Workload {
+    #[command(subcommand)]
+    trace: Requests,
+}
+
+#[derive(Subcommand)]
+enum Requests {
+    /// Prompts that begin with the same 64 tokens, as with a system prompt
+    ///
+    /// After them come 8 to 48 tokens of a user; 16 to 96 more are generated.
+    #[command(after_help = "\
+Example:
+  page-by-page workload shared
+  page-by-page workload shared --no-prefix-cache")]
+    Shared(Many),
+    /// Prompts of 32 to 64 tokens that share nothing; 16 to 96 more are written
+    #[command(after_help = "\
+Example:
+  page-by-page workload unique")]
+    Unique(Many),
+    /// 20 chats that take turns, 6 times around
+    ///
+    /// Each turn asks with all that was said in the chat so far and a new message of 8 to 48 tokens; 8 to 40 are
+    /// written. All chats begin with the same 64 tokens. A turn begins when the one before it has its answer.
+    #[command(after_help = "\
+Example:
+  page-by-page workload chats --pages 100,300,500")]
+    Chats(Common),
+    /// 4 documents of 512 tokens, asked in turn, 20 times around
+    ///
+    /// Each time a question of 10 tokens follows the document, and an answer of 32 is generated. The documents alone
+    /// fill 128 pages of 16 tokens.
+    #[command(after_help = "\
+Example:
+  page-by-page workload documents
+  page-by-page workload documents --evict heads")]
+    Documents(Common),
+    Serving(serving::Serving),
+}
+
+#[derive(Args)]
+struct Many {
+    /// Requests in all, at most 1,000,000
+    #[arg(long, value_name = "N", default_value_t = 300)]
+    requests: usize,
+    /// Sequences that run at the same time, at most
+    #[arg(long, value_name = "N", default_value_t = 16)]
+    running: usize,
+    #[command(flatten)]
+    common: Common,
+}
+
+#[derive(Args)]
+struct Common {
+    /// Pages of the pool; several numbers, separated by commas, make several runs [default: 512 for shared and unique,
+    /// 300 for chats, 130 for documents]
+    #[arg(long, value_name = "N,…", value_delimiter = ',')]
+    pages: Vec<usize>,
+    /// Slots in a page
+    #[arg(long, value_name = "P", default_value_t = 16)]
+    page_size: usize,
+    /// Forget the pages of a sequence when it ends
+    #[arg(long)]
+    no_prefix_cache: bool,
+    /// Which pages of a finished sequence are evicted first
+    #[arg(long, value_name = "END", value_enum, default_value_t = Evict::Tails, conflicts_with = "no_prefix_cache")]
+    evict: Evict,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum Evict {
+    /// Its last ones: what is left of it can still be found
+    Tails,
+    /// Its first ones, as in a queue of pages that are freed in the order of the text
+    Heads,
+}
+
+const MOST_PAGES: u64 = 10_000_000;
+/// A larger page than this holds any text of any trace.
+const MOST_SLOTS: u64 = 1_000_000;
+/// More requests than this repeat what a million shows.
+const MOST_REQUESTS: u64 = 1_000_000;
+
+impl Workload {
+    pub fn run(self) -> Result<()> {
+        match self.trace {
+            Requests::Shared(Many { requests, running, common }) => common.run(Trace::Shared, requests, running),
+            Requests::Unique(Many { requests, running, common }) => common.run(Trace::Unique, requests, running),
+            Requests::Chats(common) => common.run_whole(Trace::Chats),
+            Requests::Documents(common) => common.run_whole(Trace::Documents),
+            Requests::Serving(command) => command.run(),
+        }
+    }
+}
+
+impl Common {
+    fn run_whole(self, trace: Trace) -> Result<()> {
+        self.run(trace, trace.n_requests(), trace.running())
+    }
+
+    fn run(self, trace: Trace, n_requests: usize, running: usize) -> Result<()> {
+        let pools = if self.pages.is_empty() { vec![trace.n_pages()] } else { self.pages.clone() };
+        let (keep, chapters): (_, &[usize]) = match (self.no_prefix_cache, self.evict) {
+            (true, _) => (Keep::Nothing, &[4, 5]),
+            (false, Evict::Tails) => (Keep::EvictTailsFirst, &[4, 5, 11]),
+            (false, Evict::Heads) => (Keep::EvictHeadsFirst, &[]),
+        };
+        chapters::ensure_started(chapters)?;
+        ensure_in_range(n_requests as u64, MOST_REQUESTS, "--requests", "a workload")?;
+        ensure_in_range(self.page_size as u64, MOST_SLOTS, "--page-size", "a page")?;
+        for n_pages in &pools {
+            ensure_in_range(*n_pages as u64, MOST_PAGES, "--pages", "a pool")?;
+        }
+        let progress = Progress::new("counting", (n_requests * pools.len()) as u64);
+        let requests = prefixes::Requests { trace, requests: n_requests, running, page_size: self.page_size, keep };
+        let heading =
+            ["pages", "allocated", "evicted", "cached", "of", "hit rate", "utilisation", "fragmentation", "steps"];
+        let mut table = Table::new(0, &heading);
+        for pages in pools {
+            let counters = requests.run(pages, || progress.advance(1))?;
+            table.line([
+                thousands(pages),
+                thousands(counters.pages_allocated),
+                thousands(counters.pages_evicted),
+                thousands(counters.cached_tokens),
+                thousands(counters.prompt_tokens),
+                percent(counters.hit_rate),
+                percent(counters.utilisation),
+                percent(counters.fragmentation),
+                thousands(counters.steps),
+            ]);
+        }
+        drop(progress);
+        let prefixes = match keep {
+            Keep::Nothing => "without the prefix cache",
+            Keep::EvictTailsFirst => "with the prefix cache",
+            Keep::EvictHeadsFirst => "with a prefix cache that evicts heads first",
+        };
+        print(&format!(
+            "{}: {}, at most {} at a time, pages of {}, {prefixes}\n\n{}",
+            trace.name(),
+            count(n_requests, "request"),
+            thousands(running),
+            count(self.page_size, "slot"),
+            table.render(),
+        ))
+    }
+}

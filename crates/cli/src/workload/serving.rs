@@ -1,0 +1,169 @@
+//! `workload serving`: the scheduler under requests that arrive at random. Time is counted, not measured.
+
+use anyhow::{Result, ensure};
+use clap::{Args, ValueEnum};
+use page_by_page::chapters::ch06_paged::PageSlab;
+use page_by_page::serving::schedule::StepLimits;
+use page_by_page::workload::arrivals::{Arrival, Cost, InTime, LAYOUT, Served, Times, poisson, serve, tiny_llm};
+
+use super::{MOST_PAGES, MOST_SLOTS};
+use crate::chapters::{self, SCHEDULER};
+use crate::memory;
+use crate::options::ensure_in_range;
+use crate::output::{Lines, Progress, Table, count, named_lines, percent, print, prompts_cached, thousands};
+use page_by_page::prefixes::prefix_cache;
+
+/// More requests than this repeat what a hundred thousand show.
+const MOST_REQUESTS: u64 = 100_000;
+const MS: f64 = 1e3;
+
+/// Serve requests that arrive at random: how many are on time, and how long they wait
+///
+/// Requests arrive at random, R a second on average. Half of them begin with one of 4 beginnings of 64 tokens, followed
+/// by 16 to 256 tokens of their own, and each asks for 16 to 128 new ones. All of that is drawn from the seed.
+///
+/// There is no model and no clock. A step costs 10 ms, and 0.2 ms for each token that it computes, so the numbers are
+/// the same on every machine. A request is on time if its first token comes within 1,000 ms and the others every 50 ms
+/// on average.
+///
+/// --trace tiny-llm is the one with which the course of that name tries its batches: 16 requests, all there at the
+/// start.
+#[derive(Args)]
+#[command(after_help = "\
+Example:
+  page-by-page workload serving --rate 6
+  page-by-page workload serving --rate 6 --pages 64 --no-prefix-cache
+  page-by-page workload serving --trace tiny-llm")]
+pub struct Serving {
+    /// Which requests come
+    #[arg(long, value_name = "TRACE", value_enum, default_value_t = Which::Random)]
+    trace: Which,
+    /// Requests a second, on average [default: 8]
+    #[arg(long, value_name = "R")]
+    rate: Option<f64>,
+    /// Same seed, same requests at the same times [default: 23]
+    #[arg(long, value_name = "S")]
+    seed: Option<u64>,
+    /// Requests in all, at most 100,000 [default: 300]
+    #[arg(long, value_name = "N")]
+    requests: Option<usize>,
+    /// Pages of the pool [default: 128; 32 for tiny-llm]
+    #[arg(long, value_name = "N")]
+    pages: Option<usize>,
+    /// Slots in a page [default: 16; 128 for tiny-llm]
+    #[arg(long, value_name = "P")]
+    page_size: Option<usize>,
+    /// Tokens that a step computes, at most [default: 256; 128 for tiny-llm]
+    #[arg(long, value_name = "B")]
+    budget: Option<usize>,
+    /// Sequences that run at the same time, at most [default: 16; 4 for tiny-llm]
+    #[arg(long, value_name = "K")]
+    running: Option<usize>,
+    /// Compute every prompt, whatever others have computed before
+    #[arg(long)]
+    no_prefix_cache: bool,
+}
+
+/// Of a step, in microseconds.
+const COST: Cost = Cost { step: 10_000, token: 200 };
+/// A request is on time if its first token comes within a second and the others every 50 ms on average.
+const LIMITS: InTime = InTime { first_token: 1_000_000, per_token: 50_000 };
+
+#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum Which {
+    /// Drawn from the seed
+    Random,
+    /// 16 requests of the course tiny-llm
+    TinyLlm,
+}
+
+impl Serving {
+    pub fn run(self) -> Result<()> {
+        chapters::ensure_started(&SCHEDULER)?;
+        let is_random = self.trace == Which::Random;
+        let or = |option: Option<usize>, random: usize, other: usize| {
+            option.unwrap_or(if is_random { random } else { other })
+        };
+        let (pages, page_size) = (or(self.pages, 128, 32), or(self.page_size, 16, 128));
+        let limits = StepLimits { tokens: or(self.budget, 256, 128), sequences: or(self.running, 16, 4) };
+        let (arrivals, how) = self.arrivals()?;
+        ensure_in_range(page_size as u64, MOST_SLOTS, "--page-size", "a page")?;
+        ensure_in_range(pages as u64, MOST_PAGES, "--pages", "a pool")?;
+        memory::ensure_pages(LAYOUT, page_size, pages)?;
+        let slab = PageSlab::new(LAYOUT, page_size, pages)?;
+        let prefixes = prefix_cache(page_size, !self.no_prefix_cache)?;
+        let progress = Progress::new("counting", arrivals.len() as u64);
+        let served = serve(&arrivals, &slab, prefixes, limits, COST, || progress.advance(1))?;
+        drop(progress);
+        let mut table = Table::new(1, &["ms", "mean", "p50", "p99"]);
+        table.line(spread("to the first token", served.requests.iter().map(|times| times.first_token as f64)));
+        table.line(spread("per token", served.requests.iter().filter_map(Times::per_token)));
+        print(&format!(
+            "serving: {}, {how}, at most {} at a time and {} a step\na step costs {} ms and {} ms a token; time is counted, \
+             not measured\n\n{}\n{}",
+            count(arrivals.len(), "request"),
+            thousands(limits.sequences),
+            count(limits.tokens, "token"),
+            COST.step as f64 / MS,
+            COST.token as f64 / MS,
+            table.render(),
+            named_lines(&lines(pages, page_size, &served))
+        ))
+    }
+
+    /// The requests, and in words how they come.
+    fn arrivals(&self) -> Result<(Vec<Arrival>, String)> {
+        if self.trace == Which::TinyLlm {
+            ensure!(
+                (self.rate, self.seed, self.requests) == (None, None, None),
+                "--trace tiny-llm has its own 16 requests, all there at the start; leave out --rate, --seed and --requests"
+            );
+            return Ok((tiny_llm(), "all there at the start (tiny-llm)".into()));
+        }
+        let (rate, seed, requests) = (self.rate.unwrap_or(8.0), self.seed.unwrap_or(23), self.requests.unwrap_or(300));
+        ensure!(
+            (0.001..=1e6).contains(&rate),
+            "--rate is {rate}; requests come from 0.001 to 1,000,000 times a second"
+        );
+        ensure_in_range(requests as u64, MOST_REQUESTS, "--requests", "a workload")?;
+        Ok((poisson(rate, seed, requests), format!("{rate} a second at random (seed {seed})")))
+    }
+}
+
+fn lines(pages: usize, page_size: usize, served: &Served) -> Lines {
+    let Served { requests, totals, .. } = served;
+    let in_time = requests.iter().filter(|times| times.is_in_time(LIMITS)).count();
+    let share = percent(in_time as f64 / requests.len().max(1) as f64);
+    let (in_time, requests) = (thousands(in_time), thousands(requests.len()));
+    let [first, others] = [LIMITS.first_token, LIMITS.per_token].map(|limit| thousands(limit / 1000));
+    let [elapsed, busy] = [served.elapsed, served.busy].map(|time| time as f64 / 1e6);
+    let speed = totals.new_tokens as f64 / elapsed.max(1e-6);
+    let (steps, most) = (thousands(totals.steps), count(totals.most_sequences, "sequence"));
+    let (tokens, again) = (count(totals.rows_projected, "token"), thousands(totals.recomputed));
+    let [waste, on_average] = [served.waste, served.utilisation].map(percent);
+    let (peak, pages, size) = (thousands(totals.peak_pages), thousands(pages), count(page_size, "slot"));
+    vec![
+        (
+            "on time",
+            format!("{in_time} of {requests}, {share}; first token within {first} ms, then one every {others} ms"),
+        ),
+        ("time", format!("{elapsed:.1} s, {busy:.1} s of them busy; {speed:.1} tokens/s")),
+        ("steps", format!("{steps}, at most {most} in one")),
+        ("prefixes", prompts_cached(totals)),
+        ("computed", format!("{tokens}; {again} of them recomputed after a preemption, {waste}")),
+        ("preempted", count(totals.preemptions, "time")),
+        ("pages", format!("{peak} of {pages} owned by sequences at the peak, {on_average} on average; {size} each")),
+    ]
+}
+
+/// A line of the table, in milliseconds: mean, median and 99th percentile of these microseconds. All are 0 without any.
+fn spread(name: &str, numbers: impl Iterator<Item = f64>) -> [String; 4] {
+    let mut numbers: Vec<f64> = numbers.map(|number| number / MS).collect();
+    numbers.sort_by(f64::total_cmp);
+    let n = numbers.len();
+    // The smallest value that this percentage of all values do not exceed.
+    let at = |percent: usize| numbers.get((n * percent).div_ceil(100).saturating_sub(1)).copied().unwrap_or(0.0);
+    let [mean, p50, p99] = [numbers.iter().sum::<f64>() / n.max(1) as f64, at(50), at(99)]
+        .map(|ms| if ms < 1000.0 { format!("{ms:.1}") } else { thousands(ms.round() as u64) });
+    [name.into(), mean, p50, p99]
+}

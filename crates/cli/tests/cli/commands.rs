@@ -1,0 +1,125 @@
+//! `--help`, `logits` and `synth`.
+
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+
+use page_by_page::model::Model;
+use serde_json::{Value, json};
+use tempfile::TempDir;
+
+use crate::flags::commands;
+use crate::program::{PROGRAM, ok, run};
+use crate::script::names;
+
+#[test]
+fn help_has_an_example() {
+    for (command, _) in commands(Vec::new()) {
+        let command: Vec<&str> = command.iter().map(String::as_str).collect();
+        let help = ok(&[&command[..], &["--help"]].concat()).stdout;
+        assert!(help.contains("Example") && !help.contains("TODO"), "{command:?}:\n{help}");
+    }
+}
+
+#[cfg(not(feature = "serve"))]
+#[test]
+fn what_needs_another_feature_says_which_and_how_to_run_it() {
+    for (arguments, says) in [
+        (&["serve", "--port", "0"][..], "run cargo serve --port 0\n"),
+        (&["serve", "--help"], "run cargo serve --help\n"),
+        (&["chat", "--model=DIR"], "run cargo chat --model=DIR\n"),
+    ] {
+        let refused = run(arguments);
+        assert_eq!((refused.code, &refused.stdout[..]), (Some(1), ""));
+        let begins = format!("error: this program was built without the feature `serve`, which {} needs", arguments[0]);
+        assert!(refused.stderr.starts_with(&begins) && refused.stderr.ends_with(says), "{}", refused.stderr);
+    }
+}
+
+#[test]
+fn logits_are_the_librarys_to_the_last_bit_with_any_number_of_threads() {
+    let model = Model::open(&grading::root().join("assets/storyteller-draft")).unwrap();
+    let tokens = [0, 500, 37, 4095];
+    let expected = model.forward(vec![model.chunk(&tokens, None, tokens.len()).unwrap()]).unwrap();
+    let expected: Vec<Vec<u32>> = expected.chunks(4096).map(|row| row.iter().map(|x| x.to_bits()).collect()).collect();
+    let bits = |numbers: &Value| -> Vec<u32> {
+        // Through text, as a program in another language would read it.
+        let numbers = numbers.as_array().expect("an array").iter();
+        numbers.map(|number| number.to_string().parse::<f32>().unwrap().to_bits()).collect()
+    };
+    for threads in ["1", "3"] {
+        let logits = ["logits", "--tokens=0,500,37,4095", "--model=storyteller-draft", "--threads", threads];
+        let last = ok(&logits).json();
+        assert_eq!((&last["tokens"], bits(&last["logits"])), (&json!(tokens), expected[3].clone()));
+        let all = ok(&[&logits[..], &["--all"]].concat()).json();
+        let all: Vec<Vec<u32>> = all["logits"].as_array().unwrap().iter().map(bits).collect();
+        assert_eq!(all, expected, "{threads} threads");
+    }
+}
+
+// Random weights
+
+fn new_folder() -> (TempDir, String) {
+    let parent = tempfile::tempdir().unwrap();
+    let out = parent.path().join("model").to_str().unwrap().into();
+    (parent, out)
+}
+
+fn synth(shape: &str, out: &str, more: &[&str]) -> String {
+    ok(&[&["synth", "--shape", shape, "--out", out], more].concat()).stderr
+}
+
+#[test]
+fn synth_writes_what_logits_reads() {
+    let (parent, out) = new_folder();
+    let says = synth("tiny", &out, &[]);
+    assert!(says.contains("90,496 weights in 24 tensors"), "{says}");
+    assert_eq!(names(parent.path()), ["model"]);
+    let logits = ok(&["logits", "--tokens", "0,255", "--model", &out]).json();
+    let logits = logits["logits"].as_array().unwrap();
+    assert_eq!(logits.len(), 256);
+    assert!(logits.iter().all(|logit| logit.as_f64().unwrap().abs() > 0.0), "random weights give random logits");
+}
+
+#[test]
+fn synth_repeats_itself_with_the_same_seed_only() {
+    let weights = |seed: &str, threads: &str| {
+        let (_parent, out) = new_folder();
+        synth("storyteller-draft", &out, &["--seed", seed, "--threads", threads]);
+        std::fs::read(Path::new(&out).join("model.safetensors")).unwrap()
+    };
+    assert_eq!(weights("1", "1"), weights("1", "2"));
+    assert_ne!(weights("1", "1"), weights("2", "1"));
+}
+
+#[test]
+fn synth_never_writes_over_anything() {
+    let (_parent, out) = new_folder();
+    std::fs::create_dir(&out).unwrap();
+    synth("tiny", &out, &[]);
+    let before = std::fs::read(Path::new(&out).join("model.safetensors")).unwrap();
+    let again = run(&["synth", "--shape", "tiny", "--out", &out, "--seed", "9"]);
+    assert_eq!(again.code, Some(1));
+    assert!(again.stderr.contains("is not empty; choose another folder"), "{}", again.stderr);
+    assert_eq!(std::fs::read(Path::new(&out).join("model.safetensors")).unwrap(), before);
+}
+
+#[test]
+fn synth_removes_what_a_killed_run_left_and_nothing_that_is_in_use() {
+    let (parent, out) = new_folder();
+    let large = ["synth", "--shape", "qwen3-0.6b", "--out", &out, "--threads", "1"];
+    let mut large: Child = Command::new(PROGRAM).args(large).stderr(Stdio::null()).spawn().unwrap();
+    let config = parent.path().join("model.partial/config.json");
+    while std::fs::metadata(&config).map_or(0, |config| config.len()) == 0 {
+        assert!(large.try_wait().unwrap().is_none(), "it takes seconds");
+        std::thread::sleep(std::time::Duration::from_millis(1));
+    }
+    let refused = run(&["synth", "--shape", "tiny", "--out", &out]);
+    assert!(refused.stderr.contains("another program is writing there at the moment"), "{}", refused.stderr);
+    assert!(large.try_wait().unwrap().is_none() && config.exists(), "it goes on");
+    large.kill().unwrap();
+    large.wait().unwrap();
+    assert_eq!(names(parent.path()), ["model.partial"], "nothing has removed it yet");
+    synth("tiny", &out, &[]);
+    assert_eq!(names(parent.path()), ["model"]);
+    assert_eq!(names(&out), ["config.json", "model.safetensors"]);
+}

@@ -1,0 +1,233 @@
+//! Whatever the cache, the drafts, the pool and the company, the program generates the tokens that the model chooses.
+//!
+//! Here the model is asked for one token after the other: no cache, no draft, no chapter. What beams find is compared
+//! with a search without a cache in `tests/engine/beams.rs`.
+
+use page_by_page::decode::sampler::{Sampler, Sampling};
+use page_by_page::model::Model;
+use page_by_page::model::tokenizer::Tokenizer;
+use serde_json::{Value, json};
+
+use crate::program::{Run, limited, ok, run_with};
+use crate::script::names;
+
+const SEED: u64 = 23;
+const DRAWN: [&str; 6] = ["--temperature=0.8", "--top-k=0", "--top-p=0.95", "--seed=23", "--json", "--max-new-tokens"];
+const GREEDY: [&str; 3] = ["--temperature=0", "--json", "--max-new-tokens"];
+
+const CACHES: [&[&str]; 6] = [
+    &["--kv=recompute"],
+    &["--kv=flat"],
+    &["--kv=contiguous"],
+    &["--kv=paged", "--page-size=1"],
+    &["--kv=paged", "--page-size=3"],
+    &["--kv=paged", "--page-size=64"],
+];
+
+const MODEL: &str = "--draft=storyteller-draft";
+const LOOKUP: &str = "--draft=prompt-lookup";
+
+struct Alone {
+    model: Model,
+    tokenizer: Tokenizer,
+}
+
+impl Alone {
+    fn open() -> Self {
+        let folder = grading::root().join("assets/storyteller");
+        Alone { model: Model::open(&folder).unwrap(), tokenizer: Tokenizer::open(&folder).unwrap() }
+    }
+
+    /// `n` new tokens, sampled with a seed or always the likeliest.
+    fn tokens(&self, prompt: &str, seed: Option<u64>, n: usize) -> Vec<u32> {
+        let mut tokens = self.tokenizer.encode(prompt).unwrap();
+        let n_prompt = tokens.len();
+        let drawn = |seed| Sampling { temperature: 0.8, top_k: 0, top_p: 0.95, seed };
+        let mut sampler = Sampler::new(seed.map_or(Sampling::GREEDY, drawn));
+        for _ in 0..n {
+            tokens.push(sampler.pick(&self.model.step(&tokens, None).unwrap()));
+        }
+        tokens.split_off(n_prompt)
+    }
+}
+
+/// Runs a command that prints JSON; its outputs must have these new tokens.
+#[track_caller]
+fn check(arguments: &[&str], input: &str, expected: &[Vec<u32>]) -> Vec<Value> {
+    let run = run_with(arguments, input.as_bytes());
+    assert_eq!(run.code, Some(0), "{arguments:?}: {}", run.stderr);
+    let lines = run.json_lines();
+    let outputs = lines[0]["outputs"].as_array().unwrap_or(&lines);
+    let found = outputs.iter().map(|output| serde_json::from_value(output["tokens"]["generated"].clone()).unwrap());
+    assert_eq!(found.collect::<Vec<Vec<u32>>>(), expected, "{arguments:?}");
+    lines
+}
+
+struct Story {
+    prompt: &'static str,
+    drawn: bool,
+    expected: Vec<u32>,
+}
+
+impl Story {
+    fn of(alone: &Alone, prompt: &'static str, drawn: bool, n: usize) -> Self {
+        Story { prompt, drawn, expected: alone.tokens(prompt, drawn.then_some(SEED), n) }
+    }
+
+    /// Generates it with these options, and looks at what is left in the cache.
+    #[track_caller]
+    fn check(&self, options: &[&str]) -> Value {
+        let n = self.expected.len();
+        let most = n.to_string();
+        let sampling = if self.drawn { &DRAWN[..] } else { &GREEDY };
+        let arguments = [&["generate", self.prompt], sampling, &[&most[..]], options].concat();
+        let json = check(&arguments, "", std::slice::from_ref(&self.expected)).remove(0);
+        if json["kv"] != "recompute" {
+            // The newest token was never computed.
+            let held = json["tokens"]["prompt"].as_array().unwrap().len() + n - 1;
+            assert_eq!(json["counters"]["tokens"], held, "{arguments:?}: tokens left in the cache");
+        }
+        json
+    }
+}
+
+#[test]
+fn every_cache_with_and_without_drafts() {
+    let alone = Alone::open();
+    for drawn in [true, false] {
+        let story = Story::of(&alone, "The king and the queen and the king", drawn, 25);
+        for cache in CACHES {
+            story.check(cache);
+        }
+        let drafts =
+            [(MODEL, "--draft-len=4"), (LOOKUP, "--draft-len=3"), (MODEL, "--draft-len=1"), (LOOKUP, "--draft-len=9")];
+        for (cache, (draft, len)) in CACHES[..5].iter().zip(drafts.iter().cycle().skip(usize::from(!drawn))) {
+            story.check(&[cache, &[*draft, *len][..]].concat());
+        }
+    }
+    // Greedy leaves nothing to chance, whichever rule accepts; and drafts are cut where the output ends.
+    for (most, options) in [(25, "--accept=sample"), (1, "--draft-len=8"), (3, "--draft-len=8")] {
+        let story = Story::of(&alone, "Once upon a time", false, most);
+        for (cache, draft) in [(CACHES[0], MODEL), (CACHES[4], MODEL), (CACHES[2], LOOKUP)] {
+            story.check(&[cache, &[draft, options]].concat());
+        }
+    }
+}
+
+#[test]
+fn samples_of_one_prompt_in_every_memory() {
+    let alone = Alone::open();
+    let expected: Vec<Vec<u32>> = (0..4).map(|n| alone.tokens("The king had", Some(SEED + n), 20)).collect();
+    // In 8 pages of 3 samples are preempted: 4 tokens of the prompt and up to 19 of their own.
+    for memory in [&[][..], &["--page-size=1"], &["--page-size=3", "--pages=8"], CACHES[0], CACHES[1], CACHES[2]] {
+        check(&[&["generate", "The king had", "--samples=4"], &DRAWN[..], &["20"], memory].concat(), "", &expected);
+    }
+}
+
+const PROMPTS: [&str; 5] = [
+    "Once upon a time there was a king",
+    "Once upon a time there was a queen",
+    "An old woman",
+    "Once upon a time there was a king",
+    "One day",
+];
+
+#[test]
+fn several_prompts_in_every_memory() {
+    let alone = Alone::open();
+    let memories: [&[&str]; 7] = [
+        &[],
+        CACHES[0],
+        CACHES[1],
+        CACHES[2],
+        &["--page-size=3", "--pages=12"],
+        &["--prefix-cache", "--page-size=1"],
+        &["--prefix-cache", "--page-size=3", "--pages=10"],
+    ];
+    for drawn in [true, false] {
+        let expected = PROMPTS.map(|prompt| alone.tokens(prompt, drawn.then_some(SEED), 20));
+        for memory in if drawn { &memories[..] } else { &memories[4..6] } {
+            let sampling = if drawn { &DRAWN[..] } else { &GREEDY };
+            check(&[&["generate"], &PROMPTS[..], sampling, &["20"], memory].concat(), "", &expected);
+        }
+    }
+}
+
+#[test]
+fn requests_of_a_batch_in_every_pool() {
+    let alone = Alone::open();
+    let asked = [(0, 20, None), (0, 30, Some(7)), (2, 20, None), (1, 25, Some(1)), (4, 0, Some(1)), (3, 12, Some(9))];
+    let lines = asked.map(|(prompt, most, seed)| {
+        let (temperature, seed) = (if seed.is_some() { 0.8 } else { 0.0 }, seed.unwrap_or(0));
+        json!({ "prompt": PROMPTS[prompt], "max_new_tokens": most, "temperature": temperature, "top_k": 0, "top_p": 0.95,
+            "seed": seed })
+    });
+    let expected = asked.map(|(prompt, most, seed)| alone.tokens(PROMPTS[prompt], seed, most));
+    let input: String = lines.iter().map(|line| format!("{line}\n")).collect();
+    let pools: [&[&str]; 4] = [
+        &["--pages=4"],
+        &["--pages=4", "--no-prefix-cache", "--budget=8"],
+        &["--pages=16", "--page-size=3", "--budget=5", "--running=3"],
+        &["--pages=55", "--page-size=1", "--budget=1", "--running=1"],
+    ];
+    let mut preempted = 0;
+    for pool in pools {
+        let results = check(&[&["batch", "-"], pool].concat(), &input, &expected);
+        for (result, expected) in results.iter().zip(&expected) {
+            let (counters, n_new) = (&result["counters"], expected.len());
+            preempted += counters["preemptions"].as_u64().unwrap();
+            assert_eq!(counters["generated_tokens"], n_new, "{pool:?}: {result}");
+        }
+    }
+    assert!(preempted > 5, "{preempted} preemptions: this has shown little");
+}
+
+#[test]
+fn a_saved_cache_is_loaded_by_every_cache() {
+    let (alone, place) = (Alone::open(), tempfile::tempdir().unwrap());
+    let file = place.path().join("story.cache").to_str().unwrap().to_string();
+    let story = Story::of(&alone, "Once upon a time", true, 30);
+    for from in &CACHES[1..5] {
+        let saved = story.check(&[from, &["--save-cache", &file][..]].concat());
+        assert_eq!((&saved["saved"]["tokens"], saved.get("restored")), (&json!(34), None));
+        for to in &CACHES[1..5] {
+            let loaded = story.check(&[to, &["--load-cache", &file][..]].concat());
+            // One of the 5 prompt tokens is left to compute.
+            assert_eq!(loaded["restored"], json!({ "saved": 34, "kept": 4 }), "{from:?} to {to:?}");
+            assert_eq!(loaded["counters"]["rows_projected"], 30, "{from:?} to {to:?}");
+        }
+    }
+    // The story goes on where it was left: nothing saved is computed again.
+    let prompt = format!("Once upon a time{}", alone.tokenizer.decode(&story.expected).unwrap());
+    let more = alone.tokens(&prompt, Some(SEED), 15);
+    let ran = check(&[&["generate", &prompt], &DRAWN[..], &["15", "--load-cache", &file]].concat(), "", &[more]);
+    assert_eq!(ran[0]["restored"], json!({ "saved": 34, "kept": 34 }));
+}
+
+/// A limit on the length of files stands in for a disk that is full.
+#[cfg(unix)]
+#[test]
+fn a_story_is_generated_even_if_its_cache_cannot_be_saved() {
+    let place = tempfile::tempdir().unwrap();
+    let file = place.path().join("story.cache");
+    std::fs::write(&file, "precious").unwrap();
+    let story = ["generate", "--max-new-tokens", "30"];
+    let whole = ok(&story).stdout;
+    let says = format!("error: the output is complete, but its cache was not saved: {}: ", file.display());
+    for json in [&["--json"][..], &[]] {
+        let mut program = limited("-f 8");
+        let run = Run::of(program.args(story).args(json).arg("--save-cache").arg(&file).output().unwrap());
+        assert_eq!(run.code, Some(1));
+        let shown = match json.is_empty() {
+            false => format!("Once upon a time{}\n", run.json()["text"].as_str().unwrap()),
+            true => run.stdout,
+        };
+        assert_eq!(shown, whole);
+        assert!(run.stderr.lines().last().unwrap().starts_with(&says), "{}", run.stderr);
+        assert_eq!(!json.is_empty(), run.stderr.lines().count() == 1, "the costs are reported: {}", run.stderr);
+        assert_eq!(
+            (names(place.path()), std::fs::read(&file).unwrap()),
+            (vec!["story.cache".into()], b"precious".into())
+        );
+    }
+}

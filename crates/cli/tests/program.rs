@@ -1,0 +1,101 @@
+//! The program, run as people run it.
+
+use std::io::Write;
+use std::path::Path;
+use std::process::{Child, Command, Output, Stdio};
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+
+pub const PROGRAM: &str = env!("CARGO_BIN_EXE_page-by-page");
+
+pub struct Run {
+    pub code: Option<i32>,
+    pub stdout: String,
+    pub stderr: String,
+}
+
+impl Run {
+    pub fn of(output: Output) -> Self {
+        let text = |bytes| String::from_utf8(bytes).expect("UTF-8");
+        Run { code: output.status.code(), stdout: text(output.stdout), stderr: text(output.stderr) }
+    }
+
+    /// The one JSON object on standard output.
+    #[track_caller]
+    pub fn json(&self) -> Value {
+        serde_json::from_str(&self.stdout).expect("JSON on standard output")
+    }
+
+    /// The JSON objects on standard output, one a line.
+    #[track_caller]
+    pub fn json_lines(&self) -> Vec<Value> {
+        self.stdout.lines().map(|line| serde_json::from_str(line).expect("JSON")).collect()
+    }
+}
+
+/// A run under way, all three of its streams to be read and written here.
+pub fn spawn(arguments: &[&str]) -> Child {
+    let mut command = Command::new(PROGRAM);
+    command.args(arguments).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    command.spawn().unwrap()
+}
+
+pub fn run_with(arguments: &[&str], input: &[u8]) -> Run {
+    finish(spawn(arguments), input)
+}
+
+pub fn finish(mut child: Child, input: &[u8]) -> Run {
+    let mut stdin = child.stdin.take().unwrap();
+    let input = input.to_vec();
+    // In a thread, because results can fill their pipe while lines are still written. A program that refuses reads
+    // nothing.
+    let writer = std::thread::spawn(move || drop(stdin.write_all(&input)));
+    let output = child.wait_with_output().unwrap();
+    writer.join().unwrap();
+    Run::of(output)
+}
+
+/// The program with one of the shell's limits, where the system has it: `-v 1048576` is a GiB of address space, and `-f
+/// 100` are files of at most 100 blocks, as on a disk that is full.
+pub fn limited(limit: &str) -> Command {
+    if cfg!(target_os = "linux") || cfg!(unix) && limit.starts_with("-f") {
+        let mut shell = Command::new("sh");
+        shell.args(["-c", &format!("trap '' XFSZ; ulimit {limit}; exec \"$0\" \"$@\""), PROGRAM]);
+        return shell;
+    }
+    Command::new(PROGRAM)
+}
+
+/// The exit code of a program that is about to end; `None` if a signal has ended it.
+#[track_caller]
+pub fn wait(child: &mut Child) -> Option<i32> {
+    let begin = Instant::now();
+    loop {
+        if let Some(status) = child.try_wait().unwrap() {
+            return status.code();
+        }
+        if begin.elapsed() > Duration::from_secs(60) {
+            child.kill().unwrap();
+            child.wait().unwrap();
+            panic!("still running");
+        }
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+pub fn run(arguments: &[&str]) -> Run {
+    run_with(arguments, b"")
+}
+
+pub fn run_in(folder: &Path, arguments: &[&str]) -> Run {
+    let output = Command::new(PROGRAM).args(arguments).current_dir(folder).stdin(Stdio::null()).output().unwrap();
+    Run::of(output)
+}
+
+#[track_caller]
+pub fn ok(arguments: &[&str]) -> Run {
+    let run = run(arguments);
+    assert_eq!(run.code, Some(0), "exit code of {arguments:?}:\n{}", run.stderr);
+    run
+}

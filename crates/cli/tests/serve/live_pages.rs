@@ -1,0 +1,290 @@
+//! The pages, live: what a client that watches the server sees.
+
+use std::net::SocketAddr;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use page_by_page::serving::schedule::StepLimits;
+use serde_json::{Value, json};
+
+use crate::answers::{GREEDY, PROMPTS, all_pages_come_back, long_request, send, storyteller, texts};
+use crate::http::{Connection, Response, ask};
+use crate::serving::{Options, Server};
+
+/// Asks to watch. Returns the head of the answer, and the connection that the views come from.
+pub fn watch(address: SocketAddr, headers: &[(&str, &str)]) -> (Response, Connection) {
+    let mut connection = Connection::open(address).unwrap();
+    connection.send("GET", "/pages", headers, b"").unwrap();
+    let head = connection.read_head().unwrap();
+    (head, connection)
+}
+
+/// What a client that watches the pages sees.
+struct Views {
+    connection: Connection,
+    /// Pages of the pool; each view's pages and sequences are checked against it.
+    n_pages: usize,
+    /// Of the last view.
+    version: usize,
+}
+
+impl Views {
+    fn of(server: &Server, n_pages: usize) -> Self {
+        let (head, connection) = watch(server.address, &[]);
+        assert_eq!((head.status, head.header("content-type")), (200, Some("text/event-stream")));
+        Views { connection, n_pages, version: 0 }
+    }
+
+    /// The next view.
+    #[track_caller]
+    fn next(&mut self) -> Value {
+        loop {
+            let event = self.connection.read_chunk().unwrap();
+            assert!(!event.is_empty(), "the views have ended");
+            if let Some(data) = event.strip_prefix("data: ") {
+                let view = serde_json::from_str(data).expect("JSON in an event");
+                belongs_together(&view, self.n_pages);
+                let before = std::mem::replace(&mut self.version, number(&view["version"]));
+                assert!(before < self.version, "nothing is shown twice: {view}");
+                return view;
+            }
+        }
+    }
+
+    /// The first view from here on that is as it should be.
+    #[track_caller]
+    fn wait_for(&mut self, mut is_right: impl FnMut(&Value) -> bool) -> Value {
+        let began = Instant::now();
+        loop {
+            let view = self.next();
+            if is_right(&view) {
+                return view;
+            }
+            assert!(began.elapsed() < Duration::from_secs(120), "{view}");
+        }
+    }
+}
+
+fn list<'v>(view: &'v Value, name: &str) -> &'v Vec<Value> {
+    view[name].as_array().unwrap_or_else(|| panic!("{name} in {view}"))
+}
+
+fn number(value: &Value) -> usize {
+    value.as_u64().unwrap_or_else(|| panic!("{value} is no number")) as usize
+}
+
+/// For each page of a view its owners, and how many texts are among them.
+fn pages_of(view: &Value) -> Vec<(usize, usize)> {
+    let mut pages: Vec<(usize, usize)> = list(view, "owners").iter().map(|owners| (number(owners), 0)).collect();
+    for page in list(view, "sequences").iter().flat_map(|text| list(text, "pages")) {
+        pages[number(page)].1 += 1;
+    }
+    pages
+}
+
+/// Free, kept by the prefix cache alone, with texts: together the pool.
+fn sums(view: &Value) -> [usize; 3] {
+    let mut sums = [0; 3];
+    for (owners, texts) in pages_of(view) {
+        sums[if texts > 0 { 2 } else { owners }] += 1;
+    }
+    sums
+}
+
+/// A page has the texts whose table names it as owners, and at most the prefix cache besides; a table has a page for
+/// each that its rows begin.
+#[track_caller]
+fn belongs_together(view: &Value, n_pages: usize) {
+    let pages = pages_of(view);
+    assert_eq!(pages.len(), n_pages);
+    assert!(pages.iter().all(|(owners, texts)| (*texts..=texts + 1).contains(owners)), "{view}");
+    let page_size = number(&view["page_size"]);
+    for text in list(view, "sequences") {
+        assert_eq!(list(text, "pages").len(), number(&text["rows"]).div_ceil(page_size), "{text}");
+        assert_eq!(text["state"] == "running", number(&text["rows"]) > 0, "{text}");
+    }
+}
+
+#[test]
+fn watchers_see_the_pages_as_they_are() {
+    let server = Server::start(Options { n_pages: 40, ..Options::default() });
+    let output = storyteller().complete(PROMPTS[0], 200, GREEDY);
+    let mut views = Views::of(&server, 40);
+    let first = views.next();
+    assert_eq!((sums(&first), list(&first, "sequences").len()), ([40, 0, 0], 0));
+    assert_eq!((&first["page_size"], &first["budget"], &first["most_running"]), (&json!(8), &json!(64), &json!(8)));
+
+    let body = json!({ "prompt": PROMPTS[0], "temperature": 0, "max_tokens": 200 });
+    let answer = thread::scope(|scope| {
+        let answer = scope.spawn(|| server.complete(&body));
+        let last = views.wait_for(|view| {
+            for text in list(view, "sequences") {
+                let shown = text["text"].as_str().unwrap();
+                assert!(output.text.starts_with(shown), "{shown:?} is not how the text begins");
+                assert_eq!(text["prompt"], PROMPTS[0]);
+            }
+            !list(view, "ended").is_empty()
+        });
+        let ended = &list(&last, "ended")[0];
+        assert_eq!((&ended["text"], &ended["reason"]), (&json!(output.text), &json!(output.reason)));
+        assert_eq!((&ended["prompt"], &ended["new_tokens"]), (&json!(PROMPTS[0]), &json!(output.tokens.len())));
+        assert_eq!(list(&last, "sequences").len(), 0);
+        answer.join().unwrap()
+    });
+    assert_eq!(texts(&answer), [output.text.as_str()]);
+
+    // Who comes now sees what the numbers say, and no text that ended before.
+    let late = Views::of(&server, 40).next();
+    let pages = |state: &str| server.metric("page_by_page:pages", &format!("state=\"{state}\"")) as usize;
+    assert_eq!(sums(&late), [pages("free"), pages("cached"), pages("used")]);
+    assert!(sums(&late)[1] > 10, "the prefix cache keeps the full pages");
+    assert_eq!(late["counts"]["new_tokens"], output.tokens.len());
+    for (count, metric) in [("prompt_tokens", "queries"), ("cached_tokens", "hits")] {
+        let total = server.metric(&format!("vllm:prefix_cache_{metric}_total"), "");
+        assert_eq!(number(&late["counts"][count]) as f64, total, "{count}");
+    }
+    server.end().unwrap();
+}
+
+#[test]
+fn sequences_with_one_beginning_are_shown_to_share_pages() {
+    let server = Server::start(Options { n_pages: 100, ..Options::default() });
+    let mut views = Views::of(&server, 100);
+    let prompt: Vec<u32> = (1..=20).collect();
+    let connection = send(server.address, &long_request(json!(prompt), 3, 300));
+    // Two full pages of the prompt: three texts, and the prefix cache.
+    let view = views.wait_for(|view| pages_of(view).iter().filter(|page| **page == (4, 3)).count() == 2);
+    let tables: Vec<&Vec<Value>> = list(&view, "sequences").iter().map(|text| list(text, "pages")).collect();
+    assert!(tables.iter().all(|table| table[..2] == tables[0][..2]), "they come first in each table: {tables:?}");
+    drop(connection);
+    let view = views.wait_for(|view| list(view, "sequences").is_empty());
+    assert_eq!(sums(&view)[2], 0);
+}
+
+#[test]
+fn waiting_and_preempted_sequences_are_shown() {
+    let limits = StepLimits { tokens: 32, sequences: 3 };
+    let server = Server::start(Options { n_pages: 24, limits, ..Options::default() });
+    let mut views = Views::of(&server, 24);
+    let _connection = send(server.address, &long_request(json!([1]), 6, 120));
+    let states =
+        |view: &Value, state: &str| list(view, "sequences").iter().filter(|text| text["state"] == state).count();
+    views.wait_for(|view| states(view, "running") == 3 && states(view, "waiting") == 3);
+    // Three texts of 120 tokens need 45 pages, and there are 24.
+    let view = views.wait_for(|view| states(view, "preempted") > 0);
+    let preempted = list(&view, "sequences").iter().find(|text| text["state"] == "preempted").unwrap();
+    assert!(number(&preempted["preemptions"]) > 0 && number(&preempted["new_tokens"]) > 0);
+    assert!(number(&view["counts"]["preemptions"]) > 0);
+    let read: usize = list(&view, "sequences").iter().map(|text| number(&text["scheduled_tokens"])).sum();
+    assert!(read <= number(&view["scheduled_tokens"]) && number(&view["scheduled_tokens"]) <= 32, "{view}");
+}
+
+#[test]
+fn watchers_have_a_limit_and_leave_their_place() {
+    let server = Server::start(Options::default());
+    let (mut one, two) = (Views::of(&server, 600), Views::of(&server, 600));
+    one.next();
+    let (refused, _) = watch(server.address, &[]);
+    assert_eq!((refused.status, refused.header("retry-after")), (429, Some("10")));
+    // A place is free again as soon as its watcher has gone.
+    drop(two);
+    let began = Instant::now();
+    while watch(server.address, &[]).0.status == 429 {
+        assert!(began.elapsed() < Duration::from_secs(20), "the place is still taken");
+        thread::sleep(Duration::from_millis(5));
+    }
+    // Watching does not keep a server from its end.
+    let began = Instant::now();
+    server.end().unwrap();
+    assert!(began.elapsed() < Duration::from_secs(5), "{:?}", began.elapsed());
+
+    let server = Server::start(Options { watchers: 0, ..Options::default() });
+    for (method, path) in [("GET", "/"), ("GET", "/page.js"), ("GET", "/pages"), ("DELETE", "/sequences/0")] {
+        let refused = ask(server.address, method, path, &[], b"");
+        assert_eq!((refused.status, &refused.json()["error"]["code"]), (404, &json!("not_watched")), "{path}");
+    }
+}
+
+#[test]
+fn a_slow_watcher_sees_the_newest_state_and_delays_no_step() {
+    let server = Server::start(Options::default());
+    // One that never reads, and one that does.
+    let _deaf = watch(server.address, &[]);
+    let mut views = Views::of(&server, 600);
+    views.next();
+    let (steps, began) = (|| server.metric("page_by_page:steps_total", ""), Instant::now());
+    let body = json!({ "prompt": PROMPTS[0], "n": 8, "max_tokens": 500, "temperature": 1000, "seed": 3 });
+    server.complete(&body);
+    let (steps, took) = (steps(), began.elapsed());
+    let mut seen = 0;
+    let last = views.wait_for(|view| {
+        seen += 1;
+        number(&view["steps"]) as f64 == steps && list(view, "sequences").is_empty()
+    });
+    assert_eq!(sums(&last)[2], 0);
+    let most = took.as_millis() / 50 + 5;
+    assert!(seen <= most, "{seen} views in {took:?}: more than one in 50 ms");
+}
+
+#[test]
+fn a_watcher_can_cancel_a_sequence() {
+    let server = Server::start(Options::default());
+    let mut views = Views::of(&server, 600);
+    let mut connection = send(server.address, &long_request(json!(PROMPTS[0]), 3, 900));
+    assert_eq!(connection.read_head().unwrap().status, 200);
+    let view = views.wait_for(|view| list(view, "sequences").len() == 3 && sums(view)[2] > 6);
+    let ids: Vec<usize> = list(&view, "sequences").iter().map(|text| number(&text["id"])).collect();
+    let end = |id: usize| ask(server.address, "DELETE", &format!("/sequences/{id}"), &[], b"").status;
+    assert_eq!((end(ids[1]), end(ids[1]), end(99)), (204, 404, 404), "ended, ended before, never there");
+    let view = views.wait_for(|view| list(view, "sequences").len() == 2);
+    let left: Vec<usize> = list(&view, "sequences").iter().map(|text| number(&text["id"])).collect();
+    assert_eq!(left, [ids[0], ids[2]]);
+    let ended = list(&view, "ended").iter().find(|ended| number(&ended["id"]) == ids[1]).expect("it is shown");
+    assert_eq!(ended["reason"], "abort");
+    // Its client gets the tokens generated so far, and the others go on.
+    let mut next_end = || loop {
+        let chunk = connection.read_chunk().unwrap();
+        for data in chunk.split("\n\n").filter_map(|event| event.strip_prefix("data: ")) {
+            let choice = serde_json::from_str::<Value>(data).unwrap()["choices"][0].clone();
+            if let Some(reason) = choice["finish_reason"].as_str() {
+                return (number(&choice["index"]), reason.to_string());
+            }
+        }
+    };
+    assert_eq!(next_end(), (1, "abort".to_string()));
+    assert_eq!(end(ids[0]), 204);
+    assert_eq!(next_end(), (0, "abort".to_string()));
+    drop(connection);
+    all_pages_come_back(&server, 600);
+    assert_eq!(server.metric("vllm:request_success_total", "\"abort\""), 3.0);
+}
+
+#[test]
+fn the_page_loads_nothing_from_elsewhere_and_runs_nothing_that_it_was_not_given() {
+    let server = Server::start(Options::default());
+    let page = server.get("/");
+    let styles = ["/pool.css", "/page.css"].map(|path| (server.get(path), "text/css"));
+    let scripts = ["/pool.js", "/page.js"].map(|path| (server.get(path), "text/javascript"));
+    for (answer, kind) in
+        [(&page, "text/html")].into_iter().chain(styles.iter().chain(&scripts).map(|(a, kind)| (a, *kind)))
+    {
+        assert_eq!(answer.header("content-type"), Some(format!("{kind}; charset=utf-8").as_str()));
+        let policy = answer.header("content-security-policy").unwrap();
+        assert!(policy.starts_with("default-src 'none'; ") && !policy.contains("unsafe"), "{policy}");
+        assert_eq!(answer.header("x-content-type-options"), Some("nosniff"));
+        for elsewhere in ["http:", "https:", "//cdn", "@import", "url("] {
+            assert!(!answer.body.contains(elsewhere), "{kind} names {elsewhere}");
+        }
+    }
+    for inline in [" style=", "<style", "javascript:"] {
+        assert!(!page.body.contains(inline), "{inline}");
+    }
+    let attributes = page.body.split_whitespace().filter(|word| word.to_lowercase().starts_with("on"));
+    let handlers: Vec<&str> = attributes.filter(|word| word.contains('=')).collect();
+    assert!(handlers.is_empty(), "{handlers:?}");
+    assert_eq!(page.body.matches("<script").count(), page.body.matches("<script src=\"").count());
+    for unsafe_way in ["innerHTML", "outerHTML", "insertAdjacentHTML", "document.write", "eval(", "Function("] {
+        let is_used = scripts.iter().any(|(script, _)| script.body.contains(unsafe_way));
+        assert!(!is_used, "{unsafe_way}: an output is not HTML");
+    }
+}

@@ -1,0 +1,16 @@
+//! The server's tests: clients of every kind, one server each. `cargo test --package page-by-page-serve --features
+//! solution`.
+
+mod answers;
+mod http;
+mod live_pages;
+#[path = "../program.rs"]
+#[allow(dead_code)]
+mod program;
+mod protocol;
+mod refusals;
+mod scores;
+mod service;
+mod serving;
+mod stop_rules;
+mod under_load;

@@ -1,0 +1,185 @@
+//! A server in this process, on a port of its own, and what its sequences are when they are generated alone.
+
+use std::net::{SocketAddr, TcpListener};
+use std::path::{Path, PathBuf};
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+
+use page_by_page::chapters::ch01_recompute::generate;
+use page_by_page::chapters::ch03_contiguous::ContiguousCache;
+use page_by_page::chapters::ch06_paged::PageSlab;
+use page_by_page::chapters::ch11_prefix_cache::PrefixCache;
+use page_by_page::decode::sampler::{Sampler, Sampling};
+use page_by_page::decode::{Cached, Limits};
+use page_by_page::model::Model;
+use page_by_page::model::tokenizer::Tokenizer;
+use page_by_page::prefixes::Prefixes;
+use page_by_page::serving::schedule::StepLimits;
+use page_by_page_serve::access::Access;
+use page_by_page_serve::connections::ClientLimits;
+use page_by_page_serve::template::ChatTemplate;
+use page_by_page_serve::{self as server, Memory, ServerError, Settings, Stop};
+use serde_json::Value;
+
+use super::http::{Response, ask};
+
+pub struct Options {
+    pub folder: PathBuf,
+    pub n_pages: usize,
+    pub limits: StepLimits,
+    pub queue: usize,
+    pub access: Access,
+    pub client_limits: ClientLimits,
+    pub grace: Duration,
+    pub watchers: usize,
+    pub prefixes: fn(usize) -> Box<dyn Prefixes>,
+}
+
+const PAGE_SIZE: usize = 8;
+
+impl Default for Options {
+    fn default() -> Self {
+        Options {
+            folder: bundled("storyteller"),
+            n_pages: 600,
+            limits: StepLimits { tokens: 64, sequences: 8 },
+            queue: 64,
+            access: Access::Loopback,
+            client_limits: ClientLimits::default(),
+            grace: Duration::from_secs(180),
+            watchers: 2,
+            prefixes: |page_size| Box::new(PrefixCache::new(page_size).unwrap()),
+        }
+    }
+}
+
+pub fn bundled(name: &str) -> PathBuf {
+    grading::root().join("assets").join(name)
+}
+
+/// A server that runs until it is dropped.
+pub struct Server {
+    pub address: SocketAddr,
+    pub stop: Stop,
+    thread: Option<JoinHandle<Result<(), ServerError>>>,
+}
+
+impl Server {
+    pub fn start(options: Options) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let (address, stop) = (listener.local_addr().unwrap(), Stop::default());
+        let to_stop = stop.clone();
+        let thread = thread::spawn(move || {
+            let Options { folder, n_pages, limits, queue, access, client_limits, grace, watchers, prefixes } = options;
+            let Alone { model, tokenizer } = Alone::open(&folder);
+            let slab = PageSlab::new(model.kv_layout(), PAGE_SIZE, n_pages).unwrap();
+            let memory = Memory { slab, prefixes: prefixes(PAGE_SIZE), tier: None, slots: n_pages * PAGE_SIZE };
+            let settings =
+                Settings { model: "storyteller".into(), limits, queue, access, client_limits, grace, watchers };
+            let template = ChatTemplate::open(&folder).transpose();
+            server::serve(settings, &model, memory, tokenizer, template, listener, &to_stop)
+        });
+        Server { address, stop, thread: Some(thread) }
+    }
+
+    #[track_caller]
+    pub fn get(&self, path: &str) -> Response {
+        ask(self.address, "GET", path, &[], b"")
+    }
+
+    #[track_caller]
+    pub fn post(&self, path: &str, body: &Value) -> Response {
+        ask(self.address, "POST", path, &[], body.to_string().as_bytes())
+    }
+
+    /// A request for completions that must be answered.
+    #[track_caller]
+    pub fn complete(&self, body: &Value) -> Value {
+        let response = self.post("/v1/completions", body);
+        assert_eq!(response.status, 200, "{body}: {}", response.body);
+        response.json()
+    }
+
+    /// A number of `/metrics`. `labels`: what is in the line beside the name.
+    #[track_caller]
+    pub fn metric(&self, name: &str, labels: &str) -> f64 {
+        metric(&self.get("/metrics").body, name, labels)
+    }
+
+    #[track_caller]
+    pub fn wait_for(&self, name: &str, labels: &str, is_right: impl Fn(f64) -> bool) {
+        let began = Instant::now();
+        loop {
+            let found = self.metric(name, labels);
+            if is_right(found) {
+                return;
+            }
+            assert!(began.elapsed() < Duration::from_secs(180), "{name} {labels} is still {found}");
+            thread::sleep(Duration::from_millis(2));
+        }
+    }
+
+    pub fn end(self) -> Result<(), ServerError> {
+        self.stop.ask();
+        self.wait()
+    }
+
+    pub fn wait(mut self) -> Result<(), ServerError> {
+        self.thread.take().expect("it runs").join().expect("a server does not panic")
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        self.stop.ask();
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}
+
+#[track_caller]
+pub fn metric(page: &str, name: &str, labels: &str) -> f64 {
+    let mut lines = page.lines().filter(|line| line.starts_with(&format!("{name}{{")) && line.contains(labels));
+    let line = lines.next().unwrap_or_else(|| panic!("{name} {labels} is not in\n{page}"));
+    assert!(lines.next().is_none(), "{name} {labels} is there twice");
+    line.rsplit(' ').next().and_then(|value| value.parse().ok()).expect("a number")
+}
+
+/// A model, its tokenizer, and what they generate alone.
+pub struct Alone {
+    pub model: Model,
+    pub tokenizer: Tokenizer,
+}
+
+pub struct Output {
+    pub tokens: Vec<u32>,
+    pub text: String,
+    /// `length` or `stop`, as in the protocol.
+    pub reason: &'static str,
+}
+
+impl Alone {
+    pub fn open(folder: &Path) -> Self {
+        Alone { model: Model::open(folder).unwrap(), tokenizer: Tokenizer::open(folder).unwrap() }
+    }
+
+    /// What `generate` prints with the contiguous cache.
+    pub fn generate(&self, prompt: &[u32], max_new_tokens: usize, sampling: Sampling) -> Output {
+        let mut cache = ContiguousCache::new(self.model.kv_layout(), prompt.len() + max_new_tokens);
+        let mut cached = Cached::new(&self.model, &mut cache);
+        let mut sampler = Sampler::new(sampling);
+        let limits = Limits { max_new_tokens, end_of_text: &self.model.config().eos_token_ids };
+        let mut pick = |logits: &[f32]| sampler.pick(logits);
+        let tokens = generate(&mut cached, prompt, limits, &mut pick, &mut |_| {}).unwrap();
+        let mut stream = self.tokenizer.stream();
+        tokens.iter().for_each(|token| drop(stream.push(*token).unwrap()));
+        stream.finish().unwrap();
+        let reason = if tokens.len() == max_new_tokens { "length" } else { "stop" };
+        Output { text: stream.text().into(), tokens, reason }
+    }
+
+    pub fn complete(&self, prompt: &str, max_new_tokens: usize, sampling: Sampling) -> Output {
+        self.generate(&self.tokenizer.encode(prompt).unwrap(), max_new_tokens, sampling)
+    }
+}

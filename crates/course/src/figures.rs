@@ -1,0 +1,51 @@
+//! The book's figures: which chapters' code each runs, and the line under a figure that says whose code it was recorded from.
+//!
+//! The tool for figures records them, the book's tool puts those of the reader's own code into the reader's copy of the book.
+
+use std::fs;
+use std::path::Path;
+
+use crate::chapters;
+
+/// The code of the figures, a file each, from the root of the repository.
+pub const CODE: &str = "tools/figures/src/figures";
+
+/// The names of all figures, sorted.
+///
+/// # Errors
+/// If their folder can't be read.
+pub fn all(root: &Path) -> Result<Vec<String>, String> {
+    let files = fs::read_dir(root.join(CODE)).map_err(|error| format!("{CODE} can't be read ({error})"))?;
+    let name = |file: fs::DirEntry| Some(file.file_name().to_str()?.strip_suffix(".rs")?.to_string());
+    let mut names: Vec<String> = files.flatten().filter_map(name).collect();
+    names.sort();
+    Ok(names)
+}
+
+/// The numbers of the chapters that a figure stands on.
+///
+/// # Errors
+/// If there is no such figure, or a solution can't be read.
+pub fn stands_on(root: &Path, figure: &str) -> Result<Vec<usize>, String> {
+    chapters::stands_on(root, &format!("{CODE}/{figure}.rs"))
+}
+
+/// A fragment with a line under its caption. `note`: HTML, on one line.
+pub fn with_note(fragment: &str, note: &str) -> String {
+    const CAPTION_END: &str = "</figcaption>\n";
+    let Some(at) = fragment.find(CAPTION_END).map(|at| at + CAPTION_END.len()) else {
+        return fragment.to_string();
+    };
+    let (before, after) = fragment.split_at(at);
+    format!("{before}<p class=\"pbp-whose\">{note}</p>\n{after}")
+}
+
+/// `chapter 5`, `chapters 5 and 6`
+pub fn chapters(numbers: &[usize]) -> String {
+    let numbers: Vec<String> = numbers.iter().map(usize::to_string).collect();
+    match &numbers[..] {
+        [one] => format!("chapter {one}"),
+        [first @ .., last] => format!("chapters {} and {last}", first.join(", ")),
+        [] => "no chapter".into(),
+    }
+}

@@ -1,0 +1,309 @@
+//! Puts mdBook's includes into a page, and still knows where each line was written.
+//!
+//! mdBook forgives an include that finds nothing. A missing file leaves the directive in the page, and a missing anchor an empty
+//! code block. Here both are problems. Otherwise the rules are mdBook's own, so that all tools read what the reader reads:
+//! `{{#include file}}`, `file:3:9`, `file:3`, `file:3:`, `file::9` and `file:anchor`, and a backslash before a directive that
+//! is to stay.
+
+use std::fmt;
+use std::fs;
+use std::ops::{Range, RangeInclusive};
+use std::path::{Component, Path, PathBuf};
+
+/// Includes in files that are included, one in the other, at most.
+const MAX_DEPTH: usize = 10;
+
+/// A line of a file, the file named from the repository's root.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Place {
+    pub file: PathBuf,
+    /// From 1.
+    pub line: usize,
+}
+
+impl Place {
+    pub fn new(file: impl AsRef<Path>, line: usize) -> Self {
+        Self { file: file.as_ref().to_path_buf(), line }
+    }
+}
+
+impl fmt::Display for Place {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        // Forward slashes on every system: the same text in every terminal and log.
+        write!(f, "{}:{}", show(&self.file), self.line)
+    }
+}
+
+/// A directive that can't be put in.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Problem {
+    pub place: Place,
+    pub what: String,
+    pub next_step: String,
+    /// The name that wasn't found, and those that are there.
+    pub unknown: Option<(String, Vec<String>)>,
+}
+
+/// A page with its includes put in.
+#[derive(Debug, Default)]
+pub struct Expanded {
+    pub text: String,
+    /// The files that are included, from the root of the repository.
+    pub files: Vec<PathBuf>,
+    /// The directives that found nothing.
+    pub problems: Vec<Problem>,
+    /// Where each stretch of the text was written, by the byte at which it starts.
+    origins: Vec<(usize, Place)>,
+}
+
+impl Expanded {
+    /// Reads the page `file` of the repository at `root`. Includes of files that `is_wanted` refuses are left out.
+    ///
+    /// # Errors
+    /// If the page itself can't be read.
+    pub fn read(root: &Path, file: &Path, is_wanted: &dyn Fn(&str) -> bool) -> std::io::Result<Self> {
+        let text = fs::read_to_string(root.join(file))?.replace("\r\n", "\n");
+        let mut expanded = Self::default();
+        let whole = Excerpt::new(file, text.split('\n').zip(1..).map(|(text, number)| (number, text)));
+        Reader { root, is_wanted, into: &mut expanded }.expand(&whole, 0);
+        Ok(expanded)
+    }
+
+    /// Where the byte `offset` of the text was written.
+    pub fn place(&self, offset: usize) -> Place {
+        let after = self.origins.partition_point(|(start, _)| *start <= offset);
+        after.checked_sub(1).map_or_else(|| Place::new("", 1), |index| self.origins[index].1.clone())
+    }
+}
+
+struct Reader<'r> {
+    root: &'r Path,
+    is_wanted: &'r dyn Fn(&str) -> bool,
+    into: &'r mut Expanded,
+}
+
+impl Reader<'_> {
+    fn expand(&mut self, excerpt: &Excerpt, depth: usize) {
+        let mut done = 0;
+        while let Some((range, directive)) = next_directive(&excerpt.text, done) {
+            self.push(excerpt, done..range.start);
+            done = range.end;
+            let Some((kind, argument)) = directive else {
+                // Escaped: it stays, without the backslash.
+                self.push(excerpt, range.start + 1..range.end);
+                continue;
+            };
+            let included = match kind {
+                "include" | "rustdoc_include" if depth < MAX_DEPTH => self.included(&excerpt.file, argument.trim()),
+                "include" | "rustdoc_include" => {
+                    Err(wrong("includes go round in a circle".into(), "include the inner file once"))
+                }
+                other => Err(wrong(
+                    format!("`{{{{#{other} …}}}}` is not used in this book"),
+                    "use `{{#include file:anchor}}`, or escape the braces with a backslash",
+                )),
+            };
+            match included {
+                Ok(Some(included)) => self.expand(&included, depth + 1),
+                Ok(None) => {}
+                Err((what, next_step, unknown)) => {
+                    let place = excerpt.place(range.start);
+                    self.into.problems.push(Problem { place, what, next_step, unknown });
+                }
+            }
+        }
+        self.push(excerpt, done..excerpt.text.len());
+    }
+
+    /// The lines that `{{#include argument}}` asks for; None if they aren't wanted.
+    fn included(&mut self, from: &Path, argument: &str) -> Result<Option<Excerpt>, Wrong> {
+        let (path, selection) = argument.split_once(':').unwrap_or((argument, ""));
+        if !(self.is_wanted)(path) {
+            return Ok(None);
+        }
+        let file = normalised(&from.parent().unwrap_or(Path::new("")).join(path));
+        let shown = show(&file);
+        if file.starts_with("exercises") {
+            let next_step = format!("include it from `solutions/`, or write the lines into the page: {argument}");
+            return Err(wrong(format!("the page includes `{shown}`, which the reader edits"), next_step));
+        }
+        let Ok(text) = fs::read_to_string(self.root.join(&file)) else {
+            let next_step = "the path is counted from the folder of the page";
+            return Err(wrong(format!("no file `{shown}` to include"), next_step));
+        };
+        self.into.files.push(file.clone());
+        let numbered = (1..).zip(text.lines());
+        let lines = match range(selection) {
+            Some(range) => numbered.filter(|(n, _)| range.contains(n)).collect(),
+            None => between_anchors(numbered, selection)
+                .map_err(|(what, next_step, unknown)| (format!("`{shown}`: {what}"), next_step, unknown))?,
+        };
+        let excerpt = Excerpt::new(&file, lines);
+        if excerpt.text.trim().is_empty() {
+            let next_step = format!("put code between the anchors in `{shown}`, or take the include out");
+            return Err(wrong(format!("`{{{{#include {argument}}}}}` yields nothing but blank lines"), next_step));
+        }
+        Ok(Some(excerpt))
+    }
+
+    fn push(&mut self, excerpt: &Excerpt, range: Range<usize>) {
+        let mut at = range.start;
+        for line in excerpt.text[range].split_inclusive('\n') {
+            self.into.origins.push((self.into.text.len(), excerpt.place(at)));
+            self.into.text.push_str(line);
+            at += line.len();
+        }
+    }
+}
+
+/// What is wrong, what to do about it, and the name that wasn't found with those that are there.
+type Wrong = (String, String, Option<(String, Vec<String>)>);
+
+fn wrong(what: String, next_step: impl Into<String>) -> Wrong {
+    (what, next_step.into(), None)
+}
+
+/// Where a directive stands, and its kind and argument unless it is escaped.
+type Directive<'t> = (Range<usize>, Option<(&'t str, &'t str)>);
+
+/// The next directive from the byte `from` on.
+fn next_directive(text: &str, from: usize) -> Option<Directive<'_>> {
+    for (at, _) in text[from..].match_indices("{{") {
+        let at = from + at;
+        let inside = &text[at + 2..];
+        if text[from..at].ends_with('\\') && inside.starts_with('#') {
+            let line = inside.split('\n').next().unwrap_or(inside);
+            if let Some(end) = line.rfind("}}") {
+                return Some((at - 1..at + 2 + end + 2, None));
+            }
+        }
+        let Some(named) = inside.trim_start().strip_prefix('#') else { continue };
+        let kind = named.split(|c: char| !c.is_ascii_alphanumeric() && c != '_').next().unwrap_or_default();
+        let rest = &named[kind.len()..];
+        let Some(end) = rest.find('}').filter(|end| rest[*end..].starts_with("}}")) else { continue };
+        let argument = &rest[..end];
+        if !kind.is_empty() && argument.starts_with(char::is_whitespace) && !argument.trim().is_empty() {
+            let before = text.len() - rest.len();
+            return Some((at..before + end + 2, Some((kind, argument))));
+        }
+    }
+    None
+}
+
+/// Some lines of one file, with their numbers.
+struct Excerpt {
+    file: PathBuf,
+    text: String,
+    numbers: Vec<usize>,
+}
+
+impl Excerpt {
+    fn new<'a>(file: &Path, lines: impl IntoIterator<Item = (usize, &'a str)>) -> Self {
+        let (numbers, lines): (Vec<_>, Vec<_>) = lines.into_iter().unzip();
+        Self { file: file.to_path_buf(), text: lines.join("\n"), numbers }
+    }
+
+    fn place(&self, offset: usize) -> Place {
+        let index = self.text[..offset].matches('\n').count();
+        Place::new(&self.file, self.numbers.get(index).copied().unwrap_or(1))
+    }
+}
+
+/// The lines that `3:9`, `3`, `3:`, `:9` or nothing asks for; None for the name of an anchor.
+fn range(selection: &str) -> Option<RangeInclusive<usize>> {
+    let (first, last) = selection.split_once(':').unwrap_or((selection, selection));
+    let number = |text: &str, otherwise| if text.is_empty() { Ok(otherwise) } else { text.parse() };
+    Some(number(first, 1).ok()?..=number(last, usize::MAX).unwrap_or(usize::MAX))
+}
+
+/// The lines between `ANCHOR: name` and `ANCHOR_END: name`, without the lines that carry anchors.
+fn between_anchors<'a>(
+    numbered: impl Iterator<Item = (usize, &'a str)>,
+    anchor: &str,
+) -> Result<Vec<(usize, &'a str)>, Wrong> {
+    let (mut names, mut lines, mut inside) = (Vec::new(), Vec::new(), false);
+    for (number, line) in numbered {
+        match mark(line) {
+            None if inside => lines.push((number, line)),
+            None => {}
+            Some((name, true)) if inside && name == anchor => return Ok(lines),
+            Some((name, false)) if name == anchor => inside = true,
+            Some((name, false)) => names.push(name.to_string()),
+            Some(_) => {}
+        }
+    }
+    if inside {
+        let next_step = format!("add a line `// ANCHOR_END: {anchor}`");
+        return Err(wrong(format!("anchor `{anchor}` is never closed"), next_step));
+    }
+    let next_step = format!("mark the lines with `// ANCHOR: {anchor}` and `// ANCHOR_END: {anchor}`");
+    Err((format!("no anchor `{anchor}`"), next_step, Some((anchor.to_string(), names))))
+}
+
+/// The name in `ANCHOR: name` or `ANCHOR_END: name`, and whether it is the end.
+fn mark(line: &str) -> Option<(&str, bool)> {
+    let rest = &line[line.find("ANCHOR")? + "ANCHOR".len()..];
+    let (rest, is_end) = rest.strip_prefix("_END").map_or((rest, false), |rest| (rest, true));
+    let name = rest.strip_prefix(':')?.trim_start();
+    let name = name.split(|c: char| !c.is_alphanumeric() && c != '_' && c != '-').next()?;
+    (!name.is_empty()).then_some((name, is_end))
+}
+
+/// With `/` on every system.
+fn show(file: &Path) -> String {
+    file.to_string_lossy().replace('\\', "/")
+}
+
+/// `book/src/../../solutions/x.rs` → `solutions/x.rs`, without asking the disk. A path that climbs out of the repository keeps
+/// its leading `..`.
+pub fn normalised(path: &Path) -> PathBuf {
+    let mut clean = PathBuf::new();
+    for component in path.components() {
+        match component {
+            Component::CurDir => {}
+            Component::ParentDir if clean.file_name().is_some() => {
+                clean.pop();
+            }
+            other => clean.push(other),
+        }
+    }
+    clean
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn directives_are_found_as_mdbook_finds_them() {
+        let found = |text| next_directive(text, 0).map(|(range, directive)| (range, directive.map(|found| found.0)));
+        assert_eq!(found("a {{#include b.rs}} c"), Some((2..19, Some("include"))));
+        assert_eq!(found("{{ #title  x }}"), Some((0..15, Some("title"))));
+        assert_eq!(found("a \\{{#include b}} {{#c d}}"), Some((2..26, None)));
+        for text in ["{{#include}}", "{{include a}}", "{{#include a}", "{ {#include a}}", "{{# a}}"] {
+            assert_eq!(found(text), None, "{text}");
+        }
+    }
+
+    #[test]
+    fn each_line_knows_where_it_was_written() {
+        let root = tempfile::tempdir().unwrap();
+        fs::create_dir_all(root.path().join("book/src")).unwrap();
+        fs::write(root.path().join("a.rs"), "one\n// ANCHOR: two\ntwo\n// ANCHOR: in\nthree\n// ANCHOR_END: two\n")
+            .unwrap();
+        let page = "x\n{{#include ../../a.rs:two}}\ny {{#include ../../a.rs:1}} z\n{{#include gone.html}}\r\n\
+            {{#include ../../a.rs:twice}}\n{{#include p.md}}";
+        fs::write(root.path().join("book/src/p.md"), page).unwrap();
+        let expanded = Expanded::read(root.path(), Path::new("book/src/p.md"), &|path| path != "gone.html").unwrap();
+        assert!(expanded.text.starts_with("x\ntwo\nthree\ny one z\n\n\nx\ntwo\n"), "{}", expanded.text);
+        let place = |text: &str| expanded.place(expanded.text.find(text).unwrap()).to_string();
+        assert_eq!(
+            [place("two"), place("three"), place("one"), place(" z")],
+            ["a.rs:3", "a.rs:5", "a.rs:1", "book/src/p.md:3"]
+        );
+        let [twice, .., circle] = &expanded.problems[..] else { panic!("{:?}", expanded.problems) };
+        assert_eq!((twice.what.as_str(), twice.place.line), ("`a.rs`: no anchor `twice`", 5));
+        assert_eq!(twice.unknown, Some(("twice".into(), vec!["two".into(), "in".into()])));
+        assert_eq!(circle.what, "includes go round in a circle");
+    }
+}

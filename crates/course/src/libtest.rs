@@ -1,0 +1,201 @@
+//! Reads the output of `cargo test`: which tests ran in which program, how each ended, and what it printed.
+//!
+//! ```text
+//!      Running tests/ch02_flat.rs (target/debug/deps/ch02_flat-a3e9)
+//! running 2 tests
+//! test checks::task_1_adds ... FAILED
+//! test checks::task_2_holds ... ok
+//!
+//! failures:
+//!
+//! ---- checks::task_1_adds stdout ----
+//! sum of [1, 2]                                   what the test printed, up to the next heading
+//!   expected: 3
+//!
+//! failures:
+//!     checks::task_1_adds
+//!
+//! test result: FAILED. 1 passed; 1 failed; …
+//! ```
+//!
+//! A test can print any of these lines itself. It can't make a test green that failed: the last list counts.
+
+use std::collections::BTreeMap;
+
+/// What one test program printed.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Suite {
+    /// The file in `tests/` without `.rs`; empty if cargo's line about it is missing.
+    pub name: String,
+    /// The number of tests it was going to run.
+    pub announced: usize,
+    /// The tests that ended, by name.
+    pub tests: BTreeMap<String, Outcome>,
+    /// Whether it printed its last line, as it does unless it crashed or was stopped.
+    pub ended: bool,
+}
+
+/// How a test ended.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Outcome {
+    Passed,
+    /// It failed, and printed this. Empty if the program was stopped before libtest showed it.
+    Failed(String),
+    /// It didn't run, for this reason.
+    Ignored(String),
+}
+
+/// The test programs of a run, in order.
+pub fn suites(output: &str) -> Vec<Suite> {
+    let lines: Vec<&str> = output.lines().collect();
+    let starts: Vec<usize> = (0..lines.len()).filter(|at| program(lines[*at]).is_some()).collect();
+    let ends = starts.iter().skip(1).copied().chain([lines.len()]);
+    let named = starts.iter().zip(ends).map(|(start, end)| {
+        let name = program(lines[*start]).unwrap_or_default().to_string();
+        Suite { name, ..read(&lines[start + 1..end]) }
+    });
+    named.collect()
+}
+
+/// The only test program of a run, without cargo's line about it.
+pub fn suite(output: &str) -> Suite {
+    read(&output.lines().collect::<Vec<_>>())
+}
+
+/// `     Running tests/ch01_sum.rs (target/debug/deps/…)` → `ch01_sum`
+fn program(line: &str) -> Option<&str> {
+    let file = line.trim_start().strip_prefix("Running tests")?.split(" (").next()?;
+    Some(file.trim_start_matches(['/', '\\']).trim_end_matches(".rs"))
+}
+
+fn read(lines: &[&str]) -> Suite {
+    let announced = |line: &str| line.strip_prefix("running ")?.split(' ').next()?.parse().ok();
+    let Some((begin, n)) = lines.iter().enumerate().find_map(|(at, line)| Some((at, announced(line)?))) else {
+        return Suite::default();
+    };
+    let last_result = lines.iter().rposition(|line| line.starts_with("test result: "));
+    let mut suite = Suite { announced: n, ended: last_result.is_some(), ..Suite::default() };
+    let lines = &lines[begin..last_result.unwrap_or(lines.len())];
+    // Between the first `failures:` and the last stands what the tests printed; after the last, the names of all that failed.
+    let first = lines.iter().position(|line| *line == "failures:").unwrap_or(lines.len());
+    let last = lines.iter().rposition(|line| *line == "failures:").unwrap_or(lines.len());
+    for (name, outcome) in lines[..first].iter().filter_map(|line| result(line)) {
+        // A test that prints such a line can't turn another one green.
+        if !matches!(suite.tests.get(name), Some(Outcome::Failed(_))) {
+            suite.tests.insert(name.into(), outcome);
+        }
+    }
+    let listed: Vec<&str> = match suite.ended {
+        true => lines[last..].iter().filter_map(|line| line.strip_prefix("    ")).collect(),
+        false => Vec::new(),
+    };
+    suite.tests.extend(listed.iter().map(|name| (name.to_string(), Outcome::Failed(String::new()))));
+    for (name, words) in printed(&lines[first..last], &listed) {
+        suite.tests.insert(name.into(), Outcome::Failed(words));
+    }
+    suite
+}
+
+/// What each failed test printed. A test may print the heading of another one, so only the first of a name counts.
+fn printed<'l>(lines: &[&'l str], failed: &[&str]) -> Vec<(&'l str, String)> {
+    let mut headings: Vec<(usize, &str)> = Vec::new();
+    for (at, line) in lines.iter().enumerate() {
+        let name = line.strip_prefix("---- ").and_then(|line| line.strip_suffix(" stdout ----"));
+        if let Some(name) = name.filter(|name| failed.contains(name))
+            && headings.iter().all(|(_, before)| before != &name)
+        {
+            headings.push((at, name));
+        }
+    }
+    let ends = headings.iter().skip(1).map(|(at, _)| *at).chain([lines.len()]);
+    headings.iter().zip(ends).map(|((at, name), end)| (*name, lines[at + 1..end].join("\n"))).collect()
+}
+
+/// `test checks::task_1_adds ... ok`
+fn result(line: &str) -> Option<(&str, Outcome)> {
+    // What a test prints past libtest, without a line end, stands before it.
+    let from = line.find("test ")?;
+    let (name, result) = line[from + "test ".len()..].split_once(" ... ")?;
+    let name = name.strip_suffix(" - should panic").unwrap_or(name);
+    let is_name = !name.is_empty() && name.chars().all(|c| c.is_alphanumeric() || c == '_' || c == ':');
+    let outcome = match result {
+        "ok" => Outcome::Passed,
+        "FAILED" => Outcome::Failed(String::new()),
+        _ => Outcome::Ignored(result.strip_prefix("ignored")?.trim_start_matches(", ").into()),
+    };
+    is_name.then_some((name, outcome))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const OUTPUT: &str = "\
+     Running tests/ch01_sum.rs (target/debug/deps/ch01_sum-a3e9)
+
+running 3 tests
+test checks::story ... ok
+test checks::task_1_adds ... FAILED
+test checks::transcript ... FAILED
+
+failures:
+
+---- checks::task_1_adds stdout ----
+
+thread 'checks::task_1_adds' (7) panicked at tests/ch01_sum.rs:7:5:
+sum([1, 2])
+test checks::transcript ... ok
+
+failures:
+    checks::story
+
+---- checks::story stdout ----
+mine
+---- checks::transcript stdout ----
+-old
+
+failures:
+    checks::task_1_adds
+    checks::transcript
+
+test result: FAILED. 1 passed; 2 failed; 0 ignored; 0 measured; 0 filtered out; finished in 0.08s
+     Running tests/ch02_double.rs (target/debug/deps/ch02_double-0b1c)
+
+running 1 test
+test ch02_double ... ignored, not started: edit exercises/ch02_double.rs
+
+test result: ok. 0 passed; 0 failed; 1 ignored; 0 measured; 0 filtered out; finished in 0.00s
+     Running tests/ch03_crash.rs (target/debug/deps/ch03_crash-0b1c)
+
+running 2 tests
+test checks::a ... FAILED
+";
+
+    #[test]
+    fn each_program_has_its_tests_and_their_words() {
+        for output in [OUTPUT.to_string(), OUTPUT.replace('\n', "\r\n")] {
+            let suites = suites(&output);
+            let [first, second, third] = &suites[..] else { panic!("{suites:?}") };
+            assert_eq!((first.name.as_str(), first.announced, first.ended), ("ch01_sum", 3, true));
+            // Neither a line nor a heading that a test prints changes how another one ended.
+            assert_eq!(first.tests["checks::story"], Outcome::Passed);
+            let Outcome::Failed(words) = &first.tests["checks::task_1_adds"] else { panic!() };
+            assert!(words.starts_with("\nthread 'checks::task_1_adds'") && words.ends_with("stdout ----\nmine"));
+            assert_eq!(first.tests["checks::transcript"], Outcome::Failed("-old\n".into()));
+            let reason = "not started: edit exercises/ch02_double.rs".to_string();
+            assert_eq!(second.tests["ch02_double"], Outcome::Ignored(reason));
+            assert_eq!((third.announced, third.ended), (2, false), "it crashed");
+            assert_eq!(third.tests["checks::a"], Outcome::Failed(String::new()));
+        }
+    }
+
+    #[test]
+    fn output_past_libtest_hides_no_result() {
+        let loud = "running 2 tests\nhello test checks::a ... ok\ntest checks::b ... FAILED\ntest checks::b ... ok\n\n\
+                    failures:\n\n---- checks::b stdout ----\nx\n\nfailures:\n    checks::b\n\ntest result: x\n";
+        let suite = suite(loud);
+        assert_eq!(suite.tests["checks::a"], Outcome::Passed);
+        assert_eq!(suite.tests["checks::b"], Outcome::Failed("x\n".into()));
+        assert_eq!(super::suite("error: no such file\nrunning x tests\n"), Suite::default());
+    }
+}

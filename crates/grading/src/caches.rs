@@ -1,0 +1,44 @@
+//! A target and a draft model over caches of every kind, for the graders of speculation. Both rewind their caches, with `ch07_rewind`.
+
+use page_by_page::cache::KvLayout;
+use page_by_page::cache::in_place::InPlace;
+use page_by_page::chapters::ch02_flat::FlatCache;
+use page_by_page::chapters::ch03_contiguous::ContiguousCache;
+use page_by_page::decode::{Cached, RewindableModel};
+use page_by_page::model::Model;
+
+use crate::ledger::slab_of;
+use crate::paged::cache;
+use crate::story::{Storyteller, assets};
+
+/// An empty cache with room for 64 tokens at least, and what it is called: flat, contiguous, paged, paged with larger pages.
+pub fn one_of_caches(kind: usize, layout: KvLayout) -> (&'static str, Box<dyn InPlace>) {
+    match kind {
+        0 => ("flat cache", Box::new(FlatCache::new(layout))),
+        1 => ("contiguous cache", Box::new(ContiguousCache::new(layout, 64))),
+        2 => ("paged cache, page size 3", Box::new(cache(&slab_of(layout, 3, 64)))),
+        _ => ("paged cache, page size 16", Box::new(cache(&slab_of(layout, 16, 64)))),
+    }
+}
+
+/// Has a target and a draft model generate a story of 16 tokens, drafts of k = 0 to 8 tokens, the caches by turns:
+/// `generate(told, target, small, k)`. Each must be `expected`, and both caches must then hold all of it but the newest token.
+pub fn assert_stories(
+    storyteller: &Storyteller,
+    (prompt, expected): (&[u32], &[u32]),
+    mut generate: impl FnMut(&str, &mut dyn RewindableModel, &mut dyn RewindableModel, usize) -> Vec<u32>,
+) {
+    let draft_model = Model::open(&assets().join("storyteller-draft")).expect("the bundled draft model opens");
+    for k in 0..=8 {
+        let models = [&storyteller.model, &draft_model];
+        let [mut of_target, mut of_small] = models.map(|model| one_of_caches(k % 4, model.config().kv_layout()));
+        let told = format!("a story of {} tokens, {}, k = {k}", expected.len(), of_target.0);
+        let mut target = Cached::new(&storyteller.model, &mut *of_target.1);
+        let mut small = Cached::new(&draft_model, &mut *of_small.1);
+        let story = generate(&told, &mut target, &mut small, k);
+        storyteller.assert_same_story(&story, expected);
+        let all_but_one = prompt.len() + expected.len() - 1;
+        let lengths = (target.cached_len(), small.cached_len());
+        same!(lengths, (all_but_one, all_but_one), "tokens in the caches of target and draft model, {told}");
+    }
+}

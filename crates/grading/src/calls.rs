@@ -1,0 +1,212 @@
+//! The call in hand: should the learner's code panic in it, the failure names the call before anything else.
+//!
+//! A panic alone names a line, sometimes one of Rust's library or of the engine, and never the token, page or slot that
+//! was in hand. With a call named, the failure begins so:
+//!
+//! ```text
+//! extend(3) on 4 tokens, page size 4
+//!   your code panicked (exercises/ch06_paged.rs:118): index out of bounds: …
+//! ```
+
+use std::cell::{Cell, RefCell};
+use std::fmt::Debug;
+use std::panic::{self, AssertUnwindSafe, PanicHookInfo};
+use std::sync::Once;
+use std::thread;
+
+use page_by_page::chapters::{self, Chapter};
+use page_by_page::simulation::is_inside;
+
+use crate::{limits, whose_code};
+
+thread_local! {
+    static CALLS: RefCell<Vec<String>> = const { RefCell::new(Vec::new()) };
+    static QUIET: Cell<bool> = const { Cell::new(false) };
+    /// What the last panic inside a world said.
+    static INSIDE: RefCell<Option<String>> = const { RefCell::new(None) };
+}
+
+/// A call that is being made, until this is dropped.
+#[must_use = "the call is over when this is dropped"]
+pub struct Calling;
+
+/// Names the call that comes next: `extend(3) on 4 tokens`. Within another call, both are printed, the newest first.
+pub fn calling(name: impl Into<String>) -> Calling {
+    listen();
+    limits::alive();
+    CALLS.with_borrow_mut(|calls| calls.push(name.into()));
+    Calling
+}
+
+/// Makes a call under this name.
+pub fn during<T>(name: impl Into<String>, call: impl FnOnce() -> T) -> T {
+    let _calling = calling(name);
+    call()
+}
+
+/// The value of a call that there is no reason to refuse. If it is refused, that is said in the words of `same!`.
+#[track_caller]
+pub fn made<T, E: Debug>(name: impl AsRef<str>, call: impl FnOnce() -> Result<T, E>) -> T {
+    let name = name.as_ref();
+    during(name, call).unwrap_or_else(|error| {
+        panic!("{name}\n  expected: Ok(…)\n  yours:    {:?}", Err::<(), E>(error));
+    })
+}
+
+/// From the first call on, a panic is printed with its call; one within [`quietly`] is not printed at all.
+pub fn listen() {
+    static HOOK: Once = Once::new();
+    HOOK.call_once(|| {
+        let usual = panic::take_hook();
+        panic::set_hook(Box::new(move |panic| {
+            if is_inside() {
+                // The world makes a violation of it, and the check decides whether that is a failure.
+                INSIDE.set(whose_words(panic));
+            } else if !QUIET.get() {
+                limits::failed(words_of(panic));
+                // Once is enough, unless a backtrace is wanted.
+                let is_explained = explain(panic);
+                if std::env::var("RUST_BACKTRACE").is_ok_and(|value| value != "0") {
+                    usual(panic);
+                } else if let (false, Some(place)) = (is_explained, panic.location()) {
+                    // As it usually is, without the advice to set a variable. insta has said all but its own place.
+                    if !place.file().contains("insta") {
+                        let thread = thread::current();
+                        let name = thread.name().unwrap_or("a check");
+                        eprintln!("\nthread '{name}' panicked at {place}:\n{}", words_of(panic));
+                    }
+                }
+                if let Some(note) = whose_code::yours_too() {
+                    eprintln!("note: {note}");
+                }
+            }
+        }));
+    });
+}
+
+/// Makes a call that is to panic; `None` if it does. Such a panic is no news, so nothing is printed.
+pub fn quietly<T>(call: impl FnOnce() -> T) -> Option<T> {
+    quiet(call).ok()
+}
+
+fn quiet<T>(call: impl FnOnce() -> T) -> thread::Result<T> {
+    listen();
+    QUIET.set(true);
+    let outcome = panic::catch_unwind(AssertUnwindSafe(call));
+    QUIET.set(false);
+    outcome
+}
+
+impl Drop for Calling {
+    fn drop(&mut self) {
+        CALLS.with_borrow_mut(|calls| calls.pop());
+    }
+}
+
+/// Makes a call that is to panic, and returns what the panic says; `None` if there is none.
+pub fn last_words<T>(call: impl FnOnce() -> T) -> Option<String> {
+    let words = quiet(call).err()?;
+    Some(words.downcast_ref::<&str>().map(ToString::to_string).or(words.downcast_ref().cloned()).unwrap_or_default())
+}
+
+fn words_of<'a>(panic: &'a PanicHookInfo<'_>) -> &'a str {
+    let payload = panic.payload();
+    let words = payload.downcast_ref::<&str>().copied().or(payload.downcast_ref::<String>().map(String::as_str));
+    words.unwrap_or("no words")
+}
+
+/// Puts the call before the panic's own words, unless a check speaks: that has said what is wrong. Returns whether it did.
+fn explain(panic: &PanicHookInfo<'_>) -> bool {
+    let calls: Vec<String> = CALLS.with_borrow(|calls| calls.iter().rev().cloned().collect());
+    let Some(words) = whose_words(panic).filter(|_| !calls.is_empty()) else { return false };
+    match is_unwritten(&words) {
+        true => eprintln!("{words}"),
+        false => eprintln!("\n{}\n  {words}", calls.join("\n  in ")),
+    }
+    true
+}
+
+/// Whose code panicked, where and why, unless it was a check.
+fn whose_words(panic: &PanicHookInfo<'_>) -> Option<String> {
+    let place = panic.location()?;
+    let file = place.file();
+    if is_in(file, "tests") || is_in(file, "grading") || file.contains("insta") {
+        return None;
+    }
+    let words = words_of(panic);
+    let at = match file.find("exercises/").or(file.find("solutions/")) {
+        Some(start) => format!("{}:{}", &file[start..], place.line()),
+        // A sum that overflows panics in Rust's library: the function that asked for it is what the reader looks for.
+        None => caller().unwrap_or(file.into()),
+    };
+    if is_unwritten(words) {
+        // The call does not matter: many checks get no further than this.
+        return Some(format!("{words} ({at}); begin with task 1"));
+    }
+    let help = if words.contains("already borrowed") || words.contains("already mutably borrowed") {
+        "\n  (RefCell lends to one writer, or to several readers: something of yours still held the slab when this asked \
+         for it. A `borrow` or `borrow_mut` lasts as long as what it gives; `self.layout()` is a `borrow` as well.)"
+    } else {
+        ""
+    };
+    Some(format!("{} ({at}): {words}{help}", whose_panic(whose_code::grader(), file)))
+}
+
+fn is_unwritten(words: &str) -> bool {
+    words.starts_with("not yet implemented: ch")
+}
+
+/// Ends a check whose call to a world panicked, or was refused: says what was called, and what went wrong.
+#[track_caller]
+pub fn fail_inside(what: &str, refusal: String) -> ! {
+    let words = INSIDE.take().unwrap_or(refusal);
+    if is_unwritten(&words) {
+        limits::failed(&words);
+        eprintln!("{words}");
+        panic::resume_unwind(Box::new(words));
+    }
+    panic!("{what}\n  {words}")
+}
+
+/// The innermost function of a chapter on the way to a panic: `finish of chapter ch15_simulation`.
+fn caller() -> Option<String> {
+    let trace = std::backtrace::Backtrace::force_capture().to_string();
+    let path = trace.lines().find_map(|line| line.split_once("::chapters::").map(|(_, path)| path))?;
+    let (chapter, function) = path.split_once("::")?;
+    let function = function.split("::{{closure").next()?;
+    Some(format!("in `{}` of {chapter}", function.trim_end_matches(">")))
+}
+
+fn is_in(file: &str, folder: &str) -> bool {
+    file.split(['/', '\\']).any(|part| part == folder)
+}
+
+/// Whose code panicked, in the grader of a chapter: `solutions/ch02_flat.rs` in the checks of chapter 7 is not the reader's.
+pub fn whose_panic(grader: Option<&Chapter>, file: &str) -> String {
+    let is_in = |folder| is_in(file, folder);
+    let is_other = |chapter: &&Chapter| {
+        grader.is_some_and(|grader| grader.number != chapter.number) && file.ends_with(&format!("{}.rs", chapter.name))
+    };
+    match chapters::all().iter().find(is_other).map(|chapter| chapter.number) {
+        Some(number) if is_in("solutions") => {
+            format!(
+                "the reference of chapter {number} panicked at what your code gave it, or at the state that it left"
+            )
+        }
+        Some(number) if is_in("exercises") => {
+            format!("your code of chapter {number} panicked, at what this chapter gave it or at the state that it left")
+        }
+        _ if is_in("solutions") || is_in("exercises") => "your code panicked".into(),
+        _ if file.starts_with("src") => "the engine panicked at what your code gave it".into(),
+        _ => "your code made Rust's library panic".into(),
+    }
+}
+
+/// Several refusals that are all right, or the only one: `one of [Err(…), Err(…)]`, `Err(…)`.
+pub fn one_of<E: Debug>(refusals: &[E]) -> String {
+    let mut refusals: Vec<Result<(), &E>> = refusals.iter().map(Err).collect();
+    match refusals.len() {
+        1 => format!("{:?}", refusals.remove(0)),
+        _ => format!("one of {refusals:?}"),
+    }
+}

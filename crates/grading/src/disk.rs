@@ -1,0 +1,216 @@
+//! A disk in memory that can be full, unreadable or cut off; and the records of chapter 16, byte by byte as its file says.
+
+use std::cell::RefCell;
+use std::cmp::Reverse;
+use std::collections::HashMap;
+use std::io::{self, ErrorKind};
+use std::ops::Range;
+use std::rc::Rc;
+
+use page_by_page::disk::{Disk, HEADER, PageShape};
+use page_by_page::kernels::RowFormat;
+
+use crate::ledger::LAYOUT;
+use crate::limits;
+
+/// Numbers that cannot be taken for one another: a head has 40 bytes, a record 1,000.
+pub const SHAPE: PageShape = PageShape { model: 0xC0FF_EE16, format: RowFormat::F32, layout: LAYOUT, page_size: 4 };
+pub const HEAD: usize = 40;
+pub const RECORD: usize = 1000;
+
+/// The tokens `first`, `first + 1` …
+pub fn counting(first: u32, n: usize) -> Vec<u32> {
+    (first..first + n as u32).collect()
+}
+
+/// No check needs a larger file.
+const MOST: u64 = 64 << 20;
+
+/// A disk in memory. Its clones are the same disk.
+#[derive(Clone, Default)]
+pub struct MemoryDisk(Rc<RefCell<State>>);
+
+#[derive(Default)]
+struct State {
+    bytes: Vec<u8>,
+    /// Bytes that can be written before a write is cut off, once.
+    room: Option<usize>,
+    unreadable: Option<Range<u64>>,
+    refuses_cuts: bool,
+    /// Each write since this was last asked: where, and what.
+    writes: Vec<(u64, Vec<u8>)>,
+    /// Each read: where, and how many bytes.
+    reads: Vec<(u64, usize)>,
+}
+
+impl MemoryDisk {
+    pub fn with(bytes: Vec<u8>) -> Self {
+        let disk = MemoryDisk::default();
+        disk.0.borrow_mut().bytes = bytes;
+        disk
+    }
+
+    pub fn bytes(&self) -> Vec<u8> {
+        self.0.borrow().bytes.clone()
+    }
+
+    pub fn flip(&self, byte: usize, mask: u8) {
+        self.0.borrow_mut().bytes[byte] ^= mask;
+    }
+
+    /// This many bytes more are written, then a write is cut off, and then all is well again.
+    pub fn fail_once(&self, after: usize) {
+        self.0.borrow_mut().room = Some(after);
+    }
+
+    /// From now on these bytes cannot be read.
+    pub fn set_unreadable(&self, bytes: Range<u64>) {
+        self.0.borrow_mut().unreadable = Some(bytes);
+    }
+
+    pub fn refuse_cuts(&self) {
+        self.0.borrow_mut().refuses_cuts = true;
+    }
+
+    pub fn take_writes(&self) -> Vec<(u64, Vec<u8>)> {
+        std::mem::take(&mut self.0.borrow_mut().writes)
+    }
+
+    pub fn take_reads(&self) -> Vec<(u64, usize)> {
+        std::mem::take(&mut self.0.borrow_mut().reads)
+    }
+}
+
+/// Puts the first `n` of these bytes to where they were to be written.
+pub fn apply(bytes: &mut Vec<u8>, writes: &[(u64, Vec<u8>)], mut n: usize) {
+    for (offset, written) in writes {
+        let part = &written[..written.len().min(n)];
+        n -= part.len();
+        let (start, end) = (*offset as usize, *offset as usize + part.len());
+        if !part.is_empty() {
+            bytes.resize(bytes.len().max(end), 0);
+            bytes[start..end].copy_from_slice(part);
+        }
+    }
+}
+
+impl Disk for MemoryDisk {
+    fn len(&mut self) -> io::Result<u64> {
+        Ok(self.0.borrow().bytes.len() as u64)
+    }
+
+    fn read(&mut self, offset: u64, bytes: &mut [u8]) -> io::Result<()> {
+        limits::alive();
+        let mut state = self.0.borrow_mut();
+        state.reads.push((offset, bytes.len()));
+        let end = offset.saturating_add(bytes.len() as u64);
+        if state.unreadable.as_ref().is_some_and(|range| range.start < end && offset < range.end) {
+            return Err(io::Error::other("this part of the disk cannot be read"));
+        }
+        if end > state.bytes.len() as u64 {
+            return Err(ErrorKind::UnexpectedEof.into());
+        }
+        bytes.copy_from_slice(&state.bytes[offset as usize..end as usize]);
+        Ok(())
+    }
+
+    #[track_caller]
+    fn write(&mut self, offset: u64, bytes: &[u8]) -> io::Result<()> {
+        limits::alive();
+        let mut state = self.0.borrow_mut();
+        let end = offset.saturating_add(bytes.len() as u64);
+        assert!(end <= MOST, "your code writes {} bytes at byte {offset}: no file here is as long", bytes.len());
+        let fits = state.room.unwrap_or(usize::MAX).min(bytes.len());
+        state.room = state.room.map(|room| room - fits);
+        let written = (offset, bytes[..fits].to_vec());
+        apply(&mut state.bytes, std::slice::from_ref(&written), fits);
+        state.writes.push(written);
+        if fits < bytes.len() {
+            state.room = None;
+            return Err(ErrorKind::StorageFull.into());
+        }
+        Ok(())
+    }
+
+    fn truncate(&mut self, len: u64) -> io::Result<()> {
+        let mut state = self.0.borrow_mut();
+        if state.refuses_cuts {
+            return Err(ErrorKind::PermissionDenied.into());
+        }
+        assert!(len <= state.bytes.len() as u64, "your code cuts a file of {} bytes to {len}", state.bytes.len());
+        state.bytes.truncate(len as usize);
+        Ok(())
+    }
+}
+
+pub fn lengths(shape: &PageShape) -> (usize, usize) {
+    let head = 4 + 4 + 8 + 8 + 4 * shape.page_size;
+    let row = shape.layout.n_kv_heads * shape.layout.head_dim;
+    (head, head + 2 * 4 * shape.layout.n_layers * shape.page_size * row)
+}
+
+/// The checksum of a head. The header's own checksum is left out: with it, all headers would be alike.
+pub fn head_sum(shape: &PageShape, head: &[u8]) -> u32 {
+    crc32fast::hash(&[&shape.header()[..HEADER - 4], head].concat())
+}
+
+pub fn record(shape: &PageShape, number: u64, parent: u64, tokens: &[u32], k: &[f32], v: &[f32]) -> Vec<u8> {
+    let rows: Vec<u8> = [k, v].concat().iter().flat_map(|x| x.to_bits().to_le_bytes()).collect();
+    let mut head = crc32fast::hash(&rows).to_le_bytes().to_vec();
+    head.extend(number.to_le_bytes());
+    head.extend(parent.to_le_bytes());
+    head.extend(tokens.iter().flat_map(|token| token.to_le_bytes()));
+    let sum = head_sum(shape, &head);
+    [sum.to_le_bytes().to_vec(), head, rows].concat()
+}
+
+/// What the file has at a place.
+#[derive(Clone, Debug)]
+pub struct Found {
+    pub place: usize,
+    pub number: u64,
+    pub parent: u64,
+    pub tokens: Vec<u32>,
+    pub rows_are_whole: bool,
+}
+
+/// The records whose head is whole, by their places.
+pub fn heads(shape: &PageShape, file: &[u8]) -> Vec<Found> {
+    let (head_len, len) = lengths(shape);
+    let mut heads = Vec::new();
+    for (place, bytes) in file[HEADER..].chunks_exact(len).enumerate() {
+        let u32_at = |at: usize| u32::from_le_bytes(bytes[at..at + 4].try_into().unwrap());
+        let u64_at = |at: usize| u64::from_le_bytes(bytes[at..at + 8].try_into().unwrap());
+        let (number, parent) = (u64_at(8), u64_at(16));
+        if u32_at(0) == head_sum(shape, &bytes[4..head_len]) && parent < number {
+            let tokens = (0..shape.page_size).map(|slot| u32_at(24 + 4 * slot)).collect();
+            let rows_are_whole = u32_at(4) == crc32fast::hash(&bytes[head_len..]);
+            heads.push(Found { place, number, parent, tokens, rows_are_whole });
+        }
+    }
+    heads
+}
+
+/// The prefixes that can be found in a file, the one to go first at the beginning: each with the record of its last page.
+pub fn prefixes(shape: &PageShape, file: &[u8]) -> Vec<(Vec<u32>, Found)> {
+    let mut heads = heads(shape, file);
+    heads.sort_by_key(|head| head.number);
+    // The latest record of each prefix.
+    let mut kept: HashMap<Vec<u32>, Found> = HashMap::new();
+    for head in heads {
+        let parent = kept.iter().find(|(_, other)| other.number == head.parent);
+        let Some(before) = parent.map(|(prefix, _)| &prefix[..]).or((head.parent == 0).then_some(&[])) else {
+            continue;
+        };
+        let prefix = [before, &head.tokens].concat();
+        // An earlier record is gone, and with it those that follow it.
+        kept.retain(|other, _| !other.starts_with(&prefix));
+        kept.insert(prefix, head);
+    }
+    // As new as the newest that it begins; of those that are equal, the longer one goes first.
+    let age =
+        |prefix: &[u32]| kept.iter().filter(|(other, _)| other.starts_with(prefix)).map(|(_, head)| head.number).max();
+    let mut order: Vec<_> = kept.iter().map(|(prefix, head)| (prefix.clone(), head.clone())).collect();
+    order.sort_by_cached_key(|(prefix, _)| (age(prefix), Reverse(prefix.len())));
+    order
+}

@@ -1,0 +1,124 @@
+//! Good files made bad: bytes changed or cut, and JSON that is still JSON and means something else.
+
+use crate::oracle::Dice;
+use serde_json::{Value, json};
+
+pub fn change_bytes(bytes: &mut Vec<u8>, dice: &mut Dice) {
+    for _ in 0..dice.roll(1, 4) {
+        let place = dice.roll(0, bytes.len());
+        let end = (place + dice.roll(0, 40)).min(bytes.len());
+        match dice.roll(0, 5) {
+            0 => bytes.truncate(place),
+            1 => drop(bytes.drain(place..end)),
+            2 => drop(bytes.splice(place..end, (0..dice.roll(0, 12)).map(|_| dice.roll(0, 255) as u8))),
+            3 if bytes.len() >= 8 => {
+                let len = [u64::MAX, 1 << 62, 1 << 40, 1 << 24, 7, 0][dice.roll(0, 5)];
+                bytes[..8].copy_from_slice(&len.to_le_bytes());
+            }
+            _ => bytes[place..end].iter_mut().take(3).for_each(|byte| *byte ^= 1 << dice.roll(0, 7)),
+        }
+    }
+}
+
+/// Changes some parts of a JSON value: to another value, away, or there twice.
+fn change_json(json: &mut Value, dice: &mut Dice) {
+    for _ in 0..dice.roll(1, 3) {
+        let other = any_part(json, dice).clone();
+        let part = any_part(json, dice);
+        match (dice.roll(0, 7), part) {
+            (0, Value::Object(fields)) if !fields.is_empty() => {
+                let name = fields.keys().nth(dice.roll(0, fields.len() - 1)).unwrap().clone();
+                fields.remove(&name);
+            }
+            (0, Value::Array(items)) if !items.is_empty() => drop(items.remove(dice.roll(0, items.len() - 1))),
+            (1, Value::Object(fields)) => drop(fields.insert(strange_text(dice), other)),
+            (1, Value::Array(items)) => items.push(other),
+            (2, part) => *part = other,
+            // Of the same type, to come further than the parser.
+            (3..=5, part @ Value::Number(_)) => *part = json!([0, 1, 2, 3, 8, 1000, u32::MAX][dice.roll(0, 6)]),
+            (3..=5, Value::String(text)) => *text = strange_text(dice),
+            (3..=5, Value::Bool(yes)) => *yes = !*yes,
+            (_, part) => *part = strange_value(dice),
+        }
+    }
+}
+
+/// Any part, near the top as likely as deep down.
+fn any_part<'v>(json: &'v mut Value, dice: &mut Dice) -> &'v mut Value {
+    let parts = match json {
+        Value::Object(fields) => fields.len(),
+        Value::Array(items) => items.len(),
+        _ => 0,
+    };
+    if parts == 0 || dice.roll(0, 3) == 0 {
+        return json;
+    }
+    let chosen = dice.roll(0, parts - 1);
+    let part = match json {
+        Value::Object(fields) => fields.values_mut().nth(chosen),
+        Value::Array(items) => items.get_mut(chosen),
+        _ => None,
+    };
+    any_part(part.expect("one of the parts"), dice)
+}
+
+fn strange_value(dice: &mut Dice) -> Value {
+    let numbers = [0, 1, 2, 7, 64, 1 << 16, 1 << 24, 1 << 31, 1 << 32, 1 << 53, i64::MAX, -1, i64::MIN];
+    match dice.roll(0, 5) {
+        0 => [json!(null), json!(true), json!([]), json!({}), json!(u64::MAX)][dice.roll(0, 4)].take(),
+        1 => json!([1e308, 1e-300, -0.5, 1e39][dice.roll(0, 3)]),
+        2 => json!(strange_text(dice)),
+        3 => (0..dice.roll(1, 200)).fold(Value::Null, |inside, _| json!([inside])),
+        _ => json!(numbers[dice.roll(0, numbers.len() - 1)]),
+    }
+}
+
+fn strange_text(dice: &mut Dice) -> String {
+    let texts = ["", "\0", "\u{1b}[2J", "🐉", "../..", "B", "$A", "default", "nan", "a\nb", "(((((", "\u{202e}x"];
+    match dice.roll(0, texts.len()) {
+        0 => "long ".repeat(10_000),
+        text => texts[text - 1].into(),
+    }
+}
+
+/// A changed text of a JSON file: as bytes, or as JSON that is still JSON.
+pub fn hostile_json(text: &[u8], dice: &mut Dice) -> Vec<u8> {
+    if dice.roll(0, 3) == 0 {
+        let mut bytes = text.to_vec();
+        change_bytes(&mut bytes, dice);
+        return bytes;
+    }
+    let mut json = serde_json::from_slice(text).unwrap();
+    change_json(&mut json, dice);
+    json.to_string().into_bytes()
+}
+
+/// A changed safetensors file: any of its bytes, or its header alone, with the right length.
+pub fn hostile_tensors(file: &[u8], dice: &mut Dice) -> Vec<u8> {
+    if dice.roll(0, 2) == 0 {
+        let mut bytes = file.to_vec();
+        change_bytes(&mut bytes, dice);
+        return bytes;
+    }
+    let header_end = 8 + u64::from_le_bytes(*file.first_chunk().unwrap()) as usize;
+    let header = hostile_json(&file[8..header_end], dice);
+    [&(header.len() as u64).to_le_bytes(), &header[..], &file[header_end..]].concat()
+}
+
+/// A saved cache with its checksums made right, as far as it has a header and the record that this announces.
+pub fn sealed(mut bytes: Vec<u8>) -> Vec<u8> {
+    let put = |bytes: &mut [u8], sum: u32| bytes.copy_from_slice(&sum.to_le_bytes());
+    if let Some((header, record)) = bytes.split_first_chunk_mut::<64>() {
+        let sum = crc32fast::hash(&header[..60]);
+        put(&mut header[60..], sum);
+        let tokens = u64::from_le_bytes(*header[20..].first_chunk().unwrap()) as usize;
+        let end = tokens.checked_mul(4).and_then(|bytes| bytes.checked_add(24));
+        if let Some(end) = end.filter(|end| *end <= record.len()) {
+            let sum = crc32fast::hash(&record[end..]);
+            put(&mut record[4..8], sum);
+            let sum = crc32fast::hash(&[&header[..60], &record[4..end]].concat());
+            put(&mut record[..4], sum);
+        }
+    }
+    bytes
+}

@@ -1,0 +1,189 @@
+//! The ledger of a check with many calls: what happened before, which owners each page must have, and refusals, after which
+//! everything must be as it was. And pools, tables and slabs to begin with.
+//!
+//! This uses chapters 4, 5 and 6: pools, tables and slabs. A grader names those of them that it stands on.
+
+use std::fmt::Debug;
+
+use page_by_page::cache::{CacheError, KvLayout, PageId};
+use page_by_page::chapters::ch04_page_pool::PagePool;
+use page_by_page::chapters::ch05_page_table::PageTable;
+use page_by_page::chapters::ch06_paged::{PageSlab, SharedSlab};
+
+use crate::calls::{during, made, one_of};
+use crate::words::count;
+
+/// Three numbers that cannot be mistaken for one another, nor for a page size.
+pub const LAYOUT: KvLayout = KvLayout { n_layers: 3, n_kv_heads: 2, head_dim: 5 };
+
+/// One number for each token.
+pub const ONE_NUMBER: KvLayout = KvLayout { n_layers: 1, n_kv_heads: 1, head_dim: 1 };
+
+/// What happened in one run, and what every failure says about the run: its seed, say, or the rule that it checks.
+#[derive(Clone, Debug, Default)]
+pub struct Ledger {
+    pub about: String,
+    events: Vec<String>,
+}
+
+impl Ledger {
+    pub fn new(about: impl Into<String>) -> Self {
+        Ledger { about: about.into(), events: Vec::new() }
+    }
+
+    pub fn record(&mut self, event: impl Into<String>) {
+        self.events.push(event.into());
+    }
+
+    /// Adds to what was recorded last.
+    pub fn add(&mut self, words: &str) {
+        self.events.last_mut().expect("something was recorded").push_str(words);
+    }
+
+    pub fn last_event(&self) -> &str {
+        self.events.last().map_or("", String::as_str)
+    }
+
+    /// Where we are, for a failure: about the run, and the newest events.
+    pub fn at(&self) -> String {
+        match &self.events[self.events.len().saturating_sub(6)..] {
+            [] => self.about.clone(),
+            events => format!("{}\n  before: {}", self.about, events.join("; ")),
+        }
+    }
+
+    /// Records a call. Returns it with what a failure has to say: `evict(2), page size 4 … before: …`
+    pub fn call(&mut self, call: impl Into<String>) -> String {
+        let call = call.into();
+        let told = format!("{call}, {}", self.at());
+        self.record(call);
+        told
+    }
+}
+
+/// What is seen of something, and its value.
+pub type Fact = (&'static str, String);
+
+pub fn fact(what: &'static str, value: impl Debug) -> Fact {
+    (what, format!("{value:?}"))
+}
+
+/// What is seen of a pool that a call has nothing to do with.
+pub fn of_other_pool(pool: &PagePool) -> [Fact; 2] {
+    let free = fact("free pages of the other pool", pool.n_free());
+    [free, fact("owners of the other pool's pages", owners(pool))]
+}
+
+/// Makes a call that must be refused, with one of these errors, and must change no fact.
+#[track_caller]
+pub fn refused<W, T: Debug, E: PartialEq + Debug>(
+    world: &mut W,
+    call: &str,
+    errors: &[E],
+    mut facts: impl FnMut(&mut W) -> Vec<Fact>,
+    make: impl FnOnce(&mut W) -> Result<T, E>,
+) {
+    let before = facts(world);
+    let found = during(call, || make(world));
+    for ((what, before), (_, after)) in before.into_iter().zip(facts(world)) {
+        let is_same = found.is_ok() || before == after;
+        assert!(is_same, "{what} after the refused {call}\n  expected: {before}\n  yours:    {after}");
+    }
+    let is_known = found.as_ref().is_err_and(|error| errors.contains(error));
+    assert!(is_known, "{call}\n  expected: {}\n  yours:    {found:?}", one_of(errors));
+}
+
+pub fn foreign(page: u32, n_pages: usize) -> CacheError {
+    CacheError::ForeignPage { page: PageId(page), n_pages }
+}
+
+/// The error of a page that is free, where it must have an owner.
+pub fn free(page: u32) -> CacheError {
+    CacheError::DoubleFree(PageId(page))
+}
+
+/// The owners of every page.
+pub fn owners(pool: &PagePool) -> Vec<u32> {
+    (0..pool.n_pages() as u32).map(|page| pool.owners(PageId(page)).unwrap_or(u32::MAX)).collect()
+}
+
+/// Compares the owners of every page with the tables that have it, and the prefix cache, which is one owner more.
+#[track_caller]
+pub fn check_owners<'a>(
+    owners: &[u32],
+    in_tables: impl IntoIterator<Item = &'a PageId>,
+    cached: impl IntoIterator<Item = &'a PageId>,
+    after: &str,
+) {
+    let mut expected = vec![(0, 0); owners.len()];
+    in_tables.into_iter().for_each(|page| expected[page.index()].0 += 1);
+    cached.into_iter().for_each(|page| expected[page.index()].1 += 1);
+    for (page, (owners, (tables, cached))) in owners.iter().zip(expected).enumerate() {
+        let and_cached = if cached > 0 { " and in the prefix cache" } else { "" };
+        let whose = format!("which is in {}{and_cached}", count(tables, "page table"));
+        same!(*owners as usize, tables + cached, "owners of page {page}, {whose}, after {after}");
+    }
+}
+
+pub fn ids(pages: &[u32]) -> Vec<PageId> {
+    pages.iter().copied().map(PageId).collect()
+}
+
+pub fn numbers(table: &PageTable) -> Vec<u32> {
+    table.pages().iter().map(|page| page.0).collect()
+}
+
+#[track_caller]
+pub fn pool(n_pages: usize) -> PagePool {
+    made(format!("PagePool::new({n_pages}) of chapter 4"), || PagePool::new(n_pages))
+}
+
+/// A pool that has handed out all of its pages but these. The last of them was freed last, so it goes out first.
+#[track_caller]
+pub fn pool_with_free(n_pages: usize, free: &[u32]) -> PagePool {
+    let mut pool = pool(n_pages);
+    let pages = pool.alloc_n(n_pages).map(|pages| pages.len());
+    same!(pages, Ok(n_pages), "pages that alloc_n({n_pages}) of chapter 4 gives");
+    for page in free {
+        same!(pool.free(PageId(*page)), Ok(()), "free of chapter 4, of page {page}, which was handed out");
+    }
+    pool
+}
+
+/// A pool in which only these pages have an owner.
+#[track_caller]
+pub fn pool_with_owned(n_pages: usize, owned: &[u32]) -> PagePool {
+    let free: Vec<u32> = (0..n_pages as u32).filter(|page| !owned.contains(page)).collect();
+    pool_with_free(n_pages, &free)
+}
+
+/// A table of `tokens` tokens.
+#[track_caller]
+pub fn table(page_size: usize, tokens: usize, pool: &mut PagePool) -> PageTable {
+    let mut table = made(format!("PageTable::new({page_size}) of chapter 5"), || PageTable::new(page_size));
+    grow(&mut table, tokens, pool);
+    table
+}
+
+/// Grows a table for which the pool has enough pages.
+#[track_caller]
+pub fn grow(table: &mut PageTable, n: usize, pool: &mut PagePool) {
+    let (len, size) = (table.len(), table.page_size());
+    let call = format!("grow({n}) of chapter 5, on {}, page size {size}", count(len, "token"));
+    same!(table.grow(n, pool), Ok(()), "{call}, with enough pages");
+    let found = (table.len(), table.pages().len());
+    same!(found, (len + n, (len + n).div_ceil(size)), "(tokens, pages) after {call}");
+}
+
+#[track_caller]
+pub fn release(mut table: PageTable, pool: &mut PagePool) {
+    let pages = super::transcript::told_pages(table.pages());
+    same!(table.release(pool), Ok(()), "release of a table with {pages}, by chapter 5: a page of it has lost an owner");
+}
+
+#[track_caller]
+pub fn slab_of(layout: KvLayout, page_size: usize, n_pages: usize) -> SharedSlab {
+    made(format!("PageSlab::new of chapter 6, with {n_pages} pages of {page_size} slots"), || {
+        PageSlab::new(layout, page_size, n_pages)
+    })
+}

@@ -1,0 +1,249 @@
+//! Bounds for a learner's loops: none runs for ever, none eats the memory of the machine. And a count of allocations, for
+//! promises such as "nothing is copied".
+
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::cell::Cell;
+use std::collections::BTreeMap;
+#[cfg(all(windows, not(miri)))]
+use std::ffi::c_void;
+use std::fmt::Debug;
+use std::io::Write as _;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Mutex, MutexGuard, Once};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use crate::calls::calling;
+
+/// Bytes that all checks of a program may hold together. They need less than a tenth of it.
+const MOST_BYTES: usize = 2 << 30;
+
+/// How long a check may go on without a sign of life. The longest are silent for a second or two.
+const LONGEST_SILENCE: Duration = Duration::from_secs(60);
+
+/// Calls `call`; the bytes that it asks the allocator for on this thread. What it gives back counts all the same.
+pub fn allocated<T>(call: impl FnOnce() -> T) -> (T, usize) {
+    let before = ASKED.get();
+    let value = call();
+    (value, ASKED.get() - before)
+}
+
+thread_local! {
+    /// Bytes that this thread has asked for.
+    static ASKED: Cell<usize> = const { Cell::new(0) };
+}
+
+static HELD: AtomicUsize = AtomicUsize::new(0);
+
+/// The system's allocator, with an eye on what it gives.
+struct Counting;
+
+#[global_allocator]
+static ALLOCATOR: Counting = Counting;
+
+impl Counting {
+    fn note(&self, bytes: usize) {
+        // A thread that is ending has no counts any more.
+        let _ = ASKED.try_with(|asked| asked.set(asked.get() + bytes));
+        if HELD.fetch_add(bytes, Ordering::Relaxed).saturating_add(bytes) > MOST_BYTES {
+            // No second alarm while this one is written.
+            HELD.store(0, Ordering::Relaxed);
+            let why = format!(
+                "asks for {bytes} bytes more, and all checks together then hold over {} GiB: \
+                 does a loop of yours never end, or is a size wrong?",
+                MOST_BYTES >> 30
+            );
+            stop(thread::current().name(), &why);
+        }
+    }
+}
+
+// SAFETY: every call goes to the system's allocator as it came; beside it, only counters change.
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        self.note(layout.size());
+        // SAFETY: the caller keeps the promises of `GlobalAlloc::alloc`, and `System` asks for the same ones.
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
+        self.note(layout.size());
+        // SAFETY: as in `alloc`.
+        unsafe { System.alloc_zeroed(layout) }
+    }
+
+    unsafe fn dealloc(&self, memory: *mut u8, layout: Layout) {
+        HELD.fetch_sub(layout.size(), Ordering::Relaxed);
+        // SAFETY: as in `alloc`.
+        unsafe { System.dealloc(memory, layout) }
+    }
+}
+
+/// Bytes that a call may ask for, on average, if it is to cost the same however much there is. And some to begin with.
+const BYTES_EACH: usize = 1 << 12;
+const BYTES_ONCE: usize = 1 << 16;
+
+/// How long all calls may take together. Calls that cost a few steps each take hundredths of a second.
+const TIME_LIMIT: Duration = Duration::from_secs(5);
+
+/// The processor time of this thread. On a busy machine it can wait for seconds, and that is no fault of the reader's code.
+#[cfg(all(unix, not(miri)))]
+fn time() -> Duration {
+    let time = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
+    Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
+}
+
+#[cfg(all(windows, not(miri)))]
+fn time() -> Duration {
+    // Numbers of 100 nanoseconds, each in two halves.
+    type FileTime = [u32; 2];
+    unsafe extern "system" {
+        fn GetCurrentThread() -> *mut c_void;
+        fn GetThreadTimes(
+            thread: *mut c_void,
+            begin: *mut FileTime,
+            end: *mut FileTime,
+            kernel: *mut FileTime,
+            user: *mut FileTime,
+        ) -> i32;
+    }
+    let [mut begin, mut end, mut kernel, mut user] = [[0; 2]; 4];
+    // SAFETY: the handle is that of this thread, and each of the four is written as a FILETIME.
+    let is_known = unsafe { GetThreadTimes(GetCurrentThread(), &mut begin, &mut end, &mut kernel, &mut user) } != 0;
+    assert!(is_known, "Windows does not say for how long this thread ran");
+    let hundreds = [kernel, user].map(|[low, high]| u64::from(high) << 32 | u64::from(low)).iter().sum::<u64>();
+    Duration::from_nanos(100 * hundreds)
+}
+
+/// Miri knows no such clock, and takes minutes for what takes no time elsewhere.
+#[cfg(miri)]
+fn time() -> Duration {
+    Duration::ZERO
+}
+
+/// Makes a call very often, on something very large, and holds it to the promise that it costs the same however much
+/// there is. `call` gets the calls' numbers, from 0.
+///
+/// This is no stopwatch. A call that copies the whole list asks the allocator for it, and that is counted. A call that
+/// only walks through the list asks for nothing, but would take minutes here, where others take hundredths of a second.
+#[track_caller]
+pub fn often(what: &str, calls: usize, mut call: impl FnMut(usize)) {
+    let _calling = calling(what);
+    let begin = time();
+    let mut total = 0;
+    for number in 0..calls {
+        let ((), asked) = allocated(|| call(number));
+        total += asked;
+        assert!(
+            total <= BYTES_ONCE + BYTES_EACH * (number + 1),
+            "{what}: call number {number} asked for {asked} bytes of memory, all calls so far for {total}: \
+             does it make a copy of everything?"
+        );
+        if number % 64 == 0 {
+            alive();
+            assert!(
+                time() - begin < TIME_LIMIT,
+                "{what}: {number} of {calls} calls took more than {} seconds, and all of them should take a fraction of \
+                 one: does each go through everything there is?",
+                TIME_LIMIT.as_secs()
+            );
+        }
+    }
+}
+
+/// What `same!` does, for answers that come by the million: nothing is formatted unless they differ.
+#[track_caller]
+pub fn same_each<T: PartialEq + Debug>(yours: T, expected: T, what: impl FnOnce() -> String) {
+    if yours != expected {
+        let what = what();
+        same!(yours, expected, "{what}");
+    }
+}
+
+/// Makes one call, on something very large, and holds it to the promise that it goes through that once: see [`often`].
+#[track_caller]
+pub fn once<T>(what: &str, call: impl FnOnce() -> T) -> T {
+    let _calling = calling(what);
+    let begin = time();
+    let value = call();
+    let took = (time() - begin).as_secs();
+    assert!(
+        took < TIME_LIMIT.as_secs(),
+        "{what}: took {took} seconds, and should take a fraction of one: does it go through everything again and again?"
+    );
+    value
+}
+
+/// The checks that have failed so far, each with its words. What they print is held back until all have ended.
+static FAILED: Mutex<Vec<String>> = Mutex::new(Vec::new());
+
+/// Notes that the check of this thread fails: if another one ends the program, this is printed all the same.
+pub fn failed(words: &str) {
+    let check = thread::current().name().unwrap_or("a check").to_string();
+    if let Ok(mut failed) = FAILED.lock() {
+        failed.push(format!("{check}: {words}"));
+    }
+}
+
+/// Whether a check has failed so far.
+pub fn has_failed() -> bool {
+    FAILED.lock().map_or(true, |failed| !failed.is_empty())
+}
+
+/// Ends the program; says which check went wrong, past the capture of output, and why. Those that failed before come first.
+fn stop(check: Option<&str>, why: &str) -> ! {
+    // This thread may be noting a failure just now.
+    if let Ok(failed) = FAILED.try_lock() {
+        for words in failed.iter() {
+            let _ = writeln!(std::io::stderr(), "\nfailed: {words}");
+        }
+    }
+    let _ = writeln!(std::io::stderr(), "\nerror: {} {why}", check.unwrap_or("a check"));
+    // `exit` would wait for what other threads hold.
+    std::process::abort()
+}
+
+/// When each running check last gave a sign of life.
+static SIGNS: Mutex<BTreeMap<String, Instant>> = Mutex::new(BTreeMap::new());
+
+fn signs() -> MutexGuard<'static, BTreeMap<String, Instant>> {
+    SIGNS.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+}
+
+/// The check of a thread. When the thread ends, no more signs are waited for.
+struct Check(String);
+
+impl Drop for Check {
+    fn drop(&mut self) {
+        signs().remove(&self.0);
+    }
+}
+
+thread_local! {
+    static CHECK: Check = Check(thread::current().name().unwrap_or("a check").into());
+}
+
+/// A sign of life from the check that runs on this thread. One that gives none for a minute ends the program.
+///
+/// `same!`, rows, dice, oracles and scripted models give it; a check that goes on for long without them calls it itself.
+pub fn alive() {
+    static WATCH: Once = Once::new();
+    // Miri takes a minute for many things.
+    if cfg!(miri) {
+        return;
+    }
+    WATCH.call_once(|| drop(thread::spawn(watch)));
+    CHECK.with(|check| signs().insert(check.0.clone(), Instant::now()));
+}
+
+fn watch() {
+    loop {
+        thread::sleep(Duration::from_secs(1));
+        let silent = signs().iter().find(|(_, last)| last.elapsed() > LONGEST_SILENCE).map(|(check, _)| check.clone());
+        if let Some(check) = silent {
+            let why = "has given no sign of life for a minute: does a loop of yours never end, or does it go through \
+                       everything again and again?";
+            stop(Some(&check), why);
+        }
+    }
+}

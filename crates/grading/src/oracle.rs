@@ -1,0 +1,162 @@
+//! The oracle: what a cache must hold, as a plain list of tokens, and the comparison with what it does hold.
+
+use std::ffi::OsString;
+use std::ops::Range;
+
+use page_by_page::cache::{KvCache, KvLayout, Rewind};
+
+use crate::calls::during;
+use crate::limits;
+use crate::rows::{self, KINDS, Kind};
+
+/// A sequence whose rows are never moved, shared or freed: nothing can go wrong with it.
+#[derive(Clone, Debug, Default)]
+pub struct Oracle {
+    /// The tokens held, by the number that their rows carry.
+    pub tokens: Vec<usize>,
+    /// What was done, for the failure message.
+    history: Vec<String>,
+    /// In which run, for the failure message: a seed, say. Empty if there is only one.
+    run: String,
+}
+
+impl Oracle {
+    /// An empty sequence in one of many runs.
+    pub fn in_run(run: String) -> Self {
+        Oracle { run, ..Oracle::default() }
+    }
+
+    /// Extends the cache by `tokens` and writes their rows, layer by layer; takes note of it.
+    pub fn append(&mut self, cache: &mut dyn KvCache, tokens: &[usize]) {
+        self.history.push(format!("extend({}) and write", tokens.len()));
+        let (n, len) = (tokens.len(), cache.len());
+        let question = format!("extend({n}) on {len} tokens");
+        if let Err(error) = during(format!("{question}, {}", self.story()), || cache.extend(n)) {
+            panic!("{question} failed: {error}\n{}", self.story());
+        }
+        self.tokens.extend_from_slice(tokens);
+        same!(cache.len(), self.tokens.len(), "tokens held after extend({n})\n{}", self.story());
+        during(self.story(), || write(cache, tokens));
+    }
+
+    /// Rewinds the cache by `n` tokens; takes note of it.
+    pub fn rewind(&mut self, cache: &mut dyn Rewind, n: usize) {
+        self.history.push(format!("rewind({n})"));
+        let len = self.tokens.len();
+        if let Err(error) = during(format!("rewind({n}) on {len} tokens, {}", self.story()), || cache.rewind(n)) {
+            panic!("rewind({n}) on {len} tokens failed: {error}\n{}", self.story());
+        }
+        self.tokens.truncate(len - n);
+        same!(cache.len(), self.tokens.len(), "tokens held after rewind({n})\n{}", self.story());
+    }
+
+    /// Compares every row of every layer, bit for bit.
+    #[track_caller]
+    pub fn check(&self, cache: &dyn KvCache) {
+        self.check_placed(cache, &|_| String::new());
+    }
+
+    /// The same; a failure also says where the token of a position lies, in the words of `place`.
+    #[track_caller]
+    pub fn check_placed(&self, cache: &dyn KvCache, place: &dyn Fn(usize) -> String) {
+        let layout = cache.layout();
+        same!(cache.len(), self.tokens.len(), "tokens held\n{}", self.story());
+        for layer in 0..layout.n_layers {
+            let question = format!("gather({layer}) of {} tokens, {}", self.tokens.len(), self.story());
+            let (k, v) = during(question, || cache.gather(layer));
+            for (kind, found) in KINDS.into_iter().zip([&k, &v]) {
+                self.check_rows(layout, layer, kind, found, place);
+            }
+        }
+    }
+
+    #[track_caller]
+    fn check_rows(&self, layout: KvLayout, layer: usize, kind: Kind, found: &[f32], place: &dyn Fn(usize) -> String) {
+        let width = layout.kv_width();
+        let len = self.tokens.len();
+        same!(
+            rows::count(found.len(), width),
+            rows::count(len * width, width),
+            "{kind} that gather({layer}) gives, {len} tokens held\n{}",
+            self.story()
+        );
+        for (position, (token, found)) in self.tokens.iter().zip(found.chunks_exact(width)).enumerate() {
+            let expected = rows::row(layout, *token, layer, kind);
+            assert!(
+                found.iter().zip(&expected).all(|(a, b)| a.to_bits() == b.to_bits()),
+                "layer {layer}, {kind}, row {position}{}: expected t{token}, found {}\n{}",
+                place(position),
+                rows::name(layout, found, layer, kind),
+                self.story()
+            );
+        }
+    }
+
+    pub fn record(&mut self, step: String) {
+        self.history.push(step);
+    }
+
+    fn story(&self) -> String {
+        let first = self.history.len().saturating_sub(8);
+        let earlier = if first > 0 { format!("… after {first} earlier steps; ") } else { String::new() };
+        let run = if self.run.is_empty() { String::new() } else { format!("{}: ", self.run) };
+        format!("{run}the last steps: {earlier}{}", self.history[first..].join("; "))
+    }
+}
+
+/// Writes the rows of the newest tokens into every layer.
+pub fn write(cache: &mut dyn KvCache, tokens: &[usize]) {
+    let layout = cache.layout();
+    for layer in 0..layout.n_layers {
+        let [k, v] = KINDS.map(|kind| rows::rows(layout, tokens, layer, kind));
+        let rows = rows::count(k.len(), layout.kv_width());
+        let question = format!("write of {rows} to layer {layer}, tokens held: {}", cache.len());
+        during(question, || cache.write(layer, &k, &v));
+    }
+}
+
+/// The seeds that an oracle runs: `few`, or as many as `PAGE_BY_PAGE_SEEDS` asks for.
+#[track_caller]
+pub fn seeds(few: u64) -> Range<u64> {
+    runs(std::env::var_os("PAGE_BY_PAGE_SEEDS"), few).unwrap_or_else(|refusal| panic!("{refusal}"))
+}
+
+/// `few` runs, or as many as were asked for. None at all would be green without a look at anything.
+pub fn runs(asked: Option<OsString>, few: u64) -> Result<Range<u64>, String> {
+    let Some(asked) = asked else { return Ok(0..few) };
+    match asked.to_str().and_then(|text| text.parse().ok()) {
+        Some(runs) if runs > 0 => Ok(0..runs),
+        _ => Err(format!("PAGE_BY_PAGE_SEEDS is {asked:?}: give a whole number of runs, 1 or more")),
+    }
+}
+
+/// The next `n` tokens, by the numbers that their rows carry: no row is like an earlier one.
+pub fn fresh(next: &mut usize, n: usize) -> Vec<usize> {
+    *next += n;
+    (*next - n..*next).collect()
+}
+
+pub fn any_layout(dice: &mut Dice) -> KvLayout {
+    KvLayout { n_layers: dice.roll(1, 4), n_kv_heads: dice.roll(1, 3), head_dim: 2 * dice.roll(1, 4) }
+}
+
+/// Steps of one seed. Miri is slow: it looks at every access to memory.
+pub const STEPS: usize = if cfg!(miri) { 6 } else { 80 };
+
+/// A seeded generator of small numbers (xorshift), the same everywhere.
+pub struct Dice(u64);
+
+impl Dice {
+    pub fn new(seed: u64) -> Self {
+        Dice(seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1)
+    }
+
+    /// A number from `low` to `high`, both included.
+    pub fn roll(&mut self, low: usize, high: usize) -> usize {
+        limits::alive();
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        low + (self.0 >> 33) as usize % (high - low + 1)
+    }
+}

@@ -1,0 +1,96 @@
+//! Packed rows, worked out number by number from what chapter 14 says of them.
+
+use half::{bf16, f16};
+use page_by_page::kernels::{Heads, RowFormat, Run, SequenceRows, attend};
+
+use crate::oracle::Dice;
+
+pub const PACKED: [RowFormat; 3] = [RowFormat::F16, RowFormat::Bf16, RowFormat::Int8];
+
+/// Words of a head.
+pub fn words(format: RowFormat, head_dim: usize) -> usize {
+    let bits = match format {
+        RowFormat::F32 => 32 * head_dim,
+        RowFormat::F16 | RowFormat::Bf16 => 16 * head_dim,
+        RowFormat::Int8 => 32 + 8 * head_dim,
+    };
+    bits.div_ceil(32)
+}
+
+pub fn half(format: RowFormat, x: f32) -> u16 {
+    match format {
+        RowFormat::F16 => f16::from_f32(x).to_bits(),
+        RowFormat::Bf16 => bf16::from_f32(x).to_bits(),
+        other => panic!("{other} has no halves"),
+    }
+}
+
+pub fn of_half(format: RowFormat, bits: u16) -> f32 {
+    match format {
+        RowFormat::F16 => f16::from_bits(bits).to_f32(),
+        RowFormat::Bf16 => bf16::from_bits(bits).to_f32(),
+        other => panic!("{other} has no halves"),
+    }
+}
+
+pub fn scale(head: &[f32]) -> f32 {
+    head.iter().map(|x| x.abs()).fold(0.0, f32::max) / 127.0
+}
+
+/// A head of finite numbers as words.
+pub fn encode(format: RowFormat, head: &[f32]) -> Vec<f32> {
+    let mut bytes = Vec::new();
+    match format {
+        RowFormat::F32 => return head.into(),
+        RowFormat::F16 | RowFormat::Bf16 => bytes.extend(head.iter().flat_map(|x| half(format, *x).to_le_bytes())),
+        RowFormat::Int8 => {
+            let scale = scale(head);
+            bytes.extend(scale.to_bits().to_le_bytes());
+            for x in head {
+                let byte = if scale == 0.0 { 0.0 } else { (x / scale).round_ties_even().clamp(-127.0, 127.0) };
+                bytes.push(byte as i8 as u8);
+            }
+        }
+    }
+    bytes.resize(4 * words(format, head.len()), 0);
+    bytes.as_chunks().0.iter().map(|word| f32::from_bits(u32::from_le_bytes(*word))).collect()
+}
+
+/// The numbers of a head again.
+pub fn decode(format: RowFormat, words: &[f32], head_dim: usize) -> Vec<f32> {
+    let bytes: Vec<u8> = words.iter().flat_map(|word| word.to_bits().to_le_bytes()).collect();
+    let numbers: Vec<f32> = match format {
+        RowFormat::F32 => return words.into(),
+        RowFormat::F16 | RowFormat::Bf16 => {
+            bytes.as_chunks().0.iter().map(|half| of_half(format, u16::from_le_bytes(*half))).collect()
+        }
+        RowFormat::Int8 => bytes[4..].iter().map(|byte| f32::from(*byte as i8) * words[0]).collect(),
+    };
+    numbers[..head_dim].into()
+}
+
+/// The numbers that the engine's kernel reads from the words of a head.
+///
+/// A sequence of one token, whose key is all zeros: its weight is 1, and the output is its value.
+pub fn kernel_reads(format: RowFormat, words: &[f32], head_dim: usize) -> Vec<f32> {
+    let heads = Heads { n_heads: 1, n_kv_heads: 1, head_dim };
+    let (keys, q) = (vec![0.0; words.len()], vec![0.0; head_dim]);
+    let sequence = SequenceRows { queries: 1, keys: &keys, values: words, runs: &[Run { start: 0, rows: 1 }] };
+    let mut out = vec![0.0; head_dim];
+    attend(heads, format, &[sequence], &q, &mut out);
+    out
+}
+
+/// Numbers of many sizes and both signs.
+pub fn numbers(n: usize, dice: &mut Dice) -> Vec<f32> {
+    let number = |dice: &mut Dice| {
+        let size = [0.003, 0.2, 1.0, 7.0][dice.roll(0, 3)];
+        (dice.roll(0, 20_000) as f32 - 10_000.0) / 10_000.0 * size
+    };
+    (0..n).map(|_| number(dice)).collect()
+}
+
+/// Words as they are: `0xC0003C00 0x00003800`.
+pub fn hex(words: &[f32]) -> String {
+    words.iter().map(|word| format!("0x{:08X}", word.to_bits())).collect::<Vec<_>>().join(" ")
+}

@@ -1,0 +1,9 @@
+//! What nearly every grader uses.
+
+pub use crate::calls::{calling, during, last_words, made, quietly};
+pub use crate::limits::{allocated, often, once, same_each};
+pub use crate::oracle::{Dice, Oracle, STEPS, fresh, seeds};
+pub use crate::story::{SAMPLING, Storyteller};
+pub use crate::transcript::{Transcript, assert_transcript, outcome, told, told_pages};
+pub use crate::words::{argument, count, shown};
+pub use crate::{same, tests_on};

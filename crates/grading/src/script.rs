@@ -1,0 +1,165 @@
+//! Models whose answers are written in advance: what speculation does can then be followed pass by pass.
+
+use std::cell::RefCell;
+use std::rc::Rc;
+
+use page_by_page::cache::CacheError;
+use page_by_page::decode::{LanguageModel, RewindableModel};
+use page_by_page::model::StepError;
+
+use crate::limits;
+
+/// What happened, in order; shared by the models of one run.
+pub type Log = Rc<RefCell<Vec<String>>>;
+
+/// The logits after a sequence.
+type Answer<'s> = Box<dyn Fn(&[u32]) -> Vec<f32> + 's>;
+
+/// What a model may say that refuses to read. The last comes after reading.
+pub fn refusals() -> Vec<StepError> {
+    refusals_to_read(1, 3)
+}
+
+/// What a model with room for `room` tokens may say that is to read `n` more, where there is room for all but one.
+pub fn refusals_to_read(n: usize, room: usize) -> Vec<StepError> {
+    vec![
+        CacheError::OutOfSlots { needed: n, free: n - 1, capacity: room }.into(),
+        CacheError::OutOfPages { needed: n, free: n - 1 }.into(),
+        StepError::TooLong { len: room + 1, max_positions: room },
+        StepError::NotFinite { position: 3, token: 1 },
+    ]
+}
+
+/// One question more ends the check, because a loop that forgets to append asks for ever.
+const MOST_QUESTIONS: usize = 1000;
+
+/// A model that knows the logits after every sequence, and remembers what it has read.
+pub struct Script<'s> {
+    name: &'static str,
+    answer: Answer<'s>,
+    read: Vec<u32>,
+    /// Tokens that its memory has room for.
+    pub room: usize,
+    /// What it says where there is no room, in place of [`CacheError::OutOfSlots`]. After [`StepError::NotFinite`] it
+    /// remembers the tokens all the same, as the engine's models do.
+    pub refusal: Option<StepError>,
+    /// What it says to the next question, once.
+    pub refuses_once: Option<StepError>,
+    /// What it says when it is to forget tokens; without it, it forgets them.
+    pub stuck: Option<CacheError>,
+    questions: usize,
+    log: Log,
+}
+
+impl<'s> Script<'s> {
+    /// A model that gives `answer(tokens)`, logits of `[vocab_size]`, after each sequence.
+    pub fn new(name: &'static str, log: &Log, answer: impl Fn(&[u32]) -> Vec<f32> + 's) -> Self {
+        let (answer, read, log) = (Box::new(answer), Vec::new(), log.clone());
+        let (refusal, refuses_once, stuck) = (None, None, None);
+        Script { name, answer, read, room: usize::MAX, refusal, refuses_once, stuck, questions: 0, log }
+    }
+
+    /// A model that always wants one token next: that of `next(tokens)`, out of `vocab_size`.
+    pub fn certain(name: &'static str, log: &Log, vocab_size: usize, next: impl Fn(&[u32]) -> u32 + 's) -> Self {
+        Script::new(name, log, move |tokens| one_hot(next(tokens), vocab_size))
+    }
+
+    /// Reads a sequence, which it remembers then; before a check begins.
+    pub fn reads(&mut self, tokens: &[u32]) {
+        self.read = tokens.to_vec();
+    }
+
+    pub fn read(&self) -> &[u32] {
+        &self.read
+    }
+}
+
+/// The next token of a fixed sequence: the one after `tokens`. After its end comes token 11.
+pub fn next_of<'t>(whole: &'t [u32]) -> impl Fn(&[u32]) -> u32 + 't {
+    |tokens| whole.get(tokens.len()).copied().unwrap_or(11)
+}
+
+/// Logits that make one token the likeliest.
+pub fn one_hot(token: u32, vocab_size: usize) -> Vec<f32> {
+    (0..vocab_size as u32).map(|id| if id == token { 9.0 } else { 0.0 }).collect()
+}
+
+/// Tokens for a message; of very many, the last.
+fn ending(tokens: &[u32]) -> String {
+    match tokens {
+        [.., a, b, c] if tokens.len() > 1_000 => format!("{} tokens that end in [{a}, {b}, {c}]", tokens.len()),
+        _ => format!("{tokens:?}"),
+    }
+}
+
+impl LanguageModel for Script<'_> {
+    fn next_logits(&mut self, tokens: &[u32]) -> Result<Vec<f32>, StepError> {
+        Ok(self.last_logits(tokens, 1)?.remove(0))
+    }
+}
+
+impl RewindableModel for Script<'_> {
+    fn cached_len(&self) -> usize {
+        self.read.len()
+    }
+
+    #[track_caller]
+    fn last_logits(&mut self, tokens: &[u32], n: usize) -> Result<Vec<Vec<f32>>, StepError> {
+        let name = self.name;
+        limits::alive();
+        self.questions += 1;
+        assert!(
+            self.questions <= MOST_QUESTIONS,
+            "the {name} was asked {} times, at last what follows a sequence of {} tokens: does the sequence grow, and does the loop end?",
+            self.questions,
+            tokens.len()
+        );
+        if let Some(refusal) = self.refuses_once.take() {
+            return Err(refusal);
+        }
+        let same = self.read.iter().zip(tokens).take_while(|(read, token)| read == token).count();
+        let why = match same {
+            0 => "a model is always given the whole sequence, what it remembers too",
+            _ if same == tokens.len() => "it remembers more than this sequence, or was not given all of it",
+            _ => "a rejected token was kept, or the tokens are out of order",
+        };
+        assert!(
+            same == self.read.len(),
+            "the {name} remembers {} and is asked to go on with {}: {why}",
+            ending(&self.read),
+            ending(tokens)
+        );
+        let new_tokens = &tokens[self.read.len()..];
+        assert!(
+            n <= new_tokens.len() && !new_tokens.is_empty(),
+            "the {name} remembers {} and is asked what follows each of the last {n} tokens of {}: only {} are new to it",
+            ending(&self.read),
+            ending(tokens),
+            new_tokens.len()
+        );
+        if tokens.len() > self.room {
+            if matches!(self.refusal, Some(StepError::NotFinite { .. })) {
+                self.read = tokens.to_vec();
+            }
+            let (free, capacity) = (self.room.saturating_sub(self.read.len()), self.room);
+            let full = CacheError::OutOfSlots { needed: new_tokens.len(), free, capacity };
+            return Err(self.refusal.clone().unwrap_or(full.into()));
+        }
+        self.log.borrow_mut().push(format!("{name} reads {new_tokens:?}, answers after the last {n}"));
+        self.read = tokens.to_vec();
+        Ok((tokens.len() - n..tokens.len()).map(|last| (self.answer)(&tokens[..last + 1])).collect())
+    }
+
+    fn rewind(&mut self, n: usize) -> Result<(), CacheError> {
+        let len = self.read.len();
+        if n > len {
+            return Err(CacheError::PastTheStart { n, len });
+        }
+        if let Some(refusal) = self.stuck.as_ref().filter(|_| n > 0) {
+            return Err(refusal.clone());
+        }
+        self.log.borrow_mut().push(format!("{} forgets {:?}", self.name, &self.read[len - n..]));
+        self.read.truncate(len - n);
+        Ok(())
+    }
+}

@@ -1,0 +1,96 @@
+//! The bundled story teller, and the story that it writes without any cache.
+
+use std::path::PathBuf;
+
+use page_by_page::cache::in_place::InPlace;
+use page_by_page::decode::sampler::{Sampler, Sampling};
+use page_by_page::decode::{Cached, LanguageModel};
+use page_by_page::model::Model;
+use page_by_page::model::tokenizer::Tokenizer;
+
+use crate::calls::made;
+
+/// How the checks sample: not greedy, because so small a model then falls into loops. The seed fixes the story.
+pub const SAMPLING: Sampling = Sampling { temperature: 0.8, top_k: 0, top_p: 0.95, seed: 7 };
+
+pub const PROMPT: &str = "Once upon a time";
+
+pub struct Storyteller {
+    pub model: Model,
+    pub tokenizer: Tokenizer,
+}
+
+impl Storyteller {
+    pub fn open() -> Self {
+        let dir = assets().join("storyteller");
+        Storyteller {
+            model: Model::open(&dir).expect("the bundled model opens"),
+            tokenizer: Tokenizer::open(&dir).expect("the bundled tokenizer opens"),
+        }
+    }
+
+    pub fn prompt(&self) -> Vec<u32> {
+        self.tokenizer.encode(PROMPT).expect("the prompt is text")
+    }
+
+    /// The next `n` tokens when `logits_after` answers for the whole sequence so far, sampled with the fixed seed.
+    pub fn continue_with(&self, n: usize, mut logits_after: impl FnMut(&[u32]) -> Vec<f32>) -> Vec<u32> {
+        let prompt = self.prompt();
+        let mut sampler = Sampler::new(SAMPLING);
+        let mut tokens = prompt.clone();
+        for _ in 0..n {
+            let token = sampler.pick(&logits_after(&tokens));
+            tokens.push(token);
+        }
+        tokens.split_off(prompt.len())
+    }
+
+    /// The story as recomputing generates it.
+    pub fn recompute(&self, n: usize) -> Vec<u32> {
+        self.alone(&self.prompt(), n).into_iter().map(|(token, _)| token).collect()
+    }
+
+    /// Generates a story of `n` tokens through a cache, and compares it with the recomputed one. Before each step,
+    /// `meanwhile` is called. Returns the rows that the model projected.
+    #[track_caller]
+    pub fn assert_through(&self, cache: &mut dyn InPlace, what: &str, n: usize, mut meanwhile: impl FnMut()) -> u64 {
+        let mut model = Cached::new(&self.model, cache);
+        let story = self.continue_with(n, |sequence| {
+            meanwhile();
+            let question = format!("a story of {} tokens through the {what}", sequence.len());
+            made(question, || model.next_logits(sequence))
+        });
+        self.assert_same_story(&story, &self.recompute(n));
+        model.rows_projected()
+    }
+
+    /// The next `n` tokens without any cache, each with the logits that it is sampled from.
+    pub fn alone(&self, prompt: &[u32], n: usize) -> Vec<(u32, Vec<f32>)> {
+        let (mut tokens, mut sampler) = (prompt.to_vec(), Sampler::new(SAMPLING));
+        let next = |_| {
+            let logits = self.model.step(&tokens, None).expect("a short sequence fits");
+            tokens.push(sampler.pick(&logits));
+            (tokens[tokens.len() - 1], logits)
+        };
+        (0..n).map(next).collect()
+    }
+
+    /// Compares two stories; says where they part.
+    #[track_caller]
+    pub fn assert_same_story(&self, found: &[u32], expected: &[u32]) {
+        if found == expected {
+            return;
+        }
+        let same = found.iter().zip(expected).take_while(|(a, b)| a == b).count();
+        let text = |tokens: &[u32]| self.tokenizer.decode(tokens).unwrap_or_default();
+        panic!(
+            "the first {same} new tokens are right, then the story goes another way\n  expected: {}\n  yours:    {}",
+            text(expected),
+            text(found)
+        );
+    }
+}
+
+pub fn assets() -> PathBuf {
+    crate::root().join("assets")
+}

@@ -1,0 +1,62 @@
+//! Whose code the checks ran on, said by the names in the list of green checks; and that it is the code on disk.
+
+use std::fs;
+
+use page_by_page::chapters::{self, Chapter, Source};
+
+/// The chapter whose grader this program is, as its file says: `target/debug/deps/ch07_rewind-0b1c2d`. `None` if it is no grader.
+pub fn grader() -> Option<&'static Chapter> {
+    let program = std::env::current_exe().ok()?;
+    let name = program.file_stem()?.to_str()?.rsplit_once('-')?.0;
+    chapters::all().iter().find(|chapter| chapter.name == name)
+}
+
+/// Compares the reader's file of a chapter with the text that was compiled.
+pub fn assert_as_on_disk(name: &str) {
+    let chapter = chapters::all().iter().find(|chapter| chapter.name == name).expect("a chapter of the book");
+    let file = format!("exercises/{name}.rs");
+    let on_disk = fs::read(crate::root().join(&file));
+    match on_disk {
+        Ok(text) if text == chapter.exercise.as_bytes() => {
+            if chapter.source == Source::Yours {
+                crate::green::note_at_end(chapter);
+            }
+        }
+        Ok(_) => panic!(
+            "the checks ran on older code: {file} is no longer what was compiled\n\
+             cargo looks at dates, and does not see a file that came with an old one, by `cp -p` or out of an archive\n\
+             next: `touch {file}`, then run the checks again"
+        ),
+        Err(error) => panic!("{file} was compiled, but cannot be read now: {error}"),
+    }
+}
+
+/// A note for the end of a failure: which of the chapters that this grader stands on are the reader's own. A mistake in one
+/// of them may show here first. `None` if all are the reference's.
+pub fn yours_too() -> Option<String> {
+    note_on(grader()?, chapters::all())
+}
+
+/// The same for any grader and any chapters.
+pub fn note_on(grader: &Chapter, chapters: &[Chapter]) -> Option<String> {
+    let is_listed = |chapter: &&Chapter| grader.stands_on.contains(&chapter.number);
+    let is_yours = |chapter: &&Chapter| chapter.source == Source::Yours && chapter.number != grader.number;
+    let numbers: Vec<String> =
+        chapters.iter().filter(is_listed).filter(is_yours).map(|chapter| chapter.number.to_string()).collect();
+    match &numbers[..] {
+        [] => None,
+        [number] => Some(format!("chapter {number} is yours too: if its checks are not green, start there")),
+        [others @ .., last] => {
+            let others = others.join(", ");
+            Some(format!("chapters {others} and {last} are yours too: if their checks are not green, start there"))
+        }
+    }
+}
+
+/// Says why checks fail that need a chapter which is an untouched stub.
+pub fn refuse_a_stub(name: &str) {
+    panic!(
+        "this chapter stands on {name}, which is not started: whatever needs it ends in a todo!\n\
+         next: write exercises/{name}.rs first, or add `--features solution` to run on the reference there"
+    );
+}

@@ -1,0 +1,113 @@
+//! Weights as they lie in a checkpoint.
+
+use rayon::prelude::*;
+
+use crate::vector::{LANES, Lanes, Plain, Vector, whole};
+
+/// How the numbers of a weight are stored.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Dtype {
+    /// 32-bit floats.
+    F32,
+    /// 16-bit IEEE floats.
+    F16,
+    /// The upper half of a 32-bit float.
+    Bf16,
+}
+
+impl Dtype {
+    /// Bytes of one number.
+    pub fn size(self) -> usize {
+        match self {
+            Dtype::F32 => 4,
+            Dtype::F16 | Dtype::Bf16 => 2,
+        }
+    }
+}
+
+/// A weight matrix `[rows, cols]`, row-major and little-endian, in the bytes of the checkpoint.
+///
+/// A row holds the weights of one output, so `matmul` takes the dot product of each input row with each weight row.
+#[derive(Clone, Copy)]
+pub struct Matrix<'a> {
+    bytes: &'a [u8],
+    pub(crate) dtype: Dtype,
+    rows: usize,
+    pub(crate) cols: usize,
+}
+
+impl<'a> Matrix<'a> {
+    /// A matrix over `bytes`, which hold exactly `rows * cols` numbers.
+    ///
+    /// # Panics
+    /// If they do not.
+    pub fn new(bytes: &'a [u8], dtype: Dtype, rows: usize, cols: usize) -> Self {
+        let len = rows.checked_mul(cols).and_then(|numbers| numbers.checked_mul(dtype.size()));
+        assert_eq!(Some(bytes.len()), len, "bytes of a [{rows}, {cols}] {dtype:?} matrix");
+        Matrix { bytes, dtype, rows, cols }
+    }
+
+    /// Outputs.
+    pub fn rows(&self) -> usize {
+        self.rows
+    }
+
+    /// Inputs.
+    pub fn cols(&self) -> usize {
+        self.cols
+    }
+
+    pub(crate) fn row(&self, row: usize) -> &'a [u8] {
+        let size = self.cols * self.dtype.size();
+        &self.bytes[row * size..][..size]
+    }
+
+    /// Row and column of the first number that is not finite, `None` if all are. Reads the whole matrix, as fast as
+    /// memory gives it.
+    pub fn first_not_finite(&self) -> Option<(usize, usize)> {
+        // A whole number of numbers of any type, so that several threads can look.
+        const BYTES_PER_TASK: usize = 1 << 20;
+        let finite = |bytes: &[u8]| all_finite(self.dtype, bytes);
+        let task = self.bytes.par_chunks(BYTES_PER_TASK).position_first(|bytes| !finite(bytes))?;
+        let bytes = self.bytes[task * BYTES_PER_TASK..].chunks(self.dtype.size());
+        let number = task * BYTES_PER_TASK / self.dtype.size() + bytes.into_iter().position(|bytes| !finite(bytes))?;
+        Some((number / self.cols, number % self.cols))
+    }
+
+    /// Converts one row to `f32`. `out`: `[cols]`.
+    pub fn read_row(&self, row: usize, out: &mut [f32]) {
+        let size = LANES * self.dtype.size();
+        for (out, bytes) in out.chunks_mut(LANES).zip(self.row(row).chunks(size)) {
+            out.copy_from_slice(&decode_rest(self.dtype, bytes)[..out.len()]);
+        }
+    }
+}
+
+/// True if no number among these is NaN or infinite: if none has all bits of its exponent set.
+fn all_finite(dtype: Dtype, bytes: &[u8]) -> bool {
+    fn most<const N: usize>(bytes: &[u8], exponent: impl Fn([u8; N]) -> u32) -> u32 {
+        bytes.as_chunks().0.iter().fold(0, |most, number| most.max(exponent(*number)))
+    }
+    match dtype {
+        Dtype::F32 => most(bytes, |b| u32::from_le_bytes(b) & 0x7f80_0000) < 0x7f80_0000,
+        Dtype::F16 => most(bytes, |b| (u16::from_le_bytes(b) & 0x7c00).into()) < 0x7c00,
+        Dtype::Bf16 => most(bytes, |b| (u16::from_le_bytes(b) & 0x7f80).into()) < 0x7f80,
+    }
+}
+
+/// Sixteen stored numbers.
+#[inline(always)]
+pub(crate) fn decode<V: Vector>(dtype: Dtype, bytes: &[u8]) -> V {
+    match dtype {
+        Dtype::F32 => V::load_f32(&whole(bytes)),
+        Dtype::F16 => V::load_f16(&whole(bytes)),
+        Dtype::Bf16 => V::load_bf16(&whole(bytes)),
+    }
+}
+
+/// Up to sixteen stored numbers; lanes after the last are zero. Few rows end in the middle of a vector, so this is
+/// compiled once and not for speed.
+#[inline(never)]
+pub(crate) fn decode_rest(dtype: Dtype, bytes: &[u8]) -> Lanes {
+    decode::<Plain>(dtype, bytes).lanes()
+}

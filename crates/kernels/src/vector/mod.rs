@@ -1,0 +1,159 @@
+//! Sixteen numbers at a time, in whatever registers the processor has.
+//!
+//! The kernels are written once, over [`Vector`]. Each implementation rounds every operation the same way and adds
+//! lanes in the same order, so all processors give the same bits. Left to itself, the compiler finds vector
+//! instructions for such loops in one build and misses them in the next.
+
+#[cfg(target_arch = "aarch64")]
+mod neon;
+mod plain;
+#[cfg(target_feature = "simd128")]
+mod wasm;
+#[cfg(target_arch = "x86_64")]
+mod x86;
+
+#[cfg(target_arch = "aarch64")]
+pub(crate) use neon::Neon;
+pub(crate) use plain::Plain;
+#[cfg(target_feature = "simd128")]
+pub(crate) use wasm::Simd128;
+#[cfg(target_arch = "x86_64")]
+pub(crate) use x86::{Avx2, Avx512};
+
+use crate::registers::Kernel;
+
+/// Numbers in a vector.
+pub(crate) const LANES: usize = 16;
+
+/// Sixteen numbers side by side.
+pub(crate) type Lanes = [f32; LANES];
+
+/// Sixteen numbers, and what the kernels do with them.
+pub(crate) trait Vector: Copy {
+    /// True with registers for a tile of 5 by 5 vectors, false for one of 3 by 2.
+    const MANY_REGISTERS: bool;
+    /// True if a tile gains nothing. Then all loops take one row and one column at a time, so there is less to compile.
+    const ONE_BY_ONE: bool = false;
+    /// Columns of a tile.
+    const COLUMNS: usize = if Self::ONE_BY_ONE {
+        1
+    } else if Self::MANY_REGISTERS {
+        5
+    } else {
+        2
+    };
+
+    /// Runs a kernel in a function that is compiled for these registers. The processor must have them.
+    fn call<K: Kernel>(kernel: K) -> K::Output;
+
+    /// The same number in every lane.
+    fn splat(number: f32) -> Self;
+    /// Reads sixteen numbers.
+    fn load(numbers: &Lanes) -> Self;
+    /// Reads sixteen f32 numbers, little-endian, at any address.
+    fn load_f32(bytes: &[u8; 4 * LANES]) -> Self;
+    /// Reads sixteen bf16 numbers, little-endian.
+    fn load_bf16(bytes: &[u8; 2 * LANES]) -> Self;
+    /// Reads sixteen f16 numbers, little-endian.
+    #[inline(always)]
+    fn load_f16(bytes: &[u8; 2 * LANES]) -> Self {
+        Self::load(&f16_lanes(bytes))
+    }
+    /// Reads sixteen whole numbers from -128 to 127.
+    #[inline(always)]
+    fn load_i8(bytes: &[u8; LANES]) -> Self {
+        Self::load(&bytes.map(|byte| f32::from(byte as i8)))
+    }
+    /// The numbers.
+    fn lanes(self) -> Lanes;
+    /// `self * b`.
+    fn mul(self, b: Self) -> Self;
+    /// `self / b`.
+    fn div(self, b: Self) -> Self;
+    /// `self + b`.
+    fn add(self, b: Self) -> Self;
+    /// `self * b + sum`, rounded once.
+    fn mul_add(self, b: Self, sum: Self) -> Self;
+    /// The greater in each lane: `if self > other { self } else { other }`. So a NaN in `self` is dropped, a NaN in
+    /// `other` stays, and between 0 and -0 the result is `other`.
+    fn max(self, other: Self) -> Self;
+    /// The less in each lane: `if self < other { self } else { other }`.
+    fn min(self, other: Self) -> Self;
+    /// Zero in the lanes where `x` is less than `least`, the number itself in the others.
+    fn zero_below(self, x: Self, least: Self) -> Self;
+    /// `2^n`, where the lowest bits of the number are a whole `n` from -126 to 127.
+    fn power_of_two(self) -> Self;
+    /// Adds the lanes in halves: 16 → 8 → 4 → 2 → 1.
+    fn sum(self) -> f32;
+    /// The sums of four vectors, each as [`sum`](Self::sum) does it.
+    #[inline(always)]
+    fn sum_4(four: &[Self; 4]) -> [f32; 4] {
+        [four[0].sum(), four[1].sum(), four[2].sum(), four[3].sum()]
+    }
+}
+
+/// The bytes, followed by zeros if there are too few.
+#[inline(always)]
+pub(crate) fn whole<const N: usize>(bytes: &[u8]) -> [u8; N] {
+    match bytes.first_chunk() {
+        Some(whole) => *whole,
+        None => {
+            let mut whole = [0; N];
+            whole[..bytes.len()].copy_from_slice(bytes);
+            whole
+        }
+    }
+}
+
+/// The numbers, followed by zeros if there are too few.
+#[inline(always)]
+pub(crate) fn padded<const N: usize>(numbers: &[f32]) -> [f32; N] {
+    match numbers.first_chunk() {
+        Some(whole) => *whole,
+        None => {
+            let mut whole = [0.0; N];
+            whole[..numbers.len()].copy_from_slice(numbers);
+            whole
+        }
+    }
+}
+
+/// The sum of each vector.
+#[inline(always)]
+pub(crate) fn lane_sums<V: Vector, const C: usize>(vectors: &[V; C]) -> [f32; C] {
+    let mut sums = [0.0; C];
+    let (four_sums, rest_sums) = sums.as_chunks_mut::<4>();
+    let (fours, rest) = vectors.as_chunks::<4>();
+    for (sums, four) in four_sums.iter_mut().zip(fours) {
+        *sums = V::sum_4(four);
+    }
+    for (sum, vector) in rest_sums.iter_mut().zip(rest) {
+        *sum = vector.sum();
+    }
+    sums
+}
+
+/// The dot product of two equally long rows.
+#[inline(always)]
+pub(crate) fn dot<V: Vector>(a: &[f32], b: &[f32]) -> f32 {
+    let mut sums = V::splat(0.0);
+    let (a, a_rest) = a.as_chunks::<LANES>();
+    let (b, b_rest) = b.as_chunks::<LANES>();
+    for (a, b) in a.iter().zip(b) {
+        sums = V::load(a).mul_add(V::load(b), sums);
+    }
+    if !a_rest.is_empty() {
+        sums = V::load(&padded(a_rest)).mul_add(V::load(&padded(b_rest)), sums);
+    }
+    sums.sum()
+}
+
+/// Sixteen f16 numbers, without instructions for them. Compiled once and not for speed.
+#[inline(never)]
+fn f16_lanes(bytes: &[u8; 2 * LANES]) -> Lanes {
+    let mut lanes = [0.0; LANES];
+    for (lane, b) in lanes.iter_mut().zip(bytes.as_chunks().0) {
+        *lane = half::f16::from_le_bytes(*b).to_f32();
+    }
+    lanes
+}

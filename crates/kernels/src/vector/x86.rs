@@ -1,0 +1,261 @@
+//! These types are used only below `registers::vectorized`, which has asked the processor whether it has the
+//! instructions. Numbers come and go by value, since the checks of a load through a pointer stay in debug builds, in
+//! the innermost loops.
+
+use std::arch::x86_64::*;
+use std::mem::transmute;
+
+use super::{LANES, Lanes, Vector};
+use crate::registers::Kernel;
+
+/// Operations of [`Vector`] that take one instruction for each register: those of the tuple struct `$vector`.
+macro_rules! lanewise {
+    ($vector:ident $registers:tt: $($name:ident $instruction:ident),*) => {
+        $(lanewise!(@ $vector $registers $name $instruction);)*
+    };
+    (@ $vector:ident [$($register:tt)*] $name:ident $instruction:ident) => {
+        #[inline(always)]
+        fn $name(self, other: Self) -> Self {
+            // SAFETY: the processor has these instructions; they touch no memory.
+            unsafe { $vector($($instruction(self.$register, other.$register)),*) }
+        }
+    };
+}
+
+/// One register of 512 bits.
+#[derive(Clone, Copy)]
+pub struct Avx512(__m512);
+
+impl Vector for Avx512 {
+    const MANY_REGISTERS: bool = true;
+
+    #[inline(always)]
+    fn call<K: Kernel>(kernel: K) -> K::Output {
+        #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx2,fma,f16c")]
+        fn avx512<K: Kernel>(kernel: K) -> K::Output {
+            kernel.run::<Avx512>()
+        }
+        // SAFETY: the processor has these instructions.
+        unsafe { avx512(kernel) }
+    }
+
+    #[inline(always)]
+    fn splat(number: f32) -> Self {
+        // SAFETY: the processor has these instructions; they touch no memory.
+        Avx512(unsafe { _mm512_set1_ps(number) })
+    }
+
+    #[inline(always)]
+    fn load(numbers: &Lanes) -> Self {
+        // SAFETY: both are 64 bytes that may hold anything.
+        Avx512(unsafe { transmute::<Lanes, __m512>(*numbers) })
+    }
+
+    #[inline(always)]
+    fn load_f32(bytes: &[u8; 4 * LANES]) -> Self {
+        // SAFETY: both are 64 bytes that may hold anything.
+        Avx512(unsafe { transmute::<[u8; 64], __m512>(*bytes) })
+    }
+
+    #[inline(always)]
+    fn load_bf16(bytes: &[u8; 2 * LANES]) -> Self {
+        // SAFETY: the processor has these instructions; both sides of the transmute are 32 bytes that may hold
+        // anything.
+        unsafe {
+            let halves = _mm512_cvtepu16_epi32(transmute::<[u8; 32], __m256i>(*bytes));
+            Avx512(_mm512_castsi512_ps(_mm512_slli_epi32::<16>(halves)))
+        }
+    }
+
+    #[inline(always)]
+    fn load_f16(bytes: &[u8; 2 * LANES]) -> Self {
+        // SAFETY: as above.
+        Avx512(unsafe { _mm512_cvtph_ps(transmute::<[u8; 32], __m256i>(*bytes)) })
+    }
+
+    #[inline(always)]
+    fn load_i8(bytes: &[u8; LANES]) -> Self {
+        // SAFETY: as above, with 16 bytes.
+        Avx512(unsafe { _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(transmute::<[u8; 16], __m128i>(*bytes))) })
+    }
+
+    lanewise!(Avx512 [0]: mul _mm512_mul_ps, div _mm512_div_ps, add _mm512_add_ps, max _mm512_max_ps, min _mm512_min_ps);
+
+    #[inline(always)]
+    fn lanes(self) -> Lanes {
+        // SAFETY: both are 64 bytes that may hold anything.
+        unsafe { transmute::<__m512, Lanes>(self.0) }
+    }
+
+    #[inline(always)]
+    fn mul_add(self, b: Self, sum: Self) -> Self {
+        // SAFETY: the processor has these instructions; they touch no memory.
+        Avx512(unsafe { _mm512_fmadd_ps(self.0, b.0, sum.0) })
+    }
+
+    #[inline(always)]
+    fn zero_below(self, x: Self, least: Self) -> Self {
+        // SAFETY: the processor has these instructions; they touch no memory.
+        Avx512(unsafe { _mm512_maskz_mov_ps(_mm512_cmp_ps_mask::<_CMP_NLT_UQ>(x.0, least.0), self.0) })
+    }
+
+    #[inline(always)]
+    fn power_of_two(self) -> Self {
+        // SAFETY: the processor has these instructions; they touch no memory.
+        unsafe {
+            let exponents = _mm512_slli_epi32::<23>(_mm512_castps_si512(self.0));
+            let one = _mm512_castps_si512(_mm512_set1_ps(1.0));
+            Avx512(_mm512_castsi512_ps(_mm512_add_epi32(exponents, one)))
+        }
+    }
+
+    #[inline(always)]
+    fn sum(self) -> f32 {
+        // SAFETY: the processor has these instructions; they touch no memory.
+        unsafe {
+            let high = _mm256_castpd_ps(_mm512_extractf64x4_pd::<1>(_mm512_castps_pd(self.0)));
+            sum_of_8(_mm256_add_ps(_mm512_castps512_ps256(self.0), high))
+        }
+    }
+
+    /// All four share each addition: first `[a, b]` and `[c, d]` in halves of a register, then all in quarters.
+    #[inline(always)]
+    fn sum_4(four: &[Self; 4]) -> [f32; 4] {
+        let [Avx512(a), Avx512(b), Avx512(c), Avx512(d)] = *four;
+        // SAFETY: the processor has these instructions; both sides of the transmute are 16 bytes that may hold
+        // anything.
+        unsafe {
+            let ab = _mm512_add_ps(_mm512_shuffle_f32x4::<0x44>(a, b), _mm512_shuffle_f32x4::<0xEE>(a, b));
+            let cd = _mm512_add_ps(_mm512_shuffle_f32x4::<0x44>(c, d), _mm512_shuffle_f32x4::<0xEE>(c, d));
+            let four = _mm512_add_ps(_mm512_shuffle_f32x4::<0x88>(ab, cd), _mm512_shuffle_f32x4::<0xDD>(ab, cd));
+            let two = _mm512_add_ps(four, _mm512_permute_ps::<0x4E>(four));
+            let one = _mm512_add_ps(two, _mm512_permute_ps::<0xB1>(two));
+            transmute::<__m128, [f32; 4]>(_mm512_castps512_ps128(_mm512_maskz_compress_ps(0x1111, one)))
+        }
+    }
+}
+
+/// Two registers of 256 bits: lanes 0 to 7 and lanes 8 to 15.
+#[derive(Clone, Copy)]
+pub struct Avx2(__m256, __m256);
+
+impl Vector for Avx2 {
+    const MANY_REGISTERS: bool = false;
+
+    #[inline(always)]
+    fn call<K: Kernel>(kernel: K) -> K::Output {
+        #[target_feature(enable = "avx2,fma,f16c")]
+        fn avx2<K: Kernel>(kernel: K) -> K::Output {
+            kernel.run::<Avx2>()
+        }
+        // SAFETY: the processor has these instructions.
+        unsafe { avx2(kernel) }
+    }
+
+    #[inline(always)]
+    fn splat(number: f32) -> Self {
+        // SAFETY: the processor has these instructions; they touch no memory.
+        unsafe { Avx2(_mm256_set1_ps(number), _mm256_set1_ps(number)) }
+    }
+
+    #[inline(always)]
+    fn load(numbers: &Lanes) -> Self {
+        // SAFETY: both are 64 bytes that may hold anything.
+        let [low, high] = unsafe { transmute::<Lanes, [__m256; 2]>(*numbers) };
+        Avx2(low, high)
+    }
+
+    #[inline(always)]
+    fn load_f32(bytes: &[u8; 4 * LANES]) -> Self {
+        // SAFETY: both are 64 bytes that may hold anything.
+        let [low, high] = unsafe { transmute::<[u8; 64], [__m256; 2]>(*bytes) };
+        Avx2(low, high)
+    }
+
+    #[inline(always)]
+    fn load_bf16(bytes: &[u8; 2 * LANES]) -> Self {
+        // SAFETY: the processor has these instructions; both sides of the transmute are 32 bytes that may hold
+        // anything.
+        unsafe {
+            let [low, high] = transmute::<[u8; 32], [__m128i; 2]>(*bytes);
+            let (low, high) = (_mm256_cvtepu16_epi32(low), _mm256_cvtepu16_epi32(high));
+            Avx2(_mm256_castsi256_ps(_mm256_slli_epi32::<16>(low)), _mm256_castsi256_ps(_mm256_slli_epi32::<16>(high)))
+        }
+    }
+
+    #[inline(always)]
+    fn load_f16(bytes: &[u8; 2 * LANES]) -> Self {
+        // SAFETY: as above.
+        unsafe {
+            let [low, high] = transmute::<[u8; 32], [__m128i; 2]>(*bytes);
+            Avx2(_mm256_cvtph_ps(low), _mm256_cvtph_ps(high))
+        }
+    }
+
+    #[inline(always)]
+    fn load_i8(bytes: &[u8; LANES]) -> Self {
+        // SAFETY: as above, with 16 bytes.
+        unsafe {
+            let numbers = transmute::<[u8; 16], __m128i>(*bytes);
+            Avx2(
+                _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(numbers)),
+                _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_srli_si128::<8>(numbers))),
+            )
+        }
+    }
+
+    lanewise!(Avx2 [0 1]: mul _mm256_mul_ps, div _mm256_div_ps, add _mm256_add_ps, max _mm256_max_ps, min _mm256_min_ps);
+
+    #[inline(always)]
+    fn lanes(self) -> Lanes {
+        // SAFETY: both are 64 bytes that may hold anything.
+        unsafe { transmute::<[__m256; 2], Lanes>([self.0, self.1]) }
+    }
+
+    #[inline(always)]
+    fn mul_add(self, b: Self, sum: Self) -> Self {
+        // SAFETY: the processor has these instructions; they touch no memory.
+        unsafe { Avx2(_mm256_fmadd_ps(self.0, b.0, sum.0), _mm256_fmadd_ps(self.1, b.1, sum.1)) }
+    }
+
+    #[inline(always)]
+    fn zero_below(self, x: Self, least: Self) -> Self {
+        // SAFETY: the processor has these instructions; they touch no memory.
+        unsafe {
+            let low = _mm256_cmp_ps::<_CMP_NLT_UQ>(x.0, least.0);
+            let high = _mm256_cmp_ps::<_CMP_NLT_UQ>(x.1, least.1);
+            Avx2(_mm256_and_ps(low, self.0), _mm256_and_ps(high, self.1))
+        }
+    }
+
+    #[inline(always)]
+    fn power_of_two(self) -> Self {
+        // SAFETY: the processor has these instructions; they touch no memory.
+        unsafe {
+            let one = _mm256_castps_si256(_mm256_set1_ps(1.0));
+            let low = _mm256_slli_epi32::<23>(_mm256_castps_si256(self.0));
+            let high = _mm256_slli_epi32::<23>(_mm256_castps_si256(self.1));
+            Avx2(_mm256_castsi256_ps(_mm256_add_epi32(low, one)), _mm256_castsi256_ps(_mm256_add_epi32(high, one)))
+        }
+    }
+
+    #[inline(always)]
+    fn sum(self) -> f32 {
+        // SAFETY: the processor has these instructions; they touch no memory.
+        unsafe { sum_of_8(_mm256_add_ps(self.0, self.1)) }
+    }
+}
+
+/// Adds eight lanes in halves: 8 → 4 → 2 → 1.
+///
+/// # Safety
+/// The processor has AVX.
+#[inline(always)]
+unsafe fn sum_of_8(lanes: __m256) -> f32 {
+    // SAFETY: the processor has these instructions; they touch no memory.
+    unsafe {
+        let four = _mm_add_ps(_mm256_castps256_ps128(lanes), _mm256_extractf128_ps::<1>(lanes));
+        let two = _mm_add_ps(four, _mm_movehl_ps(four, four));
+        _mm_cvtss_f32(_mm_add_ss(two, _mm_movehdup_ps(two)))
+    }
+}

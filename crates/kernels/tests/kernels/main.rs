@@ -1,0 +1,54 @@
+//! The kernels against their definitions, bit for bit: plain loops, one number at a time, with the sums in the order
+//! that the crate promises. Since every processor must give these bits, the tests run once for each kind of registers
+//! that this one has.
+
+mod attention;
+mod definition;
+mod products;
+mod small;
+
+use std::process::{Command, Output};
+
+use definition::{bits, numbers};
+use page_by_page_kernels::{ARITHMETIC, Heads, RowFormat, Run, SequenceRows, attend, rms_norm, silu_times, softmax};
+
+const REGISTERS: &str = "PAGE_BY_PAGE_REGISTERS";
+
+/// All other tests of this binary, with these registers.
+fn tests_with(registers: &str) -> Output {
+    let tests = std::env::current_exe().expect("the path of this binary");
+    Command::new(tests).env(REGISTERS, registers).output().expect("the tests start")
+}
+
+#[test]
+fn all_registers_give_these_bits() {
+    if cfg!(miri) || cfg!(target_family = "wasm") || std::env::var_os(REGISTERS).is_some() {
+        return;
+    }
+    let refused = tests_with("abacus");
+    let refused = String::from_utf8_lossy(&refused.stdout);
+    let refusal = "PAGE_BY_PAGE_REGISTERS=abacus: this processor has no such registers, but ";
+    let (_, names) = refused.split_once(refusal).expect("a refusal that names the registers");
+    let names: Vec<&str> = names.lines().next().expect("names").split(", ").collect();
+    assert!(names.contains(&"plain"), "{names:?}");
+    for name in names {
+        let run = tests_with(name);
+        assert!(run.status.success(), "with {name} registers:\n{}", String::from_utf8_lossy(&run.stdout));
+    }
+}
+
+/// Files of rows are told apart by the number of the arithmetic. If this fails, give [`ARITHMETIC`] the next number.
+#[test]
+fn a_change_of_any_bit_has_a_number() {
+    let heads = Heads { n_heads: 2, n_kv_heads: 1, head_dim: 45 };
+    let (rows, q) = (numbers(70 * 45, 1), numbers(6 * 90, 2));
+    let runs = [Run { start: 0, rows: 70 }];
+    let sequence = SequenceRows { queries: 6, keys: &rows, values: &rows, runs: &runs };
+    let mut results = [vec![0.0; q.len()], numbers(100, 3), numbers(100, 4), numbers(90, 5)];
+    attend(heads, RowFormat::F32, &[sequence], &q, &mut results[0]);
+    softmax(&mut results[1]);
+    silu_times(&mut results[2], &q[..100]);
+    rms_norm(&mut results[3], &q[..45], 1e-6);
+    let sum = results.iter().flat_map(|result| bits(result)).fold(0, |sum: u32, bits| sum.wrapping_mul(31) ^ bits);
+    assert_eq!((ARITHMETIC, sum), (0, 4_209_047_285));
+}

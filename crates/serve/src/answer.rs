@@ -1,0 +1,295 @@
+//! The answer to a client: the output of its sequences as JSON, whole or as a stream of chunks.
+//!
+//! A stream is one of [server-sent events](https://html.spec.whatwg.org/multipage/server-sent-events.html), each a JSON object:
+//!
+//! ```text
+//!   data: {"object": "text_completion", "choices": [{"index": 0, "text": " there lived", "finish_reason": null, …}], …}
+//!   data: {"object": "text_completion", "choices": [{"index": 0, "text": "", "finish_reason": "length", …}], …}
+//!   data: {"choices": [], "usage": {"prompt_tokens": 4, …}, …}                  if the request asks for it
+//!   data: [DONE]
+//! ```
+
+use std::collections::VecDeque;
+use std::convert::Infallible;
+use std::sync::Arc;
+use std::task::{Poll, ready};
+
+use axum::response::sse::Event as SentEvent;
+use futures_util::stream::{self, Stream};
+use serde_json::{Map, Value, json};
+use tokio::sync::mpsc::UnboundedReceiver;
+use tokio::task::spawn_blocking;
+
+use super::http::Asked;
+use super::messages::{Event, Finished, Output, Piece};
+use super::refusal::Refusal;
+use page_by_page::decode::scoring::TokenLogprobs;
+use page_by_page::model::tokenizer::Tokenizer;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    Completion,
+    Chat,
+}
+
+impl Kind {
+    /// The field of the request with its prompts.
+    pub fn prompt(self) -> &'static str {
+        match self {
+            Kind::Completion => "prompt",
+            Kind::Chat => "messages",
+        }
+    }
+}
+
+pub struct Answer {
+    pub kind: Kind,
+    pub id: String,
+    /// Seconds since 1970.
+    pub created: u64,
+    pub model: String,
+    pub tokenizer: Arc<Tokenizer>,
+    pub asked: Asked,
+}
+
+impl Answer {
+    /// The whole answer, once all of its sequences are finished.
+    pub async fn whole(self, mut events: UnboundedReceiver<Event>, n_sequences: usize) -> Result<String, Refusal> {
+        let mut outputs: Vec<(Piece, Option<Finished>)> = Vec::new();
+        outputs.resize_with(n_sequences, Default::default);
+        let mut open = n_sequences;
+        while open > 0 {
+            let Output { index, piece, end } = events.recv().await.ok_or_else(Refusal::engine_gone)??;
+            outputs[index].0.append(piece);
+            outputs[index].1 = end;
+            open -= usize::from(end.is_some());
+        }
+        // A long prompt with its scores is slow to serialize.
+        let outputs: Vec<_> = outputs.into_iter().filter_map(|(piece, end)| Some((piece, end?))).collect();
+        blocking(move || Ok(self.object_of(&outputs).to_string())).await
+    }
+
+    /// The answer as a stream of chunks. `events`: those of its sequences.
+    pub fn stream(
+        self,
+        mut events: UnboundedReceiver<Event>,
+        n_sequences: usize,
+    ) -> impl Stream<Item = Result<SentEvent, Infallible>> {
+        let first = (0..n_sequences).filter_map(|index| self.first_chunk(index));
+        let mut chunks: VecDeque<String> = first.map(|chunk| chunk.to_string()).collect();
+        let mut ends = vec![None; n_sequences];
+        let mut is_done = n_sequences == 0;
+        stream::poll_fn(move |context| {
+            if chunks.is_empty() && !is_done {
+                let event = ready!(events.poll_recv(context)).unwrap_or(Err(Refusal::engine_gone()));
+                is_done = self.add_chunks(event, &mut ends, &mut chunks);
+                if is_done {
+                    events.close();
+                }
+            }
+            Poll::Ready(chunks.pop_front().map(|data| Ok(SentEvent::default().data(data))))
+        })
+    }
+
+    /// Adds the chunks of an event. Returns whether it is the last one.
+    fn add_chunks(&self, event: Event, ends: &mut [Option<Finished>], chunks: &mut VecDeque<String>) -> bool {
+        let Output { index, piece, end } = match event {
+            Ok(output) => output,
+            // The status has been sent long ago, so the failure is the last chunk.
+            Err(refusal) => {
+                chunks.push_back(refusal.object().to_string());
+                return true;
+            }
+        };
+        ends[index] = end;
+        chunks.push_back(self.next_chunk(index, &piece, end).to_string());
+        let Some(ends) = ends.iter().copied().collect::<Option<Vec<Finished>>>() else { return false };
+        if self.asked.options.include_usage {
+            let mut chunk = self.object(true, Vec::new());
+            chunk["usage"] = self.usage(&ends);
+            chunks.push_back(chunk.to_string());
+        }
+        chunks.push_back("[DONE]".into());
+        true
+    }
+
+    /// The object of the whole answer. `outputs`: of each sequence, in order.
+    fn object_of(&self, outputs: &[(Piece, Finished)]) -> Value {
+        let choices = outputs.iter().enumerate().map(|(index, (piece, end))| {
+            let output = self.output(index, piece);
+            let content = match self.kind {
+                Kind::Completion => ("text", json!(output)),
+                Kind::Chat => ("message", json!({ "role": "assistant", "content": output })),
+            };
+            self.with_prompt_ids(index, self.choice(index, piece, Some(end.reason.as_str()), content))
+        });
+        let mut object = self.object(false, choices.collect());
+        let ends: Vec<Finished> = outputs.iter().map(|(_, end)| *end).collect();
+        object["usage"] = self.usage(&ends);
+        object
+    }
+
+    /// The first chunk of a stream: the role in a chat, or the echoed prompt. A scored prompt comes later, with its scores.
+    fn first_chunk(&self, index: usize) -> Option<Value> {
+        let begins = if self.is_scored() { "" } else { self.echoed(index) };
+        if self.kind == Kind::Completion && begins.is_empty() && !self.asked.options.return_token_ids {
+            return None;
+        }
+        let content = match self.kind {
+            Kind::Completion => ("text", json!(begins)),
+            Kind::Chat => ("delta", json!({ "role": "assistant", "content": "" })),
+        };
+        Some(self.chunk(self.with_prompt_ids(index, self.choice(index, &Piece::default(), None, content))))
+    }
+
+    fn next_chunk(&self, index: usize, piece: &Piece, end: Option<Finished>) -> Value {
+        let content = match self.kind {
+            Kind::Completion if piece.scores.is_some() => ("text", json!(self.output(index, piece))),
+            Kind::Completion => ("text", json!(piece.text)),
+            Kind::Chat if piece.text.is_empty() => ("delta", json!({})),
+            Kind::Chat => ("delta", json!({ "content": piece.text })),
+        };
+        self.chunk(self.choice(index, piece, end.map(|end| end.reason.as_str()), content))
+    }
+
+    fn chunk(&self, choice: Value) -> Value {
+        let mut object = self.object(true, vec![choice]);
+        if self.asked.options.include_usage {
+            object["usage"] = Value::Null;
+        }
+        object
+    }
+
+    fn object(&self, is_chunk: bool, choices: Vec<Value>) -> Value {
+        let object = match (self.kind, is_chunk) {
+            (Kind::Completion, _) => "text_completion",
+            (Kind::Chat, false) => "chat.completion",
+            (Kind::Chat, true) => "chat.completion.chunk",
+        };
+        json!({
+            "id": self.id, "object": object, "created": self.created, "model": self.model, "choices": choices,
+            "system_fingerprint": concat!("page-by-page-", env!("CARGO_PKG_VERSION")),
+        })
+    }
+
+    /// One sequence in an answer or a chunk. `content`: what is shown of it, and the field for that.
+    fn choice(&self, index: usize, piece: &Piece, reason: Option<&str>, (field, content): (&str, Value)) -> Value {
+        let has_tokens = piece.scores.is_some() || !piece.tokens.is_empty() || piece.end.is_some();
+        let logprobs = (self.asked.options.logprobs.is_some() && has_tokens).then(|| self.logprobs(index, piece));
+        let mut choice = json!({ "index": index, "finish_reason": reason, "logprobs": logprobs });
+        choice[field] = content;
+        if self.asked.options.return_token_ids {
+            choice["token_ids"] = piece.tokens.iter().map(|token| token.id).collect();
+        }
+        choice
+    }
+
+    fn with_prompt_ids(&self, index: usize, mut choice: Value) -> Value {
+        if self.asked.options.return_token_ids {
+            choice["prompt_token_ids"] = json!(self.asked.prompts[index / self.asked.options.n]);
+        }
+        choice
+    }
+
+    /// The echoed prompt of a sequence, empty without `echo`.
+    fn echoed(&self, index: usize) -> &str {
+        self.asked.echo.get(index / self.asked.options.n).map_or("", String::as_str)
+    }
+
+    /// Whether the tokens of the prompts are scored.
+    fn is_scored(&self) -> bool {
+        self.asked.options.logprobs.is_some() && !self.asked.echo.is_empty()
+    }
+
+    /// The output with its echoed prompt. A scored prompt is shown only with its scores, which a cancelled sequence may lack.
+    fn output(&self, index: usize, piece: &Piece) -> String {
+        let begins = if self.is_scored() && piece.scores.is_none() { "" } else { self.echoed(index) };
+        begins.to_string() + &piece.text
+    }
+
+    fn usage(&self, ends: &[Finished]) -> Value {
+        let prompt_tokens: usize = self.asked.prompts.iter().map(Vec::len).sum();
+        let new_tokens: usize = ends.iter().map(|end| end.new_tokens).sum();
+        // Counted for the first sequence of each prompt: the others reuse what that one computed.
+        let cached: usize = ends.iter().step_by(self.asked.options.n).map(|end| end.cached).sum();
+        json!({
+            "prompt_tokens": prompt_tokens,
+            "completion_tokens": new_tokens,
+            "total_tokens": prompt_tokens + new_tokens,
+            "prompt_tokens_details": { "cached_tokens": cached },
+        })
+    }
+
+    fn logprobs(&self, index: usize, piece: &Piece) -> Value {
+        let tokens = piece.tokens.iter().chain(&piece.end);
+        let likely = tokens.filter_map(|token| Some((token, token.likely.as_ref()?)));
+        match self.kind {
+            Kind::Completion => {
+                let before = self.echoed(index).chars().count();
+                let (mut texts, mut logprobs, mut tops, mut offsets) = (vec![], vec![], vec![], vec![]);
+                let mut add = |id: u32, offset: usize, likely: Option<&TokenLogprobs>| {
+                    texts.push(self.text_of(id));
+                    logprobs.push(likely.map(|likely| likely.logprob));
+                    tops.push(likely.map(|likely| self.top_of(id, likely)));
+                    offsets.push(offset);
+                };
+                if let Some(scores) = &piece.scores {
+                    let prompt = &self.asked.prompts[index / self.asked.options.n];
+                    // The first token has no score: nothing comes before it.
+                    let scores = [None].into_iter().chain(scores.iter().map(Some));
+                    for ((id, offset), likely) in prompt.iter().zip(self.offsets(prompt)).zip(scores) {
+                        add(*id, offset.min(before), likely);
+                    }
+                }
+                likely.for_each(|(token, likely)| add(token.id, before + token.offset, Some(likely)));
+                json!({ "tokens": texts, "token_logprobs": logprobs, "top_logprobs": tops, "text_offset": offsets })
+            }
+            Kind::Chat => {
+                let content = likely.map(|(token, TokenLogprobs { logprob, top })| {
+                    let mut one = self.logprob_of(token.id, *logprob);
+                    one["top_logprobs"] = top.iter().map(|(id, logprob)| self.logprob_of(*id, *logprob)).collect();
+                    one
+                });
+                json!({ "content": content.collect::<Vec<_>>() })
+            }
+        }
+    }
+
+    /// The likeliest tokens and the token itself, even where it is not among them.
+    fn top_of(&self, id: u32, likely: &TokenLogprobs) -> Value {
+        let top = likely.top.iter().copied().rev().chain([(id, likely.logprob)]);
+        top.map(|(id, logprob)| (self.text_of(id), json!(logprob))).collect::<Map<_, _>>().into()
+    }
+
+    /// For each token of a prompt, the number of whole characters before it.
+    fn offsets(&self, prompt: &[u32]) -> Vec<usize> {
+        let mut stream = self.tokenizer.stream();
+        let mut chars = 0;
+        let offset = |id: &u32| {
+            let new = stream.push(*id).map_or(0, |text| text.chars().count());
+            chars += new;
+            chars - new
+        };
+        prompt.iter().map(offset).collect()
+    }
+
+    fn logprob_of(&self, id: u32, logprob: f32) -> Value {
+        let text = self.text_of(id);
+        // The bytes of a part of a character are unknown.
+        let bytes = (!text.contains('\u{FFFD}')).then(|| text.as_bytes().to_vec());
+        json!({ "token": text, "logprob": logprob, "bytes": bytes })
+    }
+
+    fn text_of(&self, id: u32) -> String {
+        self.tokenizer.token(id).unwrap_or_default()
+    }
+}
+
+/// Runs slow work on a thread for blocking work, so that no client has to wait for it.
+pub async fn blocking<T: Send + 'static>(
+    work: impl FnOnce() -> Result<T, Refusal> + Send + 'static,
+) -> Result<T, Refusal> {
+    spawn_blocking(work).await.unwrap_or_else(|_| {
+        Err(Refusal::failed("the request could not be read or answered; the server's log says why"))
+    })
+}

@@ -1,0 +1,346 @@
+//! The addresses of the server, and what each of them answers.
+
+use std::sync::Arc;
+use std::sync::mpsc::Sender;
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use axum::Router;
+use axum::body::Body;
+use axum::extract::rejection::PathRejection;
+use axum::extract::{Path, State};
+use axum::http::header::CONTENT_TYPE;
+use axum::http::{HeaderMap, Request, Response, StatusCode, Uri};
+use axum::middleware::{self, Next};
+use axum::response::IntoResponse;
+use axum::response::sse::{KeepAlive, Sse};
+use axum::routing::{delete, get, post};
+use serde_json::json;
+use tokio::sync::{mpsc, oneshot, watch};
+
+use super::Settings;
+use super::access;
+use super::answer::{Answer, Kind, blocking};
+use super::connections::ClientLimits;
+use super::messages::{Command, Event, NewPrompt, NewRequest};
+use super::metrics::{self, Metrics};
+use super::page;
+use super::protocol::{Chat, Completion, GenerationOptions, Prompt, any_number};
+use super::refusal::Refusal;
+use super::template::ChatTemplate;
+use super::views::{self, Watchers};
+use page_by_page::decode::sampler::Sampling;
+use page_by_page::decode::sampler::SamplingDefaults;
+use page_by_page::escape;
+use page_by_page::files::FileError;
+use page_by_page::model::tokenizer::Tokenizer;
+use page_by_page::serving::schedule::SequenceId;
+
+/// How often a comment is sent on a stream without new output, so that the connection stays open.
+const KEEP_ALIVE: Duration = Duration::from_secs(10);
+
+/// Log probabilities that one request gets. As JSON each takes about a hundred bytes.
+const MOST_PROBABILITIES: usize = 1 << 19;
+
+pub struct Shared {
+    pub settings: Settings,
+    /// How the model is sampled where a request leaves it open.
+    pub sampling: SamplingDefaults,
+    /// Tokens of a sequence at most, prompt included: limited by the model's positions and the pool's slots.
+    pub most_tokens: usize,
+    pub tokenizer: Arc<Tokenizer>,
+    /// The chat template, or why it cannot be used; `None` where the model has none.
+    pub template: Option<Result<ChatTemplate, FileError>>,
+    pub metrics: Arc<Metrics>,
+    pub engine: Sender<Command>,
+    /// True when the server is to end.
+    pub stop: watch::Receiver<bool>,
+    pub watchers: Watchers,
+}
+
+type Shares = State<Arc<Shared>>;
+
+pub fn router(shared: Arc<Shared>) -> Router {
+    let guarded = Router::new()
+        .route("/v1/models", get(models))
+        .route("/v1/completions", post(|State(shared): Shares, request| generate(Kind::Completion, shared, request)))
+        .route("/v1/chat/completions", post(|State(shared): Shares, request| generate(Kind::Chat, shared, request)))
+        .route("/metrics", get(show_metrics))
+        .route("/pages", get(pages))
+        .route("/sequences/{id}", delete(cancel_sequence))
+        .fallback(nothing_here)
+        .method_not_allowed_fallback(wrong_method)
+        .layer(middleware::from_fn_with_state(shared.clone(), check));
+    let page = page::FILES
+        .into_iter()
+        .fold(Router::new(), |page, (path, kind, content)| {
+            page.route(path, get(move || async move { (page::headers(kind), content) }))
+        })
+        .layer(middleware::from_fn_with_state(shared.clone(), check_page));
+    Router::new().route("/health", get(health)).merge(page).merge(guarded).with_state(shared)
+}
+
+async fn check(State(shared): Shares, request: Request<Body>, next: Next) -> Result<Response<Body>, Refusal> {
+    shared.settings.access.check(request.uri(), request.headers())?;
+    Ok(next.run(request).await)
+}
+
+/// The page itself shows nothing without the key, and asks for it.
+async fn check_page(State(shared): Shares, request: Request<Body>, next: Next) -> Result<Response<Body>, Refusal> {
+    shared.settings.access.check_name(request.uri(), request.headers())?;
+    shared.watchers.check()?;
+    Ok(next.run(request).await)
+}
+
+async fn nothing_here(uri: Uri) -> Refusal {
+    let path = escape::field(uri.path());
+    Refusal::new(StatusCode::NOT_FOUND, None, format!("there is nothing at {path}; the API is under /v1"))
+}
+
+async fn wrong_method() -> Refusal {
+    let message = "wrong method: use POST for completions, DELETE to cancel a sequence, GET for the rest";
+    Refusal::new(StatusCode::METHOD_NOT_ALLOWED, None, message)
+}
+
+async fn health(State(shared): Shares) -> Result<&'static str, Refusal> {
+    if *shared.stop.borrow() { Err(Refusal::stopping()) } else { Ok("ok\n") }
+}
+
+async fn show_metrics(State(shared): Shares) -> impl IntoResponse {
+    ([(CONTENT_TYPE, metrics::CONTENT_TYPE)], shared.metrics.render())
+}
+
+async fn pages(State(shared): Shares, headers: HeaderMap) -> Result<Response<Body>, Refusal> {
+    access::check_site(&headers)?;
+    let views = views::stream(shared.engine.clone(), shared.watchers.take()?);
+    Ok(Sse::new(views).keep_alive(KeepAlive::new().interval(KEEP_ALIVE)).into_response())
+}
+
+/// Cancels a sequence; its client gets the output so far. Open to everyone who can watch.
+async fn cancel_sequence(
+    State(shared): Shares,
+    text: Result<Path<String>, PathRejection>,
+    uri: Uri,
+) -> Result<StatusCode, Refusal> {
+    shared.watchers.check()?;
+    let Ok(Path(text)) = text else { return Err(nothing_here(uri).await) };
+    let unknown = || {
+        let message = format!("no sequence {} runs or waits; it may have finished", escape::quoted(&text));
+        Refusal::new(StatusCode::NOT_FOUND, Some("unknown_sequence"), message)
+    };
+    let id = text.parse().map(SequenceId).map_err(|_| unknown())?;
+    let (is_known, answer) = oneshot::channel();
+    shared.engine.send(Command::Cancel { sequence: id, is_known }).map_err(|_| shared.gone())?;
+    if answer.await.map_err(|_| shared.gone())? { Ok(StatusCode::NO_CONTENT) } else { Err(unknown()) }
+}
+
+async fn models(State(shared): Shares) -> Response<Body> {
+    let model = json!({
+        "id": shared.settings.model, "object": "model", "created": 0, "owned_by": "page-by-page",
+        "max_model_len": shared.most_tokens,
+    });
+    json_response(json!({ "object": "list", "data": [model] }).to_string())
+}
+
+/// What a request asks for, with its prompts as tokens.
+pub struct Asked {
+    pub options: GenerationOptions,
+    pub prompts: Vec<Vec<u32>>,
+    /// The prompts as text; empty without `echo`.
+    pub echo: Vec<String>,
+}
+
+/// Reads a request, submits its sequences, and answers with their output.
+async fn generate(kind: Kind, shared: Arc<Shared>, request: Request<Body>) -> Result<Response<Body>, Refusal> {
+    let arrived = Instant::now();
+    let ClientLimits { body_bytes, body, .. } = shared.settings.client_limits;
+    let body = access::body(request, body_bytes, body).await?;
+    let this = shared.clone();
+    // A long prompt takes time.
+    let asked = blocking(move || this.read(kind, &body)).await?;
+    let (n_sequences, is_stream) = (asked.prompts.len() * asked.options.n, asked.options.stream);
+    let events = shared.submit(shared.prompts(kind, &asked)?, arrived).await?;
+    let name = if kind == Kind::Chat { "chatcmpl" } else { "cmpl" };
+    let since_1970 = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    let answer = Answer {
+        kind,
+        id: format!("{name}-{:016x}", any_number()),
+        created: since_1970.as_secs(),
+        model: shared.settings.model.clone(),
+        tokenizer: shared.tokenizer.clone(),
+        asked,
+    };
+    if is_stream {
+        let stream = answer.stream(events, n_sequences);
+        return Ok(Sse::new(stream).keep_alive(KeepAlive::new().interval(KEEP_ALIVE)).into_response());
+    }
+    Ok(json_response(answer.whole(events, n_sequences).await?))
+}
+
+impl Shared {
+    fn check_model(&self, name: Option<&str>) -> Result<(), Refusal> {
+        let model = &self.settings.model;
+        let Some(unknown) = name.filter(|name| name != model) else { return Ok(()) };
+        let message = format!("there is no model {}; this server runs {model}", escape::quoted(unknown));
+        let (status, code) = (StatusCode::NOT_FOUND, Some("model_not_found"));
+        Err(Refusal { status, code, ..Refusal::of_field("model", message) })
+    }
+
+    /// Refuses more sequences than there are places for, before any work: a small body can ask for millions.
+    fn check_places(&self, prompts: usize, n: usize) -> Result<(), Refusal> {
+        let (n_sequences, most) = (prompts.saturating_mul(n), self.settings.most_sequences());
+        if n_sequences <= most {
+            return Ok(());
+        }
+        let message = format!("{n_sequences} sequences are more than the {most} places of this server; ask for fewer");
+        Err(Refusal::of_field(if n == 1 { "prompt" } else { "n" }, message))
+    }
+
+    /// Refuses a prompt that has too many bytes to fit, before time is spent on turning it into tokens.
+    fn check_bytes(&self, kind: Kind, prompt: &str) -> Result<(), Refusal> {
+        let most = self.most_tokens.saturating_mul(self.tokenizer.most_bytes_per_token());
+        if prompt.len() <= most {
+            return Ok(());
+        }
+        let message = format!(
+            "the prompt has {} bytes, and the {} tokens that fit here stand for {most} at most; shorten the prompt",
+            prompt.len(),
+            self.most_tokens
+        );
+        Err(Refusal::too_long(kind.prompt(), message))
+    }
+
+    /// Refuses a request whose probabilities would fill the memory: each of its sequences has some for each token.
+    fn check_logprobs(&self, prompts: &[NewPrompt]) -> Result<(), Refusal> {
+        let of = |asked: &NewPrompt| {
+            let prompt = if asked.is_scored { asked.tokens.len() } else { 0 };
+            let each = asked.logprobs.map_or(0, |top| top + 1);
+            prompt.saturating_add(asked.max_new_tokens).saturating_mul(each).saturating_mul(asked.samples.len())
+        };
+        let asked = prompts.iter().map(of).fold(0, usize::saturating_add);
+        if asked <= MOST_PROBABILITIES {
+            return Ok(());
+        }
+        let message = format!(
+            "the request asks for {asked} log probabilities, and one request gets {MOST_PROBABILITIES} at most; \
+             ask for fewer sequences, fewer logprobs or fewer tokens"
+        );
+        Err(Refusal::of_field("logprobs", message))
+    }
+
+    fn read(&self, kind: Kind, body: &[u8]) -> Result<Asked, Refusal> {
+        match kind {
+            Kind::Completion => self.read_completion(Completion::read(body, self.sampling)?),
+            Kind::Chat => self.read_chat(Chat::read(body, self.sampling)?),
+        }
+    }
+
+    fn read_completion(&self, completion: Completion) -> Result<Asked, Refusal> {
+        let Completion { prompts, echo: is_echoed, options } = completion;
+        self.check_model(options.model.as_deref())?;
+        self.check_places(prompts.len(), options.n)?;
+        let untokenizable = |error: FileError| Refusal::of_field("prompt", error.to_string());
+        let (mut tokens, mut echo) = (Vec::new(), Vec::new());
+        for prompt in prompts {
+            let (ids, text) = match prompt {
+                Prompt::Text(text) => {
+                    self.check_bytes(Kind::Completion, &text)?;
+                    (self.tokenizer.encode(&text).map_err(untokenizable)?, Ok(text))
+                }
+                Prompt::Tokens(ids) => {
+                    let text = self.tokenizer.decode(&ids);
+                    (ids, text)
+                }
+            };
+            tokens.push(ids);
+            if is_echoed {
+                echo.push(text.map_err(untokenizable)?);
+            }
+        }
+        Ok(Asked { options, prompts: tokens, echo })
+    }
+
+    fn read_chat(&self, chat: Chat) -> Result<Asked, Refusal> {
+        let Chat { messages, for_template, options } = chat;
+        self.check_model(options.model.as_deref())?;
+        self.check_places(1, options.n)?;
+        let refused = |message: String| Refusal::of_field("messages", message);
+        let Some(template) = &self.template else {
+            let name = &self.settings.model;
+            let message = format!("{name} has no chat template: it continues a text; send a prompt to /v1/completions");
+            return Err(Refusal { code: Some("no_chat_template"), ..refused(message) });
+        };
+        let template = template.as_ref().map_err(|problem| refused(problem.to_string()))?;
+        let text = template.render(&messages, &for_template).map_err(|error| refused(error.to_string()))?;
+        self.check_bytes(Kind::Chat, &text)?;
+        let tokens = self.tokenizer.encode_without_special_tokens(&text).map_err(|error| refused(error.to_string()))?;
+        Ok(Asked { options, prompts: vec![tokens], echo: Vec::new() })
+    }
+
+    /// The limit of generated tokens. A limit that the client gave is kept, and refused later if it does not fit.
+    fn max_new_tokens(&self, kind: Kind, options: &GenerationOptions, prompt: usize) -> Result<usize, Refusal> {
+        let most = self.most_tokens;
+        let room = most.checked_sub(prompt).filter(|room| *room > 0 || options.max_tokens == Some(0));
+        let Some(room) = room else {
+            let message = format!(
+                "the prompt has {prompt} tokens, and a sequence holds {most} here, so no token can follow; shorten the prompt"
+            );
+            return Err(Refusal::too_long(kind.prompt(), message));
+        };
+        // The protocol's default: 16 tokens, or all that fit.
+        let default = if kind == Kind::Chat { room } else { room.min(16) };
+        let max_new_tokens = options.max_tokens.unwrap_or(default);
+        let min_tokens = options.stop_rules.min_tokens;
+        if min_tokens > max_new_tokens {
+            let message = format!(
+                "min_tokens is {min_tokens}, and at most {max_new_tokens} tokens are generated; lower it or raise max_tokens"
+            );
+            return Err(Refusal::of_field("min_tokens", message));
+        }
+        Ok(max_new_tokens)
+    }
+
+    /// What a request asks for: `n` sequences of each prompt.
+    fn prompts(&self, kind: Kind, asked: &Asked) -> Result<Vec<NewPrompt>, Refusal> {
+        let Asked { options, prompts, echo } = asked;
+        // The seeds of `generate --samples`.
+        let seeds = (0..options.n as u64).map(|sample| options.sampling.seed.wrapping_add(sample));
+        let samples: Vec<Sampling> = seeds.map(|seed| Sampling { seed, ..options.sampling }).collect();
+        let new = |tokens: &Vec<u32>| {
+            Ok(NewPrompt {
+                tokens: tokens.clone(),
+                samples: samples.clone(),
+                max_new_tokens: self.max_new_tokens(kind, options, tokens.len())?,
+                stops: options.stops.clone(),
+                stop_rules: options.stop_rules.clone(),
+                logprobs: options.logprobs,
+                is_scored: options.logprobs.is_some() && !echo.is_empty(),
+            })
+        };
+        let prompts = prompts.iter().map(new).collect::<Result<Vec<_>, Refusal>>()?;
+        self.check_logprobs(&prompts)?;
+        Ok(prompts)
+    }
+
+    async fn submit(
+        &self,
+        prompts: Vec<NewPrompt>,
+        arrived: Instant,
+    ) -> Result<mpsc::UnboundedReceiver<Event>, Refusal> {
+        let (events, received) = mpsc::unbounded_channel();
+        let (accepted, answer) = oneshot::channel();
+        let until = arrived + self.settings.client_limits.request;
+        let request = NewRequest { prompts, events, accepted, arrived, until };
+        self.engine.send(Command::Submit(request)).map_err(|_| self.gone())?;
+        answer.await.map_err(|_| self.gone())??;
+        Ok(received)
+    }
+
+    /// Why the engine sends no answer.
+    fn gone(&self) -> Refusal {
+        if *self.stop.borrow() { Refusal::stopping() } else { Refusal::engine_gone() }
+    }
+}
+
+fn json_response(json: String) -> Response<Body> {
+    ([(CONTENT_TYPE, "application/json")], json).into_response()
+}

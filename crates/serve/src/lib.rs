@@ -1,0 +1,215 @@
+//! A server that speaks OpenAI's protocol, so that clients need no change: many sequences for many clients, in one slab of pages.
+//!
+//! ```text
+//!   client ── connections ── access ── http ── protocol ──┐ requests
+//!   client ── connections ── access ── http ── protocol ──┼───────► engine: Serving of chapter 12, slab, prefix cache
+//!   client ◄─ connections ◄─────────── http ◄─ answer ◄──┘ events    one thread, one step after the other
+//! ```
+//!
+//! The engine's thread alone touches the memory, so nothing in it is locked and nothing can be seen half changed. Clients are
+//! many and slow; they live on two threads of [tokio](https://tokio.rs) and reach the engine through channels (`messages.rs`). A
+//! client that goes away drops its end of a channel, and the engine cancels its sequences before the next step.
+//!
+//! In a browser, `/` shows the pages while all this goes on (`page.rs`, `views.rs`).
+//!
+//! `cargo serve` runs it. It is compiled with the feature `serve` only.
+
+pub mod access;
+mod answer;
+pub mod connections;
+mod detokenizer;
+mod engine;
+mod fields;
+mod http;
+mod messages;
+mod metrics;
+mod page;
+mod protocol;
+mod refusal;
+mod stops;
+pub mod template;
+mod views;
+
+use std::any::Any;
+use std::io;
+use std::net::TcpListener;
+use std::panic::{self, AssertUnwindSafe};
+use std::sync::{Arc, mpsc};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use tokio::runtime::{Builder, Runtime};
+use tokio::sync::watch;
+
+use access::Access;
+use connections::ClientLimits;
+use engine::{Engine, EngineError};
+use http::Shared;
+use messages::Command;
+use metrics::Metrics;
+use template::ChatTemplate;
+use views::{ViewPublisher, Watchers};
+
+use page_by_page::chapters::ch06_paged::SharedSlab;
+use page_by_page::disk::tier::DiskTier;
+use page_by_page::escape;
+use page_by_page::files::FileError;
+use page_by_page::model::Model;
+use page_by_page::model::tokenizer::Tokenizer;
+use page_by_page::prefixes::Prefixes;
+use page_by_page::serving::Serving;
+use page_by_page::serving::schedule::{ScheduleError, StepLimits};
+
+/// Threads for clients. Slow work happens elsewhere.
+const THREADS: usize = 2;
+/// Threads that tokenize prompts.
+const MOST_TOKENIZERS: usize = 4;
+/// How long the last answers can take to be sent when all sequences are finished.
+const LAST_ANSWERS: Duration = Duration::from_secs(2);
+
+/// The settings of a server.
+pub struct Settings {
+    /// The model's name, for clients.
+    pub model: String,
+    /// Limits of a step.
+    pub limits: StepLimits,
+    /// Sequences that can wait; the next ones are refused.
+    pub queue: usize,
+    /// Which requests are answered.
+    pub access: Access,
+    /// Limits and time-outs of connections.
+    pub client_limits: ClientLimits,
+    /// How long sequences can go on after the server was stopped.
+    pub grace: Duration,
+    /// How many can watch the pages, and all sequences in them, at the same time.
+    pub watchers: usize,
+}
+
+impl Settings {
+    /// Sequences that can wait or run at the same time.
+    fn most_sequences(&self) -> usize {
+        self.limits.sequences.saturating_add(self.queue)
+    }
+}
+
+/// The memory of a server: the pages, and the caches that outlive a sequence.
+pub struct Memory {
+    /// The pages.
+    pub slab: SharedSlab,
+    /// The prefix cache of this slab.
+    pub prefixes: Box<dyn Prefixes>,
+    /// The page file under the prefix cache: evicted pages, and those of earlier runs.
+    pub tier: Option<DiskTier>,
+    /// Slots in all pages together.
+    pub slots: usize,
+}
+
+/// Stops a server.
+#[derive(Clone, Debug, Default)]
+pub struct Stop(Arc<watch::Sender<bool>>);
+
+impl Stop {
+    /// Accept no more requests; end when those under way are answered, or after the grace period.
+    pub fn ask(&self) {
+        self.0.send_replace(true);
+    }
+}
+
+/// Why a server ended without having been stopped.
+#[derive(Debug, thiserror::Error)]
+pub enum ServerError {
+    /// The scheduler cannot start.
+    #[error(transparent)]
+    Schedule(#[from] ScheduleError),
+    /// The system provides no thread or no connection.
+    #[error("the server cannot reach its clients: {0}")]
+    System(#[from] io::Error),
+    /// The engine cannot go on.
+    #[error("the engine has stopped: {0}")]
+    Engine(#[from] EngineError),
+    /// The engine has panicked.
+    #[error("the engine has panicked: {0}")]
+    Panic(String),
+}
+
+/// Serves `model` to the clients of `listener` until it is stopped. The engine runs on this thread.
+///
+/// # Errors
+/// [`ServerError`]. The open requests and those that follow are answered with status 500, and the server ends.
+pub fn serve(
+    settings: Settings,
+    model: &Model,
+    memory: Memory,
+    tokenizer: Tokenizer,
+    template: Option<Result<ChatTemplate, FileError>>,
+    listener: TcpListener,
+    stop: &Stop,
+) -> Result<(), ServerError> {
+    let Memory { slab, prefixes, tier, slots } = memory;
+    let serving = Serving::new(model, &slab, prefixes, settings.limits, &model.config().eos_token_ids)?;
+    let (engine, commands) = mpsc::channel();
+    let (tokenizer, metrics) = (Arc::new(tokenizer), Arc::new(Metrics::new(&settings.model)));
+    // The last token is never computed, so it needs no slot.
+    let most_tokens = model.config().max_positions.min(slots.saturating_add(1));
+    let (watchers, grace, most_sequences) =
+        (Watchers::new(settings.watchers), settings.grace, settings.most_sequences());
+    let shared = Shared {
+        settings,
+        sampling: model.config().sampling,
+        most_tokens,
+        tokenizer: tokenizer.clone(),
+        template,
+        metrics: metrics.clone(),
+        engine,
+        stop: stop.0.subscribe(),
+        watchers: watchers.clone(),
+    };
+    let runtime = Builder::new_multi_thread()
+        .worker_threads(THREADS)
+        .max_blocking_threads(MOST_TOKENIZERS)
+        .thread_name("clients")
+        .enable_all()
+        .build()?;
+    let (shared, stopped) = (Arc::new(shared), stop.0.subscribe());
+    let clients = thread::Builder::new()
+        .name("server".into())
+        .spawn(move || serve_clients(runtime, listener, shared, stopped, grace))?;
+
+    let page_size = slots / slab.borrow().pool().n_pages();
+    let stage = ViewPublisher::new(watchers, page_size);
+    let engine = Engine::new(serving, &slab, tier, &tokenizer, &metrics, most_sequences, stage);
+    // What a panic leaves half done is dropped with the engine.
+    let ended = panic::catch_unwind(AssertUnwindSafe(|| engine.run(&commands)));
+    // Clients that still wait get their error now.
+    drop(commands);
+    stop.ask();
+    let clients_ended = clients.join();
+    let panicked = |panic: Box<dyn Any + Send>| ServerError::Panic(panic_text(&*panic));
+    ended.map_err(panicked)??;
+    Ok(clients_ended.map_err(panicked)??)
+}
+
+/// Answers clients until the server is stopped, and during its grace period.
+fn serve_clients(
+    runtime: Runtime,
+    listener: TcpListener,
+    shared: Arc<Shared>,
+    stopped: watch::Receiver<bool>,
+    grace: Duration,
+) -> io::Result<()> {
+    let (engine, client_limits, mut stop) = (shared.engine.clone(), shared.settings.client_limits, stopped.clone());
+    runtime.spawn(async move {
+        drop(stop.wait_for(|stop| *stop).await);
+        // The engine may have ended already.
+        let _ = engine.send(Command::Stop { until: Instant::now() + grace });
+    });
+    let (router, grace) = (http::router(shared), grace + LAST_ANSWERS);
+    let served = runtime.block_on(connections::serve(listener, router, client_limits, stopped, grace));
+    runtime.shutdown_timeout(Duration::from_millis(100));
+    served
+}
+
+fn panic_text(panic: &(dyn Any + Send)) -> String {
+    let text = panic.downcast_ref::<&str>().copied().or(panic.downcast_ref::<String>().map(String::as_str));
+    escape::field(text.unwrap_or("no reason given"))
+}

@@ -1,0 +1,498 @@
+// A view of a page pool and its sequences: the numbers, the pages, a card for each sequence. It fills the element that it is
+// given and knows nothing of the page around it, so that a page can have several.
+//
+// What a model generates and what a prompt says becomes part of the page as text, never as HTML.
+"use strict";
+
+// The block keeps these names out of the page that loads this script: it adds the class and nothing else.
+{
+  const COLOURS = 8;
+  /** Sequences that are shown after their end, and while they wait. */
+  const MOST_ENDED = 8;
+  const MOST_WAITING = 24;
+  const MOST_PAGES = 16384;
+
+  /** The class of each number, its name, and the parts of its bar. */
+  const NUMBERS = [
+    ["pages-say", "Pages", "used", "cached"],
+    ["budget-says", "Token budget", "budget"],
+    ["hits-say", "Prefix cache"],
+    ["queue-says", "Sequences"],
+    ["steps-say", "Steps"],
+    ["lost-says", "Preemptions"],
+  ];
+  const LEGEND = [
+    ["own", "A", "sequence A’s; the colour shows how full"],
+    ["shared", "3", "shared by three sequences"],
+    ["cached", "", "only the prefix cache owns it"],
+    ["own also", "A", "the prefix cache also owns it"],
+    ["free", "", "free"],
+  ];
+  const POINT = "Point at a page, or move with the arrow keys, to see who owns it.";
+  const REASONS = { stop: "ended its text", length: "reached its limit", abort: "was cancelled", error: "failed" };
+
+  const number = (n) => n.toLocaleString("en");
+  const plural = (n, word) => `${number(n)} ${word}${n === 1 ? "" : "s"}`;
+  const listed = (items) => (items.length > 1 ? `${items.slice(0, -1).join(", ")} and ${items.at(-1)}` : items.join(""));
+  /** A to Z, A1 to Z1, and so on. */
+  const letter = (id) => String.fromCharCode(65 + (id % 26)) + (id < 26 ? "" : Math.floor(id / 26));
+
+  /** An element with these children. A string becomes text. */
+  function element(name, className, ...children) {
+    const made = document.createElement(name);
+    made.className = className;
+    made.append(...children);
+    return made;
+  }
+
+  function attributes(target, values) {
+    Object.entries(values).forEach(([name, value]) => target.setAttribute(name, value));
+  }
+
+  /** Changes only what differs: a page that does not change costs nothing. */
+  function write(target, text) {
+    if (target.textContent !== text) {
+      target.textContent = text;
+    }
+  }
+
+  function dress(target, id) {
+    target.style.setProperty("--fill", `var(--fill-${id % COLOURS})`);
+    target.style.setProperty("--on", `var(--ink-${id % COLOURS})`);
+  }
+
+  /** What a sequence does. `queue`: its place in the queue, if it waits. */
+  function doing({ reason, state, rows, new_tokens, max_new_tokens, prompt_tokens, cached_tokens, pages }, queue) {
+    if (reason !== undefined) {
+      return `${REASONS[reason] ?? reason}, ${plural(new_tokens, "new token")}`;
+    }
+    const tokens = `${new_tokens} of ${plural(max_new_tokens, "new token")}`;
+    if (state === "running") {
+      const cached = cached_tokens > 0 ? `, ${cached_tokens} of ${prompt_tokens} prompt tokens cached` : "";
+      const progress = rows < prompt_tokens ? `prefill, ${rows} of ${plural(prompt_tokens, "prompt token")}` : tokens;
+      return `${progress}, ${plural(pages.length, "page")}${cached}`;
+    }
+    const place = `waits, number ${queue} in the queue`;
+    return state === "preempted" ? `was preempted and ${place}; ${tokens}` : place;
+  }
+
+  /** Views made so far: each has ids of its own. */
+  let views = 0;
+
+  globalThis.PoolView = class PoolView {
+    #id = `pool-${++views}`;
+    #options;
+    #model = "";
+    #view = null;
+    #isDrawing = false;
+    /** Sequences that have ended; those of the newest view first. */
+    #ended = [];
+    /** What each page shows, as a string that changes with it; and its element. */
+    #shown = [];
+    #cells = [];
+    /** The page that the arrow keys have come to, the one that the pointer is on; the sequence that is pointed at. */
+    #current = -1;
+    #pointed = -1;
+    #marked = null;
+    /** For each page the sequences that own it, and how many of its slots are filled. */
+    #holders = [];
+    #filled = [];
+    #cards = new Map();
+    /** The numbers in words, and the parts of the bars. Empty where the numbers are left out. */
+    #words = {};
+    #bars = {};
+    #grid = element("div", "grid");
+    #pageSays = element("p", "page-says", POINT);
+    #idle;
+    #sequences = element("ol", "sequences");
+    #more = element("p", "more");
+
+    /**
+     * `cancel(id)`: asks for the end of a sequence; returns `{ status, refusal }`. `say(message, isBad)`: shows a message.
+     * `keepsOrder`: cards stay in the order of their numbers, instead of moving down at their end. `numbers`: whether they are
+     * shown. `legend`: the kinds of pages to explain, such as `["own", "free"]`. `idle`: the words where there is no sequence.
+     */
+    constructor(root, options) {
+      const kinds = LEGEND.map(([kind]) => kind);
+      this.#options = { numbers: true, legend: kinds, idle: "No sequence is running or waiting.", ...options };
+      const { numbers, legend, idle } = this.#options;
+      this.#idle = element("p", "idle", idle);
+      const outputs = this.#section("outputs", "Sequences", this.#idle, this.#sequences, this.#more);
+      const parts = [...(numbers ? [this.#makeNumbers()] : []), this.#makeMemory(legend), outputs];
+      root.classList.add("pool");
+      root.replaceChildren(element("div", "view", ...parts));
+      this.#listen();
+    }
+
+    /** Shows this view, the newest, in the next frame. */
+    take(next) {
+      const wasBusy = this.#view?.sequences.length > 0;
+      this.#ended = [...next.ended, ...this.#ended].slice(0, MOST_ENDED);
+      this.#view = next;
+      this.#drawSoon();
+      if (wasBusy && next.sequences.length === 0) {
+        const areAllFree = next.owners.every((count) => count === 0);
+        const pages = areAllFree ? "All pages are free again." : "The pages that the prefix cache keeps are hatched.";
+        this.#options.say(`All sequences have ended. ${pages}`);
+      }
+    }
+
+    /** Forgets the sequences that have ended. */
+    forgetEnded() {
+      this.#ended = [];
+      this.#drawSoon();
+    }
+
+    /** Forgets everything: sequences of other views can have the same numbers. */
+    startAgain() {
+      this.#view = null;
+      this.#ended = [];
+      this.#holders = [];
+      this.#pointed = -1;
+      this.#marked = null;
+      this.#cards.clear();
+      this.#sequences.replaceChildren();
+      this.#idle.hidden = false;
+      this.#build(0);
+      this.#grid.classList.remove("marking");
+      write(this.#pageSays, POINT);
+      for (const words of [this.#more, ...Object.values(this.#words)]) {
+        write(words, "");
+      }
+      for (const part of Object.values(this.#bars)) {
+        part.style.width = "0";
+      }
+    }
+
+    set model(name) {
+      this.#model = name;
+      this.#drawSoon();
+    }
+
+    #drawSoon() {
+      if (this.#isDrawing) {
+        return;
+      }
+      this.#isDrawing = true;
+      requestAnimationFrame(() => {
+        this.#isDrawing = false;
+        if (this.#view) {
+          this.#drawSequences();
+          this.#drawPages();
+          this.#drawNumbers();
+        }
+      });
+    }
+
+    #section(className, title, ...children) {
+      const heading = element("p", "title", title);
+      const section = element("section", className, heading, ...children);
+      heading.id = `${this.#id}-${className}`;
+      section.setAttribute("aria-labelledby", heading.id);
+      return section;
+    }
+
+    #makeNumbers() {
+      const list = NUMBERS.map(([className, name, ...parts]) => {
+        const words = element("span", className);
+        this.#words[className] = words;
+        parts.forEach((part) => { this.#bars[part] = element("i", part); });
+        const bar = element("span", "bar", ...parts.map((part) => this.#bars[part]));
+        bar.setAttribute("aria-hidden", "true");
+        const says = element("dd", "", ...(parts.length > 0 ? [bar] : []), words);
+        return element("div", parts.length > 0 ? "wide" : "", element("dt", "", name), says);
+      });
+      this.#words.about = element("p", "about");
+      const section = element("section", "numbers", this.#words.about, element("dl", "", ...list));
+      section.setAttribute("aria-label", "Numbers");
+      return section;
+    }
+
+    #makeMemory(kinds) {
+      const help = element("p", "", "Arrow keys go from page to page.");
+      help.id = `${this.#id}-help`;
+      help.hidden = true;
+      this.#grid.tabIndex = 0;
+      attributes(this.#grid, { role: "listbox", "aria-label": "Pages of the pool", "aria-describedby": help.id });
+      const shown = LEGEND.filter(([kind]) => kinds.includes(kind));
+      const items = shown.map(([kind, sign, words]) => element("li", "", element("span", `cell ${kind}`, sign), words));
+      const legend = items.length > 0 ? [element("ul", "legend", ...items)] : [];
+      return this.#section("memory", "Pages", ...legend, this.#grid, this.#pageSays, help);
+    }
+
+    #listen() {
+      const grid = this.#grid;
+      grid.addEventListener("keydown", (event) => this.#walk(event));
+      grid.addEventListener("focus", () => this.#goTo(Math.max(this.#current, 0)));
+      grid.addEventListener("blur", () => this.#mark());
+      grid.addEventListener("pointerover", (event) => {
+        this.#pointed = this.#cells.indexOf(event.target.closest(".cell"));
+        this.#mark();
+      });
+      grid.addEventListener("pointerleave", () => {
+        this.#pointed = -1;
+        this.#mark();
+      });
+    }
+
+    /** Whether the prefix cache owns a page, alone or with sequences. */
+    #isCached(page) {
+      return this.#view.owners[page] > this.#holders[page].length;
+    }
+
+    #build(count) {
+      this.#cells = Array.from({ length: count }, (_, page) => {
+        const cell = element("span", "cell");
+        cell.id = `${this.#id}-page-${page}`;
+        cell.setAttribute("role", "option");
+        return cell;
+      });
+      this.#grid.classList.toggle("many", count > 500);
+      this.#grid.removeAttribute("aria-activedescendant");
+      this.#grid.replaceChildren(...this.#cells);
+      this.#shown = [];
+      this.#current = -1;
+    }
+
+    #drawPages() {
+      const { owners, sequences, page_size } = this.#view;
+      const drawn = Math.min(owners.length, MOST_PAGES);
+      if (this.#cells.length !== drawn) {
+        this.#build(drawn);
+      }
+      this.#holders = owners.map(() => []);
+      this.#filled = [];
+      for (const { id, pages, rows } of sequences) {
+        pages.forEach((page, at) => {
+          this.#holders[page].push(id);
+          this.#filled[page] = Math.min(rows - at * page_size, page_size);
+        });
+      }
+      this.#cells.forEach((cell, page) => {
+        const ids = this.#holders[page];
+        const isCached = this.#isCached(page);
+        const now = ids.length > 0 ? `${ids.join()} ${isCached} ${this.#filled[page]}` : isCached ? "cached" : "";
+        if (now !== this.#shown[page]) {
+          this.#shown[page] = now;
+          this.#drawPage(cell, page);
+        }
+      });
+      this.#mark();
+    }
+
+    #drawPage(cell, page) {
+      const ids = this.#holders[page];
+      const isCached = this.#isCached(page);
+      const kind = ids.length > 1 ? "shared" : ids.length === 1 ? "own" : isCached ? "cached" : "free";
+      cell.className = `cell ${kind}`;
+      cell.removeAttribute("style");
+      if (kind === "own") {
+        dress(cell, ids[0]);
+        cell.style.setProperty("--full", `${(100 * this.#filled[page]) / this.#view.page_size}%`);
+      } else if (kind === "shared") {
+        const some = ids.slice(0, 4);
+        const edge = (at) => `${(100 * at) / some.length}%`;
+        const bands = some.map((id, at) => `var(--fill-${id % COLOURS}) ${edge(at)} ${edge(at + 1)}`);
+        cell.style.setProperty("--bands", `linear-gradient(90deg, ${bands.join(", ")})`);
+      }
+      cell.classList.toggle("also", isCached && ids.length > 0);
+      cell.classList.toggle("current", page === this.#current);
+      write(cell, kind === "shared" ? `${ids.length}` : ids.map(letter).join(""));
+      cell.setAttribute("aria-label", `page ${page}: ${this.#whose(page)}`);
+    }
+
+    /** Who owns a page, in words. */
+    #whose(page) {
+      const names = this.#holders[page].map(letter);
+      if (names.length === 0) {
+        return this.#isCached(page) ? "only the prefix cache owns it" : "free";
+      }
+      const word = names.length > 1 ? `shared by ${names.length} sequences, ${listed(names)}` : `sequence ${names[0]}`;
+      return this.#isCached(page) ? `${word}; the prefix cache also owns it` : word;
+    }
+
+    /** Lights what is pointed at: the pages of a sequence, the sequences of a page. */
+    #mark() {
+      const pages = new Set(this.#view?.sequences.find(({ id }) => id === this.#marked)?.pages);
+      this.#grid.classList.toggle("marking", pages.size > 0);
+      this.#cells.forEach((cell, at) => cell.classList.toggle("marked", pages.has(at) || at === this.#pointed));
+      const page = this.#pointed >= 0 ? this.#pointed : document.activeElement === this.#grid ? this.#current : -1;
+      const ids = this.#holders[page];
+      for (const [id, { box }] of this.#cards) {
+        box.classList.toggle("marked", ids?.includes(id) ?? false);
+      }
+      if (!ids) {
+        write(this.#pageSays, POINT);
+      } else {
+        const size = plural(this.#view.page_size, "slot");
+        const slots = ids.length > 0 ? `, ${this.#filled[page]} of ${size} filled` : "";
+        write(this.#pageSays, `Page ${page}: ${this.#whose(page)}${slots}.`);
+      }
+    }
+
+    #goTo(page) {
+      if (this.#cells.length === 0) {
+        return;
+      }
+      const before = this.#cells[this.#current];
+      before?.classList.remove("current");
+      before?.removeAttribute("aria-selected");
+      this.#current = Math.min(Math.max(page, 0), this.#cells.length - 1);
+      const cell = this.#cells[this.#current];
+      cell.classList.add("current");
+      cell.setAttribute("aria-selected", "true");
+      cell.scrollIntoView({ block: "nearest" });
+      this.#grid.setAttribute("aria-activedescendant", cell.id);
+      this.#mark();
+    }
+
+    #walk(event) {
+      const columns = getComputedStyle(this.#grid).gridTemplateColumns.split(" ").length;
+      const at = Math.max(this.#current, 0);
+      const last = this.#cells.length - 1;
+      const to = {
+        ArrowLeft: at - 1, ArrowRight: at + 1, ArrowUp: at - columns, ArrowDown: at + columns, Home: 0, End: last,
+      }[event.key];
+      if (to === undefined || event.altKey || event.ctrlKey || event.metaKey) {
+        return;
+      }
+      event.preventDefault();
+      // In a book the arrow keys also turn to the next chapter.
+      event.stopPropagation();
+      if (to >= 0 && to <= last) {
+        this.#goTo(to);
+      }
+    }
+
+    #makeCard(id) {
+      const badge = element("span", "badge", letter(id));
+      const what = element("span", "what");
+      const cancel = element("button", "", "Cancel");
+      const prompt = element("span", "prompt");
+      const output = element("span", "");
+      const story = element("p", "story", prompt, output);
+      const box = element("li", "", element("div", "head", badge, what, cancel), story);
+      const card = { box, what, cancel, story, prompt, output, isBack: false };
+      dress(box, id);
+      dress(badge, id);
+      cancel.type = "button";
+      cancel.setAttribute("aria-label", `Cancel sequence ${letter(id)}`);
+      cancel.addEventListener("click", () => this.#end(id));
+      attributes(story, { tabindex: 0, role: "group", "aria-label": `Sequence ${letter(id)}` });
+      // A reader who has scrolled back is not taken to the newest word.
+      story.addEventListener("scroll", () => {
+        card.isBack = story.scrollTop + story.clientHeight < story.scrollHeight - 40;
+      });
+      for (const [event, isOn] of [["pointerenter", true], ["pointerleave", false], ["focusin", true], ["focusout", false]]) {
+        box.addEventListener(event, () => {
+          this.#marked = isOn ? id : this.#marked === id ? null : this.#marked;
+          this.#mark();
+        });
+      }
+      this.#cards.set(id, card);
+      return card;
+    }
+
+    #drawSequences() {
+      const running = this.#view.sequences.filter(({ state }) => state === "running");
+      const waiting = this.#view.sequences.filter(({ state }) => state !== "running");
+      const order = [...running, ...waiting.slice(0, MOST_WAITING), ...this.#ended];
+      const places = new Map(waiting.map(({ id }, at) => [id, at + 1]));
+      if (this.#options.keepsOrder) {
+        order.sort((a, b) => a.id - b.id);
+      }
+      const wanted = new Set(order.map(({ id }) => id));
+      for (const [id, { box }] of this.#cards) {
+        if (!wanted.has(id)) {
+          box.remove();
+          this.#cards.delete(id);
+        }
+      }
+      for (const sequence of order) {
+        const { box, what, cancel, story, prompt, output } = this.#cards.get(sequence.id) ?? this.#makeCard(sequence.id);
+        const isOver = sequence.reason !== undefined;
+        box.classList.toggle("over", isOver);
+        if (isOver && !cancel.hidden) {
+          if (document.activeElement === cancel) {
+            story.focus();
+          }
+          cancel.hidden = true;
+        }
+        write(what, doing(sequence, places.get(sequence.id)));
+        write(prompt, sequence.prompt);
+        write(output, sequence.text);
+      }
+      this.#arrange(order);
+      this.#idle.hidden = order.length > 0;
+      const more = waiting.length - MOST_WAITING;
+      write(this.#more, more > 0 ? `And ${plural(more, "more sequence")} in the queue.` : "");
+    }
+
+    /** Puts the cards in order, and scrolls each to its newest word. */
+    #arrange(order) {
+      const focused = document.activeElement;
+      // From the end: one that has ended goes down, and the others stay where they are, with their focus.
+      let next = null;
+      for (const { id } of order.toReversed()) {
+        const { box } = this.#cards.get(id);
+        if (box.parentNode !== this.#sequences || box.nextSibling !== next) {
+          this.#sequences.insertBefore(box, next);
+        }
+        next = box;
+      }
+      // What is moved loses it.
+      if (this.#sequences.contains(focused)) {
+        focused.focus({ preventScroll: true });
+      }
+      for (const { story, isBack } of this.#cards.values()) {
+        if (!isBack) {
+          story.scrollTop = story.scrollHeight;
+        }
+      }
+    }
+
+    /** Cancels a sequence, and says what becomes of its pages. */
+    async #end(id) {
+      const name = `Sequence ${letter(id)}`;
+      const { sequences, owners } = this.#view;
+      const pages = sequences.find((sequence) => sequence.id === id)?.pages ?? [];
+      const kept = pages.filter((page) => owners[page] > 1).length;
+      const keepers = pages.some((page) => this.#isCached(page)) ? "the prefix cache or other sequences" : "other sequences";
+      const { status, refusal } = await this.#options.cancel(id);
+      if (refusal !== undefined) {
+        this.#options.say(status === 404 ? `${name} has ended already.` : refusal, status !== 404);
+        return;
+      }
+      const left = `${pages.length - kept} free again, ${kept} kept by ${keepers}`;
+      const its = pages.length > 0 ? `Its ${plural(pages.length, "page")}: ${left}` : "It had no pages";
+      this.#options.say(`${name} is cancelled. ${its}.`);
+    }
+
+    #drawNumbers() {
+      const { owners, sequences, page_size, budget, most_running, steps, counts } = this.#view;
+      const all = owners.length;
+      const free = owners.filter((count) => count === 0).length;
+      const used = this.#holders.filter((ids) => ids.length > 0).length;
+      const cached = all - free - used;
+      const scheduled = sequences.length > 0 ? this.#view.scheduled_tokens : 0;
+      const running = sequences.filter(({ state }) => state === "running").length;
+      const drawn = all > this.#cells.length ? `, the first ${number(this.#cells.length)} of them drawn` : "";
+      const shares = { used: used / all, cached: cached / all, budget: scheduled / budget };
+      const numbers = {
+        "pages-say": `${used} owned by sequences, ${cached} by the prefix cache alone, ${free} free`,
+        "budget-says": `${scheduled} of ${plural(budget, "token")} scheduled`,
+        "hits-say": `${number(counts.cached_tokens)} of ${number(counts.prompt_tokens)} prompt tokens cached`,
+        "queue-says": `${running} of at most ${most_running} running, ${sequences.length - running} waiting`,
+        "steps-say": `${number(steps)}, for ${plural(counts.new_tokens, "new token")}`,
+        "lost-says": `${number(counts.preemptions)}, ${plural(counts.recomputed_tokens, "token")} recomputed`,
+        about: `${this.#model ? `${this.#model}: ` : ""}${plural(all, "page")} of ${plural(page_size, "slot")}${drawn}`,
+      };
+      for (const [part, bar] of Object.entries(this.#bars)) {
+        bar.style.width = `${100 * shares[part]}%`;
+      }
+      for (const [name, words] of Object.entries(this.#words)) {
+        write(words, numbers[name]);
+      }
+    }
+  };
+}

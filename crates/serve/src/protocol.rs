@@ -1,0 +1,422 @@
+//! What a request asks for, in OpenAI's protocol: `/v1/completions` and `/v1/chat/completions`.
+//!
+//! Unknown fields are ignored. A known field with a value that makes no sense is refused by name, and so is one that asks for
+//! what this server does not do: an output that looks right and is not would be worse.
+
+use serde::Deserialize;
+use serde::de::DeserializeOwned;
+use serde_json::{Map, Value};
+
+use super::fields::Fields;
+use super::refusal::Refusal;
+use page_by_page::decode::sampler::{Sampling, SamplingDefaults, SamplingError};
+use page_by_page::serving::StopRules;
+
+/// Sequences of one prompt, at most.
+pub const MOST_CHOICES: u64 = 128;
+/// Likeliest tokens whose log probabilities are reported, at most.
+pub const MOST_LOGPROBS: u64 = 20;
+/// Stop strings of a request, at most, and bytes of each.
+const MOST_STOPS: usize = 16;
+const MOST_STOP_BYTES: usize = 256;
+/// Token ids that end a sequence, at most.
+const MOST_STOP_IDS: usize = 256;
+
+/// The fields that both kinds of request have.
+#[derive(Clone, Debug, PartialEq)]
+pub struct GenerationOptions {
+    pub model: Option<String>,
+    pub n: usize,
+    /// Tokens to generate at most, if the client gave a limit.
+    pub max_tokens: Option<usize>,
+    /// How to sample. The first sequence of a prompt has this seed, the next one the next number.
+    pub sampling: Sampling,
+    pub stops: Vec<String>,
+    pub stop_rules: StopRules,
+    pub stream: bool,
+    /// Whether a stream ends with the usage.
+    pub include_usage: bool,
+    /// Report log probabilities: of each token, and of this many of the likeliest.
+    pub logprobs: Option<usize>,
+    pub return_token_ids: bool,
+}
+
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[serde(untagged)]
+pub enum Prompt {
+    Text(String),
+    Tokens(Vec<u32>),
+}
+
+#[derive(Clone, Debug, PartialEq)]
+pub struct Completion {
+    pub prompts: Vec<Prompt>,
+    /// Whether the prompt is sent back before the output. With logprobs, its tokens are scored.
+    pub echo: bool,
+    pub options: GenerationOptions,
+}
+
+#[derive(Clone, Debug, PartialEq)]
+pub struct Chat {
+    /// The messages so far, each with a role and its text.
+    pub messages: Vec<Value>,
+    pub for_template: Map<String, Value>,
+    pub options: GenerationOptions,
+}
+
+impl Completion {
+    /// Reads the body of a request. `defaults`: the model's own sampling, where the request leaves it open.
+    pub fn read(body: &[u8], defaults: SamplingDefaults) -> Result<Self, Refusal> {
+        let fields = Fields::new(body)?;
+        let prompts = prompts(&fields)?;
+        let logprobs = fields.whole("logprobs", 0, MOST_LOGPROBS)?;
+        let echo = fields.flag("echo")?;
+        fields.refuse("suffix", |value| value == "")?;
+        fields.refuse("best_of", |value| value.as_u64() == Some(1) || Some(value) == fields.get("n"))?;
+        let max_tokens = fields.whole("max_tokens", 0, u64::MAX)?;
+        Ok(Completion { prompts, echo, options: options(&fields, defaults, max_tokens, logprobs)? })
+    }
+}
+
+impl Chat {
+    /// Reads the body of a request. `defaults`: the model's own sampling, where the request leaves it open.
+    pub fn read(body: &[u8], defaults: SamplingDefaults) -> Result<Self, Refusal> {
+        let fields = Fields::new(body)?;
+        let messages = messages(&fields)?;
+        let top = fields.whole("top_logprobs", 0, MOST_LOGPROBS)?;
+        let logprobs = fields.flag("logprobs")?;
+        if top.is_some() && !logprobs {
+            return Err(Refusal::of_field("top_logprobs", "top_logprobs is for a request with logprobs: true; add it"));
+        }
+        fields.refuse("audio", |_| false)?;
+        let expected = "an object with variables for the chat template";
+        let for_template: Option<_> = fields.read_as("chat_template_kwargs", expected)?;
+        // The newer name counts.
+        let newer = fields.whole("max_completion_tokens", 1, u64::MAX)?;
+        let max_tokens = newer.or(fields.whole("max_tokens", 1, u64::MAX)?);
+        let options = options(&fields, defaults, max_tokens, logprobs.then(|| top.unwrap_or(0)))?;
+        Ok(Chat { messages, for_template: for_template.unwrap_or_default(), options })
+    }
+}
+
+type IsHarmless = fn(&Value) -> bool;
+
+/// Fields of the protocol and of vLLM that change what is generated and are not supported, each with the values that change
+/// nothing.
+const UNSUPPORTED: [(&str, IsHarmless); 17] = [
+    ("presence_penalty", is_zero),
+    ("frequency_penalty", is_zero),
+    ("min_p", is_zero),
+    ("repetition_penalty", |value| value.as_f64() == Some(1.0)),
+    ("use_beam_search", |value| value == false),
+    ("include_stop_str_in_output", |value| value == false),
+    ("continue_final_message", |value| value == false),
+    ("add_special_tokens", |value| value == true),
+    ("add_generation_prompt", |value| value == true),
+    ("skip_special_tokens", |value| value == true),
+    ("tools", is_empty_list),
+    ("functions", is_empty_list),
+    ("prompt_logprobs", |_| false),
+    ("chat_template", |_| false),
+    ("tool_choice", |value| value == "none" || value == "auto"),
+    ("logit_bias", |value| value.as_object().is_some_and(Map::is_empty)),
+    ("response_format", |value| value["type"] == "text"),
+];
+
+fn is_zero(value: &Value) -> bool {
+    value.as_f64() == Some(0.0)
+}
+
+fn is_empty_list(value: &Value) -> bool {
+    value.as_array().is_some_and(Vec::is_empty)
+}
+
+fn options(
+    fields: &Fields,
+    defaults: SamplingDefaults,
+    max_tokens: Option<usize>,
+    logprobs: Option<usize>,
+) -> Result<GenerationOptions, Refusal> {
+    UNSUPPORTED.into_iter().try_for_each(|(name, is_harmless)| fields.refuse(name, is_harmless))?;
+    let stream = fields.flag("stream")?;
+    let expected = "an object, and its include_usage true or false";
+    let include_usage =
+        fields.take("stream_options", expected, |options| match options.as_object()?.get("include_usage") {
+            None | Some(Value::Null) => Some(false),
+            Some(include_usage) => include_usage.as_bool(),
+        })?;
+    if include_usage.is_some() && !stream {
+        let message = "stream_options is for a request with stream: true; leave it out, or add that";
+        return Err(Refusal::of_field("stream_options", message));
+    }
+    Ok(GenerationOptions {
+        model: fields.read_as("model", "the name of a model")?,
+        n: fields.whole("n", 1, MOST_CHOICES)?.unwrap_or(1),
+        max_tokens,
+        sampling: sampling(fields, defaults)?,
+        stops: stops(fields)?,
+        stop_rules: stop_rules(fields)?,
+        stream,
+        include_usage: include_usage.unwrap_or(false),
+        logprobs,
+        return_token_ids: fields.flag("return_token_ids")?,
+    })
+}
+
+/// The request's sampling; else that of the model's folder; else the protocol's: temperature 1.
+fn sampling(fields: &Fields, defaults: SamplingDefaults) -> Result<Sampling, Refusal> {
+    // vLLM's value for all tokens.
+    let top_k = fields.take("top_k", "a whole number, -1 or 0 for all tokens", |value| match value.as_i64() {
+        Some(-1) => Some(0),
+        Some(top_k) => usize::try_from(top_k).ok(),
+        None => None,
+    })?;
+    // Clients use 64 bits, signed or unsigned.
+    let seed = fields.take("seed", "a whole number of 64 bits", |value| {
+        value.as_u64().or_else(|| value.as_i64().map(i64::cast_unsigned))
+    })?;
+    let asked = SamplingDefaults { temperature: fields.number("temperature")?, top_k, top_p: fields.number("top_p")? };
+    let plain = Sampling { temperature: 1.0, top_k: 0, top_p: 1.0, seed: seed.unwrap_or_else(any_number) };
+    asked.over(defaults.over(plain)).check().map_err(|error| match error {
+        SamplingError::Temperature(_) => Refusal::of_field("temperature", error.to_string()),
+        SamplingError::TopP(_) => Refusal::of_field("top_p", error.to_string()),
+    })
+}
+
+/// A different number each time.
+pub fn any_number() -> u64 {
+    use std::hash::{BuildHasher, RandomState};
+    RandomState::new().hash_one(std::time::SystemTime::now())
+}
+
+/// One or several. One comes first, so that a list of token ids is one prompt.
+fn several<T: DeserializeOwned>(value: &Value) -> Option<Vec<T>> {
+    T::deserialize(value).map(|one| vec![one]).or_else(|_| Vec::deserialize(value)).ok()
+}
+
+fn stops(fields: &Fields) -> Result<Vec<String>, Refusal> {
+    let expected = format!("a string, or at most {MOST_STOPS} of them, each of 1 to {MOST_STOP_BYTES} bytes");
+    let stops = fields.take("stop", &expected, |value| {
+        let stops: Vec<String> = several(value)?;
+        let fit = stops.len() <= MOST_STOPS && stops.iter().all(|stop| (1..=MOST_STOP_BYTES).contains(&stop.len()));
+        fit.then_some(stops)
+    })?;
+    Ok(stops.unwrap_or_default())
+}
+
+fn stop_rules(fields: &Fields) -> Result<StopRules, Refusal> {
+    let expected = format!("a list of at most {MOST_STOP_IDS} token ids");
+    let stop_token_ids = fields.take("stop_token_ids", &expected, |value| {
+        Vec::deserialize(value).ok().filter(|ids: &Vec<u32>| ids.len() <= MOST_STOP_IDS)
+    })?;
+    Ok(StopRules {
+        stop_token_ids: stop_token_ids.unwrap_or_default(),
+        ignore_eos: fields.flag("ignore_eos")?,
+        min_tokens: fields.whole("min_tokens", 0, u64::MAX)?.unwrap_or(0),
+    })
+}
+
+fn prompts(fields: &Fields) -> Result<Vec<Prompt>, Refusal> {
+    let expected = "a string, a list of strings, a list of token ids, or a list of lists of token ids";
+    let prompts: Vec<Prompt> = fields.take("prompt", expected, several)?.unwrap_or_default();
+    let is_empty = |prompt: &Prompt| match prompt {
+        Prompt::Text(text) => text.is_empty(),
+        Prompt::Tokens(tokens) => tokens.is_empty(),
+    };
+    if prompts.is_empty() || prompts.iter().any(is_empty) {
+        let message = "the prompt is missing or empty; send one, such as \"Once upon a time\"";
+        return Err(Refusal::of_field("prompt", message));
+    }
+    Ok(prompts)
+}
+
+/// The messages as the template reads them, with all their other fields.
+fn messages(fields: &Fields) -> Result<Vec<Value>, Refusal> {
+    let expected = "a list of messages, such as [{\"role\": \"user\", \"content\": \"…\"}]";
+    let messages: Vec<Value> = fields.read_as("messages", expected)?.unwrap_or_default();
+    if messages.is_empty() {
+        return Err(Refusal::of_field("messages", format!("messages is missing or empty, expected {expected}")));
+    }
+    messages.into_iter().enumerate().map(|(place, message)| read_message(place, message)).collect()
+}
+
+fn read_message(place: usize, mut message: Value) -> Result<Value, Refusal> {
+    let refused = |problem: &str| Err(Refusal::of_field("messages", format!("messages[{place}]: {problem}")));
+    if !message["role"].is_string() {
+        return refused("it has no role; give one, such as \"user\"");
+    }
+    let text = match &message["content"] {
+        Value::String(text) => text.clone(),
+        Value::Array(parts) => {
+            let texts = parts.iter().map(|part| part["text"].as_str().filter(|_| part["type"] == "text"));
+            match texts.collect::<Option<Vec<_>>>() {
+                Some(texts) => texts.concat(),
+                None => return refused("only parts of type \"text\" are read"),
+            }
+        }
+        // An answer that consists of tool calls.
+        Value::Null if message["role"] == "assistant" => String::new(),
+        _ => return refused("its content is not a string, nor a list of parts"),
+    };
+    message["content"] = text.into();
+    Ok(message)
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    const MODEL: SamplingDefaults = SamplingDefaults { temperature: Some(0.8), top_k: None, top_p: Some(0.95) };
+
+    /// Reads a completion with these fields, and a prompt if they have none.
+    fn completion(mut fields: Value) -> Result<Completion, Refusal> {
+        fields.as_object_mut().unwrap().entry("prompt").or_insert("a".into());
+        Completion::read(fields.to_string().as_bytes(), MODEL)
+    }
+
+    /// Reads a chat with these fields, and a message if they have none.
+    fn chat(mut fields: Value) -> Result<Chat, Refusal> {
+        fields.as_object_mut().unwrap().entry("messages").or_insert(json!([{ "role": "user", "content": "hello" }]));
+        Chat::read(fields.to_string().as_bytes(), MODEL)
+    }
+
+    /// Checks that fields are refused with this message, by the name of the last of them.
+    #[track_caller]
+    fn is_refused<T>(read: fn(Value) -> Result<T, Refusal>, fields: &Value, says: &str) {
+        let refusal = read(fields.clone()).err().unwrap_or_else(|| panic!("{fields} is accepted"));
+        assert!(refusal.message.starts_with(says), "{fields}: {}", refusal.message);
+        assert!(refusal.message.len() < 600, "{}", refusal.message.len());
+        let name = fields.as_object().unwrap().keys().next_back().map(String::as_str);
+        assert_eq!((refusal.param, refusal.status.as_u16()), (name, 400), "{fields}");
+    }
+
+    #[test]
+    fn a_message_is_a_role_and_its_text() {
+        let content = |content: Value| chat(json!({ "messages": [{ "role": "assistant", "content": content }] }));
+        let parts = json!([{ "type": "text", "text": "a" }, { "type": "text", "text": "b" }]);
+        assert_eq!(content(parts).unwrap().messages[0]["content"], "ab");
+        assert_eq!(content(json!(null)).unwrap().messages[0]["content"], "");
+    }
+
+    #[test]
+    fn what_is_left_out_is_as_the_model_and_the_protocol_say() {
+        let options = completion(json!({ "seed": 7 })).unwrap().options;
+        assert_eq!((options.n, options.max_tokens, &options.stop_rules), (1, None, &StopRules::default()));
+        assert_eq!(options.sampling, Sampling { temperature: 0.8, top_k: 0, top_p: 0.95, seed: 7 });
+        assert_eq!((options.stream, options.logprobs, options.stops.len()), (false, None, 0));
+        let nulls = json!({ "n": null, "temperature": null, "stop": null, "logprobs": null, "seed": 7, "new": [1] });
+        assert_eq!(completion(nulls).unwrap().options, options, "null is missing, and unknown fields are ignored");
+        assert_eq!(chat(json!({})).unwrap().options.max_tokens, None);
+        let seeds: Vec<u64> = (0..4).map(|_| chat(json!({})).unwrap().options.sampling.seed).collect();
+        assert!(seeds.windows(2).any(|pair| pair[0] != pair[1]), "{seeds:?}");
+    }
+
+    #[test]
+    fn every_field_is_read() {
+        let all = json!({
+            "model": "m", "n": 3, "max_tokens": 0, "temperature": 0, "top_p": 0.5, "top_k": 4, "seed": -1,
+            "stop": ["x", "yz"], "stream": true, "stream_options": { "include_usage": true }, "logprobs": 5,
+            "return_token_ids": true, "best_of": 3, "stop_token_ids": [7, 9], "ignore_eos": true, "min_tokens": 0,
+        });
+        let options = completion(all).unwrap().options;
+        let expected = GenerationOptions {
+            model: Some("m".into()),
+            n: 3,
+            max_tokens: Some(0),
+            sampling: Sampling { temperature: 0.0, top_k: 4, top_p: 0.5, seed: u64::MAX },
+            stops: vec!["x".into(), "yz".into()],
+            stop_rules: StopRules { stop_token_ids: vec![7, 9], ignore_eos: true, min_tokens: 0 },
+            stream: true,
+            include_usage: true,
+            logprobs: Some(5),
+            return_token_ids: true,
+        };
+        assert_eq!(options, expected);
+        assert_eq!(completion(json!({ "stop": "x", "top_k": -1 })).unwrap().options.stops, ["x"]);
+        let asked = json!({ "max_tokens": 5, "max_completion_tokens": 7, "logprobs": true, "top_logprobs": 2, "stop_token_ids": [7] });
+        let options = chat(asked).unwrap().options;
+        assert_eq!((options.max_tokens, options.logprobs), (Some(7), Some(2)));
+        assert_eq!(options.stop_rules.stop_token_ids, [7]);
+        assert_eq!(chat(json!({ "logprobs": true, "max_tokens": 5.0 })).unwrap().options.logprobs, Some(0));
+    }
+
+    #[test]
+    fn what_makes_no_sense_is_refused_by_name() {
+        for (fields, says) in [
+            (json!({ "n": 0 }), "n is 0, expected a whole number from 1 to 128"),
+            (json!({ "n": 129 }), "n is 129, expected a whole number from 1 to 128"),
+            (json!({ "max_tokens": -1 }), "max_tokens is -1, expected a whole number"),
+            (json!({ "temperature": "hot" }), "temperature is \"hot\", expected a number"),
+            (json!({ "temperature": 1e308 }), "temperature is 1e+308, expected a number that 32 bits can hold"),
+            (json!({ "temperature": -1 }), "the temperature is -1, expected 0"),
+            (json!({ "top_p": 1.5 }), "top-p is 1.5, expected a probability"),
+            (json!({ "top_k": -2 }), "top_k is -2, expected a whole number"),
+            (json!({ "seed": 1.5 }), "seed is 1.5, expected a whole number"),
+            (json!({ "stop": "" }), "stop is \"\", expected a string"),
+            (json!({ "stop": vec!["x"; 17] }), "stop is [\"x\""),
+            (json!({ "stop": "x".repeat(257) }), "stop is \"xxx"),
+            (json!({ "stop_token_ids": 7 }), "stop_token_ids is 7, expected a list of at most 256 token ids"),
+            (json!({ "stop_token_ids": vec![7; 257] }), "stop_token_ids is [7,7,"),
+            (json!({ "stream": 1 }), "stream is 1, expected true or false"),
+            (json!({ "stream_options": {} }), "stream_options is for a request with stream: true"),
+            (
+                json!({ "stream": true, "stream_options": { "include_usage": 1 } }),
+                "stream_options is {\"include_usage\":1}, expected",
+            ),
+            (json!({ "model": 3 }), "model is 3, expected the name"),
+            (json!({ "presence_penalty": 0.5 }), "presence_penalty is 0.5, which this server does not do"),
+            (json!({ "logit_bias": { "3": 1 } }), "logit_bias is {\"3\":1}, which"),
+            (json!({ "response_format": { "type": "json_object" } }), "response_format is {\"type\""),
+        ] {
+            is_refused(completion, &fields, says);
+            is_refused(chat, &fields, says);
+        }
+    }
+
+    #[test]
+    fn what_makes_no_sense_for_one_kind_of_request_is_refused_by_name() {
+        for (fields, says) in [
+            (json!({ "prompt": null }), "the prompt is missing or empty"),
+            (json!({ "prompt": ["a", ""] }), "the prompt is missing or empty"),
+            (json!({ "prompt": [[]] }), "the prompt is missing or empty"),
+            (json!({ "prompt": 3 }), "prompt is 3, expected a string"),
+            (json!({ "prompt": [1, "a"] }), "prompt is [1,\"a\"], expected"),
+            (json!({ "prompt": [4294967296_u64] }), "prompt is [4294967296], expected"),
+            (json!({ "suffix": "b" }), "suffix is \"b\", which"),
+            (json!({ "best_of": 2 }), "best_of is 2, which"),
+            (json!({ "logprobs": 21 }), "logprobs is 21, expected a whole number from 0 to 20"),
+        ] {
+            is_refused(completion, &fields, says);
+        }
+        let image = json!({ "role": "user", "content": [{ "type": "image_url", "image_url": { "url": "x" } }] });
+        for (fields, says) in [
+            (json!({ "messages": [image] }), "messages[0]: only parts of type \"text\""),
+            (json!({ "messages": [{ "role": "user", "content": "a" }, {}] }), "messages[1]: it has no role"),
+            (json!({ "messages": [{ "role": "user" }] }), "messages[0]: its content is not a string"),
+            (json!({ "messages": [] }), "messages is missing or empty"),
+            (json!({ "messages": "hello" }), "messages is \"hello\", expected a list"),
+            (json!({ "tools": [{}] }), "tools is [{}], which"),
+            (json!({ "logprobs": 1 }), "logprobs is 1, expected true or false"),
+            (json!({ "top_logprobs": 1 }), "top_logprobs is for a request with logprobs: true"),
+            (json!({ "max_tokens": 0 }), "max_tokens is 0, expected a whole number, 1 or more"),
+            (json!({ "chat_template_kwargs": 1 }), "chat_template_kwargs is 1, expected an object"),
+        ] {
+            is_refused(chat, &fields, says);
+        }
+        // Deep nesting is refused, too, instead of overflowing the stack.
+        for body in ["[1]", &"[".repeat(100_000)] {
+            assert_eq!(Completion::read(body.as_bytes(), MODEL).unwrap_err().code, Some("invalid_json"));
+        }
+    }
+
+    #[test]
+    fn what_asks_for_nothing_is_accepted() {
+        let harmless = json!({
+            "presence_penalty": 0, "frequency_penalty": 0.0, "repetition_penalty": 1, "min_p": 0, "logit_bias": {},
+            "response_format": { "type": "text" }, "best_of": 1, "suffix": "", "tools": [], "user": "me",
+        });
+        assert!(completion(harmless).is_ok());
+    }
+}

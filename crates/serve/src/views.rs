@@ -1,0 +1,147 @@
+//! Views of the pages, for the page at `/`: how many can watch, and what they see.
+//!
+//! ```text
+//!   watcher ── ViewRequest(newer than 7) ──► engine      after its next step, or at once if something has changed already
+//!   watcher ◄── View, version 12 ──── engine      and 50 ms later the watcher looks again
+//! ```
+//!
+//! The engine makes a view only when a watcher asks for one. A watcher has at most one request under way, and asks again once
+//! its last view has been sent: a slow one sees fewer views, always the newest, and nothing piles up. Without watchers, a step
+//! costs one check of an empty list.
+
+use std::collections::VecDeque;
+use std::convert::Infallible;
+use std::sync::Arc;
+use std::sync::mpsc::Sender;
+use std::time::Duration;
+
+use axum::http::StatusCode;
+use axum::response::sse::Event as SentEvent;
+use futures_util::stream::{self, Stream};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
+use tokio::time::sleep;
+
+use super::messages::Command;
+use super::refusal::Refusal;
+use page_by_page::serving::view::{EndedView, View};
+
+/// The pause between two views of a watcher, short enough to look fluent.
+const BETWEEN_VIEWS: Duration = Duration::from_millis(50);
+/// Finished sequences that are shown.
+const ENDED: usize = 16;
+
+#[derive(Clone, Debug)]
+pub struct Watchers {
+    all: usize,
+    free: Arc<Semaphore>,
+}
+
+impl Watchers {
+    /// Places for `all` watchers at the same time.
+    pub fn new(all: usize) -> Self {
+        let all = all.min(Semaphore::MAX_PERMITS);
+        Watchers { all, free: Arc::new(Semaphore::new(all)) }
+    }
+
+    /// Refuses a server's page and views where there are no places at all.
+    pub fn check(&self) -> Result<(), Refusal> {
+        if self.all > 0 {
+            return Ok(());
+        }
+        let message = "this server shows its pages to no watchers; start it with --watchers 8 to allow eight";
+        Err(Refusal::new(StatusCode::NOT_FOUND, Some("not_watched"), message))
+    }
+
+    /// A place for one watcher, until it is dropped.
+    pub fn take(&self) -> Result<OwnedSemaphorePermit, Refusal> {
+        self.check()?;
+        self.free.clone().try_acquire_owned().map_err(|_| {
+            let all = self.all;
+            let message = format!("{all} of {all} places to watch the pages are taken; ask again, or see --watchers");
+            Refusal::full(message, 10)
+        })
+    }
+
+    fn is_watched(&self) -> bool {
+        self.free.available_permits() < self.all
+    }
+}
+
+/// A request for the view of the pages, once there is a newer one than was seen.
+pub struct ViewRequest {
+    /// The version last seen, 0 for none.
+    pub seen: u64,
+    pub view: oneshot::Sender<Arc<View>>,
+}
+
+/// What the engine keeps for watchers.
+pub struct ViewPublisher {
+    places: Watchers,
+    page_size: usize,
+    version: u64,
+    looks: Vec<ViewRequest>,
+    ended: VecDeque<EndedView>,
+}
+
+impl ViewPublisher {
+    /// For watchers with these places, of a pool whose pages have `page_size` slots.
+    pub fn new(places: Watchers, page_size: usize) -> Self {
+        ViewPublisher { places, page_size, version: 1, looks: Vec::new(), ended: VecDeque::new() }
+    }
+
+    pub fn note_change(&mut self) {
+        self.version += 1;
+    }
+
+    /// Notes the end of a sequence, for those who watch now.
+    pub fn note_end(&mut self, ended: impl FnOnce() -> EndedView) {
+        if self.places.is_watched() {
+            self.ended.push_back(EndedView { at: self.version + 1, ..ended() });
+            if self.ended.len() > ENDED {
+                self.ended.pop_front();
+            }
+        } else {
+            self.ended.clear();
+        }
+        self.version += 1;
+    }
+
+    pub fn ask(&mut self, look: ViewRequest) {
+        self.looks.push(look);
+    }
+
+    /// Sends `view`, made for this page size, to those who have not seen this version, if there are any.
+    pub fn show(&mut self, view: impl FnOnce(usize) -> View) {
+        if self.looks.is_empty() {
+            return;
+        }
+        // Watchers that have gone are forgotten.
+        self.looks.retain(|look| !look.view.is_closed());
+        let version = self.version;
+        if self.looks.iter().all(|look| look.seen == version) {
+            return;
+        }
+        let view = Arc::new(View { version, ended: self.ended.iter().cloned().collect(), ..view(self.page_size) });
+        for look in self.looks.extract_if(.., |look| look.seen != version) {
+            let _ = look.view.send(view.clone());
+        }
+    }
+}
+
+/// A watcher's stream of views, from the current one until the engine ends or the watcher goes. `place`: the watcher's.
+pub fn stream(
+    engine: Sender<Command>,
+    place: OwnedSemaphorePermit,
+) -> impl Stream<Item = Result<SentEvent, Infallible>> {
+    stream::unfold((engine, place, 0), |(engine, place, seen)| async move {
+        if seen > 0 {
+            sleep(BETWEEN_VIEWS).await;
+        }
+        let (view, look) = oneshot::channel();
+        // Either fails once the engine has ended.
+        engine.send(Command::ViewRequest(ViewRequest { seen, view })).ok()?;
+        let view = look.await.ok()?;
+        let json = serde_json::to_string(&view.since(seen)).ok()?;
+        Some((Ok(SentEvent::default().data(json)), (engine, place, view.version)))
+    })
+}

@@ -1,0 +1,195 @@
+//! One sequence with drafts, a step at a time: what was drafted, what was accepted, and the pages that the target's cache has.
+
+use page_by_page::cache::{KvCache, PageId};
+use page_by_page::chapters::ch06_paged::{PageSlab, PagedCache, SharedSlab};
+use page_by_page::chapters::ch08_speculative::{DraftModel, Speculation};
+use page_by_page::decode::drafting::{AcceptRule, DraftCounters};
+use page_by_page::decode::sampler::Sampler;
+use page_by_page::decode::{Cached, Draft};
+use page_by_page::model::Model;
+use page_by_page::model::tokenizer::{TextStream, Tokenizer};
+use page_by_page::serving::schedule::FinishReason;
+use page_by_page::serving::view::{self, Counts, EndedView, SequenceView, State, View};
+use serde_json::{Value, json};
+
+use crate::session::{Settings, Start};
+use crate::shared_pool::words;
+
+/// A sequence, the caches of both models, and what its steps have done.
+pub struct Speculating {
+    models: [&'static Model; 2],
+    tokenizer: &'static Tokenizer,
+    drafts: usize,
+    page_size: usize,
+    slab: SharedSlab,
+    /// The target's cache, then the draft model's, which has a slab of its own.
+    caches: [PagedCache; 2],
+    sequence: Option<Sequence>,
+    started: u64,
+}
+
+struct Sequence {
+    id: u64,
+    prompt: String,
+    tokens: Vec<u32>,
+    n_prompt: usize,
+    max_new_tokens: usize,
+    end_of_text: &'static [u32],
+    sampler: Sampler,
+    output: TextStream<'static>,
+    counters: DraftCounters,
+    /// What the newest step drafted, and its new tokens: the accepted ones, then the target's own.
+    newest: Value,
+    /// Why it has ended, if it has.
+    reason: Option<FinishReason>,
+}
+
+impl Speculating {
+    /// An empty cache for each model.
+    pub fn new(
+        target: &'static Model,
+        draft: &'static Model,
+        tokenizer: &'static Tokenizer,
+        settings: &Settings,
+    ) -> Result<Self, String> {
+        let Settings { pages, page_size, drafts, .. } = *settings;
+        let slab = |model: &Model| PageSlab::new(model.kv_layout(), page_size, pages).map_err(words);
+        let (slab, of_draft) = (slab(target)?, slab(draft)?);
+        let caches = [PagedCache::new(&slab).map_err(words)?, PagedCache::new(&of_draft).map_err(words)?];
+        let models = [target, draft];
+        Ok(Speculating { models, tokenizer, drafts, page_size, slab, caches, sequence: None, started: 0 })
+    }
+
+    /// Begins a sequence, in place of the one before.
+    pub fn start(&mut self, start: Start) -> Result<(), String> {
+        let [target, _] = self.models;
+        let tokens = self.tokenizer.encode(&start.prompt).map_err(words)?;
+        target.check(&tokens, start.max_new_tokens).map_err(words)?;
+        self.caches.iter_mut().for_each(PagedCache::release);
+        self.sequence = Some(Sequence {
+            id: self.started,
+            n_prompt: tokens.len(),
+            tokens,
+            max_new_tokens: start.max_new_tokens,
+            end_of_text: &target.config().eos_token_ids,
+            sampler: start.samplers(target.config().sampling).next().expect("at least one sequence"),
+            prompt: start.prompt,
+            output: self.tokenizer.stream(),
+            counters: DraftCounters::default(),
+            newest: Value::Null,
+            reason: None,
+        });
+        self.started += 1;
+        Ok(())
+    }
+
+    /// Ends the sequence.
+    pub fn cancel(&mut self) {
+        self.caches.iter_mut().for_each(PagedCache::release);
+        if let Some(sequence) = &mut self.sequence {
+            sequence.reason.get_or_insert(FinishReason::Cancelled);
+        }
+    }
+
+    /// Drafts, verifies and accepts, once.
+    pub fn step(&mut self) -> Result<(), String> {
+        let Some(sequence) = self.sequence.as_mut().filter(|sequence| sequence.reason.is_none()) else { return Ok(()) };
+        let ([target, draft], [target_cache, draft_cache]) = (self.models, &mut self.caches);
+        let (mut target, mut draft) = (Cached::new(target, target_cache), Cached::new(draft, draft_cache));
+        let (mut drafted, sampler) = (Draft::default(), &mut sequence.sampler);
+        let mut accept = |draft: &Draft, rows: &[Vec<f32>]| {
+            drafted = draft.clone();
+            AcceptRule::Match.apply(draft, rows, sampler)
+        };
+        let mut drafter = DraftModel::new(&mut draft);
+        let mut speculation = Speculation { target: &mut target, drafter: &mut drafter, accept: &mut accept };
+        // A step can add one token more than it drafts.
+        let left = sequence.max_new_tokens + sequence.n_prompt - sequence.tokens.len();
+        let drafts = self.drafts.min(left - 1);
+        let new_tokens = speculation.step(&sequence.tokens, drafts, sequence.end_of_text).map_err(words)?;
+        sequence.note(&drafted, &new_tokens, self.tokenizer)?;
+        if sequence.reason.is_some() {
+            // Bytes that never became a character show as `�`.
+            let _ = sequence.output.finish();
+            self.caches.iter_mut().for_each(PagedCache::release);
+        }
+        Ok(())
+    }
+
+    /// The state now, with the newest step's `draft` and the `counters` of all.
+    pub fn view(&self) -> Value {
+        let slab = self.slab.borrow();
+        let pool = slab.pool();
+        let mut view = View {
+            version: 0,
+            steps: 0,
+            page_size: self.page_size,
+            owners: (0..pool.n_pages()).map(|page| pool.owners(PageId(page as u32)).unwrap_or(0)).collect(),
+            sequences: Vec::new(),
+            ended: Vec::new(),
+            scheduled_tokens: 0,
+            budget: self.drafts + 1,
+            most_running: 1,
+            counts: Counts::default(),
+        };
+        let Some(sequence) = &self.sequence else { return json!(view) };
+        view.steps = sequence.counters.target_passes;
+        match sequence.reason {
+            None => view.sequences.push(sequence.running(&self.caches[0])),
+            Some(reason) => view.ended.push(sequence.ended(reason)),
+        }
+        let mut view = json!(view);
+        view["counters"] = json!(sequence.counters);
+        view["draft"] = sequence.newest.clone();
+        view
+    }
+}
+
+impl Sequence {
+    fn new_tokens(&self) -> usize {
+        self.tokens.len() - self.n_prompt
+    }
+
+    /// Adds the tokens of a step, and notes how they came about.
+    fn note(&mut self, drafted: &Draft, new_tokens: &[u32], tokenizer: &Tokenizer) -> Result<(), String> {
+        self.counters.count(drafted, new_tokens.len());
+        let pieces = |tokens: &[u32]| {
+            tokens.iter().map(|token| tokenizer.token(*token).map_err(words)).collect::<Result<Vec<_>, _>>()
+        };
+        self.newest = json!({ "drafted": pieces(&drafted.tokens)?, "new": pieces(new_tokens)? });
+        for token in new_tokens {
+            if self.end_of_text.contains(token) {
+                self.reason = Some(FinishReason::EndOfText);
+                return Ok(());
+            }
+            self.output.push(*token).map_err(words)?;
+            self.tokens.push(*token);
+        }
+        if self.new_tokens() == self.max_new_tokens {
+            self.reason = Some(FinishReason::Limit);
+        }
+        Ok(())
+    }
+
+    fn running(&self, cache: &PagedCache) -> SequenceView {
+        SequenceView {
+            id: self.id,
+            state: State::Running,
+            prompt: self.prompt.clone(),
+            text: view::newest(self.output.text()),
+            prompt_tokens: self.n_prompt,
+            new_tokens: self.new_tokens(),
+            max_new_tokens: self.max_new_tokens,
+            rows: cache.len(),
+            scheduled_tokens: 0,
+            pages: cache.table().pages().iter().map(|page| page.0).collect(),
+            cached_tokens: 0,
+            preemptions: 0,
+        }
+    }
+
+    fn ended(&self, reason: FinishReason) -> EndedView {
+        let (prompt, text) = (self.prompt.clone(), view::newest(self.output.text()));
+        EndedView { id: self.id, at: 0, prompt, text, new_tokens: self.new_tokens(), reason: reason.as_str() }
+    }
+}

@@ -1,0 +1,100 @@
+//! The caches by name: what `--kv` takes, which chapters each needs, and how one is made.
+
+use std::fmt;
+use std::str::FromStr;
+
+use crate::cache::in_place::InPlace;
+use crate::cache::{CacheError, KvLayout};
+use crate::chapters::ch02_flat::FlatCache;
+use crate::chapters::ch03_contiguous::ContiguousCache;
+use crate::chapters::ch06_paged::{PageSlab, PagedCache};
+
+/// Where the keys and values of one sequence are kept.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum CacheKind {
+    /// Nowhere: every token recomputes the whole sequence.
+    Recompute,
+    /// Tensors that grow by copying.
+    Flat,
+    /// One reservation for the whole sequence.
+    Contiguous,
+    /// Pages of a shared slab.
+    Paged,
+}
+
+/// A name that no cache has.
+#[derive(Debug, thiserror::Error)]
+#[error("unknown kv cache {0:?} (supported: {all})", all = CacheKind::ALL.map(|kind| kind.to_string()).join(", "))]
+pub struct UnknownCache(String);
+
+impl FromStr for CacheKind {
+    type Err = UnknownCache;
+
+    fn from_str(name: &str) -> Result<Self, UnknownCache> {
+        let named = CacheKind::ALL.into_iter().find(|kind| kind.to_string() == name);
+        named.ok_or_else(|| UnknownCache(name.into()))
+    }
+}
+
+impl fmt::Display for CacheKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.described().0)
+    }
+}
+
+impl CacheKind {
+    /// All of them, in the order of the book.
+    pub const ALL: [CacheKind; 4] = [CacheKind::Recompute, CacheKind::Flat, CacheKind::Contiguous, CacheKind::Paged];
+
+    /// Its name, and the chapters whose code it runs.
+    fn described(self) -> (&'static str, &'static [usize]) {
+        match self {
+            CacheKind::Recompute => ("recompute", &[1]),
+            CacheKind::Flat => ("flat", &[1, 2]),
+            CacheKind::Contiguous => ("contiguous", &[1, 3]),
+            CacheKind::Paged => ("paged", &[1, 4, 5, 6]),
+        }
+    }
+
+    /// The chapters whose code it runs.
+    pub fn chapters(self) -> &'static [usize] {
+        self.described().1
+    }
+
+    /// An empty cache; `None` where nothing is kept. A contiguous cache takes memory for `size.capacity` slots, a paged
+    /// one for all of its pages.
+    pub fn cache(self, layout: KvLayout, size: CacheSize) -> Result<Option<Box<dyn InPlace>>, CacheError> {
+        Ok(match self {
+            CacheKind::Recompute => None,
+            CacheKind::Flat => Some(Box::new(FlatCache::new(layout))),
+            CacheKind::Contiguous => Some(Box::new(ContiguousCache::new(layout, size.capacity))),
+            CacheKind::Paged => Some(Box::new(PagedCache::new(&PageSlab::new(layout, size.page_size, size.n_pages)?)?)),
+        })
+    }
+}
+
+/// How much memory a cache may use, where it does not simply grow.
+#[derive(Clone, Copy, Debug)]
+pub struct CacheSize {
+    /// Slots that a contiguous cache reserves.
+    pub capacity: usize,
+    /// Slots in a page of a paged cache.
+    pub page_size: usize,
+    /// Pages of a paged cache in all.
+    pub n_pages: usize,
+}
+
+impl CacheSize {
+    /// Enough for this many tokens, in any cache.
+    pub fn for_tokens(tokens: usize, page_size: usize) -> Result<Self, CacheError> {
+        if page_size == 0 {
+            return Err(CacheError::NoSlots);
+        }
+        Ok(CacheSize { capacity: tokens, page_size, n_pages: tokens.div_ceil(page_size) })
+    }
+
+    /// Slots that the largest of the caches takes.
+    pub fn slots(self) -> usize {
+        self.capacity.max(self.n_pages.saturating_mul(self.page_size))
+    }
+}

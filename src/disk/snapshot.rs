@@ -1,0 +1,217 @@
+//! The cache of one sequence as a file: its rows, and the tokens that they belong to.
+//!
+//! What a paged cache held, a contiguous one can go on from, with the same bits. The file is one of [pages](super),
+//! with a single page that has as many slots as the sequence has tokens:
+//!
+//! ```text
+//!   0     header     model, row format, layout, tokens; a checksum
+//!   64    a record   checksums, number 1, parent 0; the tokens, the keys of all layers, their values
+//! ```
+//!
+//! The checksums guard against accidents, not against people.
+
+use std::path::Path;
+
+use super::record::{PageRows, decode_head, encode};
+use super::{HEADER, PageFileError, PageShape};
+use crate::cache::{CacheError, KvCache, KvLayout};
+use crate::chapters::ch14_half_the_bytes::decode;
+use crate::files::{self, FileError};
+use crate::kernels::RowFormat;
+use crate::model::Model;
+
+/// The keys and values of a sequence, in every layer, and its tokens.
+#[derive(Clone, Debug)]
+pub struct Snapshot {
+    layout: KvLayout,
+    tokens: Vec<u32>,
+    /// Keys and values: `[n_layers, tokens, kv_width]`, row-major.
+    rows: PageRows,
+}
+
+/// Why a snapshot was not restored. The cache is as it was.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[allow(missing_docs)] // The messages say what the numbers are.
+pub enum RestoreError {
+    /// The cache is for rows of a different shape.
+    #[error("the snapshot holds rows of {found:?}, the cache is for rows of {expected:?}")]
+    WrongLayout { found: KvLayout, expected: KvLayout },
+    /// The cache holds tokens already.
+    #[error("the cache holds {0} tokens already; restore into an empty one")]
+    NotEmpty(usize),
+    /// The cache has no room for the tokens.
+    #[error(transparent)]
+    Cache(#[from] CacheError),
+}
+
+impl Snapshot {
+    /// Copies the rows that a cache holds. `tokens`: those that the rows belong to.
+    ///
+    /// # Panics
+    /// If the cache holds a different number of tokens.
+    pub fn freeze(cache: &dyn KvCache, tokens: &[u32]) -> Self {
+        assert_eq!(tokens.len(), cache.len(), "tokens given, and tokens held");
+        let layout = cache.layout();
+        let mut rows = PageRows { k: Vec::new(), v: Vec::new() };
+        for layer in 0..layout.n_layers {
+            let (k, v) = cache.gather(layer);
+            rows.k.extend_from_slice(&k);
+            rows.v.extend_from_slice(&v);
+        }
+        Snapshot { layout, tokens: tokens.into(), rows }
+    }
+
+    /// The tokens that the rows belong to.
+    pub fn tokens(&self) -> &[u32] {
+        &self.tokens
+    }
+
+    /// The shape of a row as its cache saw it: of words, if the rows are packed.
+    pub fn layout(&self) -> KvLayout {
+        self.layout
+    }
+
+    /// Fills an empty cache with the rows.
+    pub fn restore(&self, cache: &mut dyn KvCache) -> Result<(), RestoreError> {
+        let (found, expected) = (self.layout, cache.layout());
+        if found != expected {
+            return Err(RestoreError::WrongLayout { found, expected });
+        }
+        if !cache.is_empty() {
+            return Err(RestoreError::NotEmpty(cache.len()));
+        }
+        cache.extend(self.tokens.len())?;
+        let of_layer = self.tokens.len() * found.kv_width();
+        for layer in 0..found.n_layers {
+            let [k, v] = [&self.rows.k, &self.rows.v].map(|rows| &rows[layer * of_layer..][..of_layer]);
+            cache.write(layer, k, v);
+        }
+        Ok(())
+    }
+
+    /// Writes the rows and their tokens to a file, whole or not at all. `model`: the one that made them, in the same
+    /// format.
+    ///
+    /// # Errors
+    /// [`FileError`] if the file cannot be written, or the model cannot have made the rows. The file that was there
+    /// stays.
+    pub fn save(&self, file: &Path, model: &Model) -> Result<(), FileError> {
+        let shape = PageShape::for_model(model, self.tokens.len());
+        let bytes = shape
+            .check_same(&PageShape { layout: self.layout, ..shape })
+            .map_err(|error| error.to_string())
+            .and_then(|()| self.check(model))
+            .map(|()| [&shape.header()[..], &encode(&shape, 1, 0, &self.tokens, &self.rows.k, &self.rows.v)].concat())
+            .map_err(|problem| FileError::new(file, problem))?;
+        files::write_whole(file, &bytes).map_err(|error| unwritable(file, &error))
+    }
+
+    /// Checks that [`save`](Self::save) could write this file now, before a long computation. Nothing changes.
+    pub fn check_writable(file: &Path) -> Result<(), FileError> {
+        files::check_writable(file).map_err(|error| unwritable(file, &error))
+    }
+
+    /// Reads a file that [`save`](Self::save) wrote, for the model that made the rows, in the format that it has now.
+    ///
+    /// # Errors
+    /// [`FileError`] if the file cannot be read, is something else, is damaged, or does not fit the model.
+    pub fn load(file: &Path, model: &Model) -> Result<Self, FileError> {
+        let bytes = files::read(file, most_bytes(model))
+            .map_err(|error| FileError::new(file, format!("{error}; give a file with a saved cache")))?;
+        Self::decode(&bytes, model).map_err(|problem| FileError::new(file, problem))
+    }
+
+    /// Reads the bytes of a file. The error says what is wrong with them.
+    fn decode(bytes: &[u8], model: &Model) -> Result<Self, String> {
+        let Some((header, record)) = bytes.split_first_chunk::<HEADER>() else {
+            return Err(format!("not a saved cache: it has {} bytes, and a header alone has {HEADER}", bytes.len()));
+        };
+        let found = PageShape::read(header).map_err(|error| match error {
+            PageFileError::NotAPageFile => "not a saved cache: it does not begin like a file of pages".into(),
+            PageFileError::DamagedHeader(found, expected) => {
+                damaged(format!("its header has the checksum {expected:08x}, and says {found:08x}"))
+            }
+            error => error.to_string(),
+        })?;
+        let shape = PageShape::for_model(model, found.page_size);
+        shape.check_same(&found).map_err(|error| error.to_string())?;
+        check_len(found.page_size, model)?;
+        if record.len() != shape.record_bytes() {
+            let (tokens, found) = (shape.page_size, bytes.len());
+            return Err(damaged(format!("{tokens} tokens take {} bytes, and it has {found}", shape.offset(1))));
+        }
+        let head = decode_head(&shape, record).map_err(damaged)?;
+        let rows = &record[shape.head_bytes()..];
+        if (head.parent, head.rows_checksum) != (0, crc32fast::hash(rows)) {
+            return Err(damaged("its rows have changed, or follow those of a different file"));
+        }
+        let (k, v) = rows.split_at(rows.len() / 2);
+        let [k, v] = [k, v].map(|rows| rows.as_chunks().0.iter().map(|word| f32::from_le_bytes(*word)).collect());
+        let snapshot = Snapshot { layout: shape.layout, tokens: head.tokens.into(), rows: PageRows { k, v } };
+        snapshot.check(model)?;
+        Ok(snapshot)
+    }
+
+    /// Checks that a model that makes rows of this layout can have made these.
+    fn check(&self, model: &Model) -> Result<(), String> {
+        let (len, vocab_size) = (self.tokens.len(), model.config().vocab_size);
+        check_len(len, model)?;
+        if let Some(token) = self.tokens.iter().find(|token| **token as usize >= vocab_size) {
+            let last = vocab_size - 1;
+            return Err(format!("token id {token} is outside the vocabulary: ids go from 0 to {last}"));
+        }
+        for (kind, rows) in [("k", &self.rows.k), ("v", &self.rows.v)] {
+            if let Some((head, number)) = not_finite(rows, model) {
+                let row = head / self.layout.n_kv_heads;
+                return Err(format!(
+                    "row layers.{}.{kind} of the token at position {} holds {number}, and a row's numbers are finite; \
+                     compute the sequence again",
+                    row / len,
+                    row % len
+                ));
+            }
+        }
+        Ok(())
+    }
+}
+
+fn unwritable(file: &Path, error: &std::io::Error) -> FileError {
+    let advice = "to save a cache, name a file in a folder that exists and may be written to";
+    FileError::new(file, format!("{error}; {advice}"))
+}
+
+fn damaged(problem: impl std::fmt::Display) -> String {
+    format!("the saved cache is damaged: {problem}; save it again")
+}
+
+fn check_len(len: usize, model: &Model) -> Result<(), String> {
+    let most = model.config().max_positions;
+    let than = || format!("{len} tokens are more than the model's {most} positions; save a shorter sequence");
+    if len > most { Err(than()) } else { Ok(()) }
+}
+
+/// The first number of some rows that is NaN or an infinity, and its place among all heads of the rows.
+fn not_finite(rows: &[f32], model: &Model) -> Option<(usize, f32)> {
+    let (format, n_numbers, n_words) = (model.row_format(), model.config().head_dim, model.kv_layout().head_dim);
+    let mut numbers = vec![0.0; n_numbers];
+    for (place, head) in rows.chunks_exact(n_words).enumerate() {
+        // A word of packed numbers may look like NaN, and one that holds NaN like any number.
+        match format {
+            RowFormat::F32 => numbers.copy_from_slice(head),
+            format => decode(format, head, &mut numbers),
+        }
+        if let Some(number) = numbers.iter().find(|number| !number.is_finite()) {
+            return Some((place, *number));
+        }
+    }
+    None
+}
+
+/// A MiB more than the longest sequence of a model takes: what is a little too long, or in a different format, is read
+/// as well, and refused by its header.
+fn most_bytes(model: &Model) -> usize {
+    let [layout, other] = [model.kv_layout(), model.config().kv_layout()];
+    let layout = if other.kv_width() > layout.kv_width() { other } else { layout };
+    let longest = PageShape { model: 0, format: model.row_format(), layout, page_size: model.config().max_positions };
+    usize::try_from(longest.offset(1)).unwrap_or(usize::MAX).saturating_add(1 << 20)
+}

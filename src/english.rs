@@ -1,0 +1,39 @@
+//! Numbers and lists as people read them.
+
+/// `1234567` → `1,234,567`
+pub fn thousands(number: impl TryInto<u64>) -> String {
+    let digits = number.try_into().unwrap_or(u64::MAX).to_string();
+    let groups: Vec<&str> = digits.as_bytes().rchunks(3).rev().filter_map(|group| str::from_utf8(group).ok()).collect();
+    groups.join(",")
+}
+
+/// `1 token`, `2,000 tokens`, `3 passes`
+pub fn count(number: impl TryInto<u64>, what: &str) -> String {
+    let number = number.try_into().unwrap_or(u64::MAX);
+    let plural = if what.ends_with('s') { "es" } else { "s" };
+    format!("{} {what}{}", thousands(number), if number == 1 { "" } else { plural })
+}
+
+/// `16, 11, 5 and 3`
+pub fn listed<T: ToString>(items: &[T]) -> String {
+    let items: Vec<String> = items.iter().map(T::to_string).collect();
+    match &items[..] {
+        [first @ .., last] if !first.is_empty() => format!("{} and {last}", first.join(", ")),
+        _ => items.join(""),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_have_their_thousands_apart_and_one_has_no_plural() {
+        assert_eq!([0, 999, 1000, 1_234_567].map(thousands), ["0", "999", "1,000", "1,234,567"]);
+        assert_eq!(
+            [count(1, "token"), count(1000, "token"), count(0, "pass")],
+            ["1 token", "1,000 tokens", "0 passes"]
+        );
+        assert_eq!([listed(&[16]), listed(&[16, 11, 5])], ["16", "16, 11 and 5"]);
+    }
+}

@@ -1,0 +1,86 @@
+//! A memory in which each sequence takes one contiguous region: what pages replace.
+//!
+//! A new region goes into the first gap that is long enough (*first fit*). Regions never move.
+//!
+//! ```text
+//!   2,000 slots, after 200, 1,000 and 150 were reserved and the first was released:
+//!
+//!   0      200                    1,200   1,350               2,000
+//!   | free |  taken                | taken | free               |
+//! ```
+
+use std::ops::Range;
+
+/// Slots in a row, and the regions that are taken.
+pub struct Regions {
+    capacity: usize,
+    /// In the order of their starts; they do not overlap.
+    taken: Vec<Range<usize>>,
+}
+
+/// No gap is long enough.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{needed} slots in a row are needed; {free} are free, but the longest gap has {longest_gap}")]
+#[allow(missing_docs)] // The messages say what the numbers are.
+pub struct NoGap {
+    pub needed: usize,
+    pub free: usize,
+    pub longest_gap: usize,
+}
+
+impl Regions {
+    /// A memory of `capacity` free slots.
+    pub fn new(capacity: usize) -> Self {
+        Regions { capacity, taken: Vec::new() }
+    }
+
+    /// The gaps between the regions, in order; none is empty.
+    pub fn gaps(&self) -> Vec<Range<usize>> {
+        let starts = [0].into_iter().chain(self.taken.iter().map(|region| region.end));
+        let ends = self.taken.iter().map(|region| region.start).chain([self.capacity]);
+        starts.zip(ends).filter(|(start, end)| start < end).map(|(start, end)| start..end).collect()
+    }
+
+    /// Slots that no region has.
+    pub fn free(&self) -> usize {
+        self.gaps().iter().map(Range::len).sum()
+    }
+
+    /// Takes `n` slots in a row from the first gap that is long enough.
+    pub fn reserve(&mut self, n: usize) -> Result<Range<usize>, NoGap> {
+        let gaps = self.gaps();
+        let Some(gap) = gaps.iter().find(|gap| gap.len() >= n) else {
+            let longest_gap = gaps.iter().map(Range::len).max().unwrap_or(0);
+            return Err(NoGap { needed: n, free: self.free(), longest_gap });
+        };
+        let region = gap.start..gap.start + n;
+        let at = self.taken.partition_point(|taken| taken.start < region.start);
+        self.taken.insert(at, region.clone());
+        Ok(region)
+    }
+
+    /// Gives a region back. True if it was one that is taken.
+    pub fn release(&mut self, region: &Range<usize>) -> bool {
+        let before = self.taken.len();
+        self.taken.retain(|taken| taken != region);
+        self.taken.len() < before
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn free_slots_in_pieces_do_not_fit_a_long_sequence() {
+        let mut memory = Regions::new(2000);
+        let first = memory.reserve(200).unwrap();
+        assert_eq!(memory.reserve(1000), Ok(200..1200));
+        assert_eq!(memory.reserve(150), Ok(1200..1350));
+        assert!(memory.release(&first));
+        assert!(!memory.release(&first), "released twice");
+        assert_eq!(memory.reserve(800), Err(NoGap { needed: 800, free: 850, longest_gap: 650 }));
+        assert_eq!(memory.gaps(), [0..200, 1350..2000]);
+        assert_eq!(memory.reserve(150), Ok(0..150), "the first gap that is long enough");
+    }
+}

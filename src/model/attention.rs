@@ -1,0 +1,83 @@
+//! Attention in a step: the only place where rows meet, and the only one that knows caches.
+
+use std::borrow::Cow;
+
+use super::rope::Rotation;
+use super::{Chunk, Model};
+use crate::cache::in_place::{Attention, F32Heads, Rows, SequenceRows};
+use crate::chapters::ch13_paged_attention::attend_batch;
+use crate::chapters::ch14_half_the_bytes::{PackedHeads, encode_rows};
+use crate::kernels::{RowFormat, attend, rms_norm};
+
+impl Model {
+    /// Norms every head of every row and rotates it by its token's position.
+    pub(super) fn norm_and_rotate(&self, x: &mut [f32], norm: &[f32], rotation: &Rotation) {
+        rms_norm(x, norm, self.config.rms_norm_eps);
+        let row_len = x.len() / rotation.tokens();
+        for (token, row) in x.chunks_exact_mut(row_len).enumerate() {
+            for head in row.chunks_exact_mut(self.config.head_dim) {
+                rotation.rotate(token, head);
+            }
+        }
+    }
+
+    /// Attention of one layer. The new rows of all sequences are stored first; then all sequences are read, at once.
+    pub(super) fn attend_chunks(
+        &self,
+        layer: usize,
+        batch: &mut [Chunk<'_>],
+        q: &[f32],
+        k: &[f32],
+        v: &[f32],
+        out: &mut [f32],
+    ) {
+        let kv_width = self.config.kv_layout().kv_width();
+        let mut rows = Vec::with_capacity(batch.len());
+        let mut first = 0;
+        for chunk in batch.iter_mut() {
+            let numbers = first * kv_width..(first + chunk.tokens.len()) * kv_width;
+            let (k, v) = (self.stored(&k[numbers.clone()]), self.stored(&v[numbers]));
+            match &mut chunk.cache {
+                None => rows.push(Some(Rows::dense((k, v), self.kv_layout()))),
+                Some(cache) => {
+                    cache.write(layer, &k, &v);
+                    rows.push(None);
+                }
+            }
+            first += chunk.tokens.len();
+        }
+        for (chunk, rows) in batch.iter().zip(&mut rows) {
+            if let Some(cache) = &chunk.cache {
+                *rows = Some(self.attention.rows(&**cache, layer));
+            }
+        }
+        let sequences =
+            batch.iter().zip(&rows).filter_map(|(chunk, rows)| Some(rows.as_ref()?.of_sequence(chunk.tokens.len())));
+        self.attend(&sequences.collect::<Vec<_>>(), q, out);
+    }
+
+    /// Rows as they are stored.
+    fn stored<'a>(&self, rows: &'a [f32]) -> Cow<'a, [f32]> {
+        match self.row_format {
+            RowFormat::F32 => rows.into(),
+            format => encode_rows(format, self.config.kv_layout(), rows).into(),
+        }
+    }
+
+    fn attend(&self, sequences: &[SequenceRows<'_>], q: &[f32], out: &mut [f32]) {
+        let heads = self.config.heads();
+        let attended = match (self.attention, self.row_format) {
+            (Attention::Gather | Attention::Paged, format) => {
+                attend(heads, format, sequences, q, out);
+                Ok(())
+            }
+            (Attention::Plain, RowFormat::F32) => {
+                attend_batch(heads, &mut F32Heads { head_dim: heads.head_dim }, sequences, q, out)
+            }
+            (Attention::Plain, format) => {
+                attend_batch(heads, &mut PackedHeads::new(format, heads.head_dim), sequences, q, out)
+            }
+        };
+        attended.unwrap_or_else(|error| panic!("attention refuses the model's own batch: {error}"));
+    }
+}

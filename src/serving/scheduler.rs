@@ -1,0 +1,132 @@
+//! What chapter 12's scheduler is given: how the loop looks at it, and what a sequence can ask for beyond a place in
+//! the queue.
+
+use super::schedule::{ChunkInput, FinishReason, Finished, NextToken, Running, ScheduleError, Sequence, SequenceId};
+use crate::cache::KvCache;
+use crate::chapters::ch05_page_table::PageTable;
+use crate::chapters::ch10_fork::ForkCache;
+use crate::chapters::ch12_scheduler::{Scheduler, pages_needed};
+use crate::prefixes::{Prefixes, available_pages};
+
+impl Scheduler {
+    /// The waiting sequences, in the order in which they will run.
+    pub fn waiting(&self) -> impl Iterator<Item = &Sequence> {
+        self.waiting.iter()
+    }
+
+    /// The running sequences, oldest first, with their pages.
+    pub fn running(&self) -> impl Iterator<Item = (&Sequence, &PageTable)> {
+        self.running.iter().map(|running| (&running.sequence, running.cache.table()))
+    }
+
+    /// The sequences that have finished since the last call.
+    pub fn take_finished(&mut self) -> Vec<Finished> {
+        std::mem::take(&mut self.finished)
+    }
+
+    /// The prefix cache.
+    pub fn prefixes(&self) -> &dyn Prefixes {
+        &*self.prefixes
+    }
+
+    /// What the model has to compute, which is the chunks of the plan in its order.
+    pub fn inputs(&mut self) -> Vec<ChunkInput<'_>> {
+        self.planned.inputs(&mut self.running)
+    }
+
+    /// Adds a request whose prompt is computed from its first token on, whatever the prefix cache holds.
+    ///
+    /// # Errors
+    /// Those of [`submit`](Self::submit).
+    pub fn submit_without_lookup(
+        &mut self,
+        prompt: Vec<u32>,
+        max_new_tokens: usize,
+    ) -> Result<SequenceId, ScheduleError> {
+        let id = self.submit(prompt, max_new_tokens)?;
+        if let Some(sequence) = self.waiting.back_mut().filter(|sequence| sequence.id == id) {
+            sequence.skips_prefix_cache = true;
+        }
+        Ok(id)
+    }
+
+    /// An id for a sequence that arrives now, and that [`submit_fork`](Self::submit_fork) brings later.
+    pub fn reserve_id(&mut self) -> SequenceId {
+        self.next_id += 1;
+        SequenceId(self.next_id - 1)
+    }
+
+    /// Adds a sequence that arrived when its id [was reserved](Self::reserve_id). It runs at once, under the conditions
+    /// of `admit`, with a fork of another sequence's cache or with what the prefix cache holds. Later arrivals make way
+    /// for it, the newest first. If it doesn't fit even so, it waits before all of them, and lets go of the fork.
+    ///
+    /// # Errors
+    /// [`ScheduleError::Cache`] if the prefix cache fails.
+    pub fn submit_fork(&mut self, mut sequence: Sequence, fork: Option<ForkCache>) -> Result<(), ScheduleError> {
+        if let Some(fork) = &fork {
+            sequence.counters.forked = fork.len();
+        }
+        let cache = match fork {
+            Some(fork) => fork,
+            None => ForkCache::with_prefix(&self.slab, &mut *self.prefixes, sequence.looked_up())?,
+        };
+        while !self.fits(&sequence, &cache)
+            && let Some(newest) = self.running.pop_if(|running| running.sequence.id > sequence.id)
+        {
+            self.wait_again(newest);
+        }
+        if self.fits(&sequence, &cache) {
+            let place = self.running.partition_point(|running| running.sequence.id < sequence.id);
+            let running = match sequence.counters.forked {
+                0 => Running::start(sequence, cache),
+                _ => Running { sequence, cache },
+            };
+            self.running.insert(place, running);
+        } else {
+            sequence.counters.forked = 0;
+            let place = self.waiting.partition_point(|waiting| waiting.id < sequence.id);
+            self.waiting.insert(place, sequence);
+        }
+        Ok(())
+    }
+
+    /// A running sequence gives its pages back and waits again.
+    fn wait_again(&mut self, victim: Running) {
+        let mut sequence = victim.sequence;
+        sequence.counters.preemptions += 1;
+        self.waiting.push_front(sequence);
+    }
+
+    /// Whether one more may run, none that arrived earlier waits, and there are the pages that it needs beyond its fork's.
+    fn fits(&self, sequence: &Sequence, fork: &ForkCache) -> bool {
+        let others = self.running().map(|(sequence, table)| pages_needed(sequence, table));
+        let needed = pages_needed(sequence, fork.table()) + others.sum::<usize>();
+        let is_next = self.waiting.front().is_none_or(|first| first.id > sequence.id);
+        is_next && self.running.len() < self.limits.sequences && needed <= available_pages(&*self.prefixes, &self.slab)
+    }
+
+    /// [Cancels](Self::cancel) a sequence, for a reason of the caller's.
+    ///
+    /// # Errors
+    /// Those of `cancel`.
+    pub fn finish(&mut self, id: SequenceId, reason: FinishReason) -> Result<(), ScheduleError> {
+        self.cancel(id)?;
+        let finished = self.finished.iter_mut().rfind(|finished| finished.sequence.id == id);
+        finished.ok_or(ScheduleError::UnknownSequence(id))?.reason = reason;
+        Ok(())
+    }
+
+    /// [Settles](Self::settle) a step in which the sequences of `ends` get no token, and [finish](Self::finish) instead.
+    ///
+    /// # Errors
+    /// Those of both.
+    pub fn settle_and_finish(
+        &mut self,
+        next: &[NextToken],
+        ends: &[(SequenceId, FinishReason)],
+    ) -> Result<(), ScheduleError> {
+        self.planned.expect_no_token(ends);
+        self.settle(next)?;
+        ends.iter().try_for_each(|(id, reason)| self.finish(*id, *reason))
+    }
+}

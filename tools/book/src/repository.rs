@@ -1,0 +1,78 @@
+//! The address of the repository, for links from the published book. It comes from a flag or from the git remote, so that the
+//! sources name none.
+
+use std::path::Path;
+use std::process::Command;
+
+/// A public address as it was typed.
+///
+/// # Errors
+/// If it is none.
+pub fn given(text: &str) -> Result<String, String> {
+    public(text).ok_or_else(|| "write a public address, such as https://github.com/owner/name".into())
+}
+
+/// The address of the remote `origin`, if it is public: a folder on this computer or a host without a name is not.
+pub fn of_remote(root: &Path) -> Option<String> {
+    let output = Command::new("git").args(["remote", "get-url", "origin"]).current_dir(root).output().ok()?;
+    public(String::from_utf8(output.stdout).ok()?.trim())
+}
+
+/// `git@github.com:owner/name.git` → `https://github.com/owner/name`. A name or password in an address is left out.
+fn public(remote: &str) -> Option<String> {
+    let rest = match remote.split_once("://") {
+        Some(("https" | "ssh", rest)) => rest.to_string(),
+        Some(_) => return None,
+        // As scp has it; with a `/` before the colon it is a path.
+        None => {
+            let (host, path) = remote.split_once(':').filter(|(host, _)| host.contains('@') && !host.contains('/'))?;
+            format!("{host}/{path}")
+        }
+    };
+    let (host, path) = rest.split_once('/')?;
+    let host = host.rsplit('@').next()?.split(':').next()?;
+    let path = path.trim_matches('/').trim_end_matches(".git");
+    let is_name =
+        |text: &str| !text.is_empty() && text.chars().all(|c| c.is_ascii_alphanumeric() || "-._~/".contains(c));
+    let is_public = host.contains('.') && host.chars().any(|c| c.is_ascii_alphabetic()) && path.contains('/');
+    (is_public && is_name(host) && is_name(path)).then(|| format!("https://{host}/{path}"))
+}
+
+/// What mdBook is told: the repository, and where a page is edited if the host is known.
+pub fn links(repository: &str) -> Vec<(&'static str, String)> {
+    let mut links = vec![("git-repository-url", repository.to_string())];
+    let edit = match repository.trim_start_matches("https://").split('/').next() {
+        Some("github.com") => "edit/main",
+        Some(host) if host.starts_with("gitlab.") => "-/edit/main",
+        Some("codeberg.org") => "_edit/main",
+        _ => return links,
+    };
+    links.push(("edit-url-template", format!("{repository}/{edit}/book/{{path}}")));
+    links
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_a_public_address_is_taken() {
+        for (remote, address) in [
+            ("https://github.com/owner/name", Some("https://github.com/owner/name")),
+            ("https://github.com/owner/name.git/", Some("https://github.com/owner/name")),
+            ("https://user:secret@gitlab.com/group/sub/name.git", Some("https://gitlab.com/group/sub/name")),
+            ("git@github.com:owner/name.git", Some("https://github.com/owner/name")),
+            ("ssh://git@codeberg.org:22/owner/name", Some("https://codeberg.org/owner/name")),
+            ("/home/me/name", None),
+            ("../name", None),
+            ("C:/me/name", None),
+            ("file:///home/me/name", None),
+            ("http://192.168.0.7/owner/name", None),
+            ("https://localhost/owner/name", None),
+            ("https://github.com/own\"er/name", None),
+            ("", None),
+        ] {
+            assert_eq!(public(remote).as_deref(), address, "{remote}");
+        }
+    }
+}

@@ -1,0 +1,195 @@
+//! `cargo learn list`: all chapters, whose code runs in each, what the last run of its checks found, and what to do next.
+
+use std::collections::BTreeSet;
+use std::path::Path;
+
+use page_by_page_course::chapters::{Chapter, Exercise, State};
+use page_by_page_course::record::{LastRun, Record, Standing, is_green};
+
+use crate::text::count;
+
+/// A chapter, and what is known of its file.
+struct Progress<'a> {
+    chapter: &'a Chapter,
+    exercise: Result<Exercise, String>,
+    found: Found<'a>,
+}
+
+/// What the last run of the checks found.
+enum Found<'a> {
+    NoRun,
+    /// All were green in a run of `cargo test`.
+    Green,
+    /// A run of `cargo learn`, and whether the file is still as it was then.
+    Ran(&'a LastRun, bool),
+}
+
+/// The table of chapters, and what to do next.
+pub fn text(root: &Path, chapters: &[Chapter], record: &Record) -> String {
+    let all: Vec<Progress<'_>> = chapters.iter().map(|chapter| Progress::of(root, chapter, record)).collect();
+    let width = chapters.iter().map(|chapter| chapter.title.chars().count()).max().unwrap_or(0);
+    let mut text = String::new();
+    for progress in &all {
+        let Chapter { number, title, .. } = progress.chapter;
+        let whose = if progress.is_started() { "yours" } else { "reference" };
+        for (at, line) in progress.how_far().iter().enumerate() {
+            text += &match at {
+                0 => format!("{number:2}  {title:width$}  {whose:9}  {line}\n"),
+                _ => format!("{:1$}{line}\n", "", width + 17),
+            };
+        }
+    }
+    text + "\n" + &next_step(&all) + "\n"
+}
+
+impl<'a> Progress<'a> {
+    fn of(root: &Path, chapter: &'a Chapter, record: &'a Record) -> Self {
+        let exercise = chapter.read(root);
+        let fingerprint = exercise.as_ref().map_or("", |exercise| &exercise.fingerprint);
+        let ran = record.chapters.get(&chapter.name);
+        let found = match (record.standing(&chapter.name, fingerprint), ran) {
+            _ if is_green(root, &chapter.name, fingerprint, ran.map_or(0, |ran| ran.ran)) => Found::Green,
+            (Standing::NoRun, _) | (_, None) => Found::NoRun,
+            (standing, Some(ran)) => Found::Ran(ran, standing == Standing::Current),
+        };
+        Progress { chapter, exercise, found }
+    }
+
+    /// A file that can't be read isn't the stub.
+    fn is_started(&self) -> bool {
+        !matches!(&self.exercise, Ok(Exercise { state: State::Untouched, .. }))
+    }
+
+    /// The last run and the tasks left, one by one, of a chapter that was started; else how many there are.
+    fn how_far(&self) -> Vec<String> {
+        let todos = match &self.exercise {
+            Ok(exercise) => &exercise.todos,
+            Err(problem) => return vec![problem.clone()],
+        };
+        if !self.is_started() {
+            let tasks: BTreeSet<u32> = todos.iter().map(|todo| todo.task).collect();
+            return vec![format!("{} to write", count(tasks.len(), "task"))];
+        }
+        let last_run = match self.found {
+            Found::Green => "all checks green".into(),
+            Found::Ran(ran, true) => in_words(ran),
+            Found::Ran(ran, false) => format!("{}; changed since that run", in_words(ran)),
+            Found::NoRun => format!("not checked yet: cargo learn {}", self.chapter.number),
+        };
+        let mut lines = vec![last_run];
+        lines.extend(todos.iter().map(|todo| format!("task {}: {}", todo.task, todo.what)));
+        if todos.is_empty() {
+            lines.push("nothing left to write".into());
+        }
+        lines
+    }
+}
+
+fn in_words(ran: &LastRun) -> String {
+    let (tasks, checks) = (ran.tasks_green(), ran.checks());
+    match checks.all_green() {
+        true => format!("all {} green", count(checks.of, "check")),
+        false => {
+            let (of_tasks, of_checks) = (count(tasks.of, "task"), count(checks.of, "check"));
+            format!("{} of {of_tasks} green, {} of {of_checks}", tasks.green, checks.green)
+        }
+    }
+}
+
+fn next_step(chapters: &[Progress<'_>]) -> String {
+    let started = || chapters.iter().filter(|progress| progress.is_started());
+    for Progress { chapter, exercise, .. } in started() {
+        match exercise {
+            Err(_) => return format!("Next: cargo learn {}, where x restores the stub", chapter.number),
+            Ok(exercise) => {
+                if let Some(todo) = exercise.todos.iter().min_by_key(|todo| todo.task) {
+                    return format!("Next: task {}: {}, {}:{}", todo.task, todo.what, chapter.exercise(), todo.line);
+                }
+            }
+        }
+    }
+    for Progress { chapter, found, .. } in started() {
+        let why = match found {
+            Found::Ran(_, false) => "the file has changed since the last run",
+            Found::Ran(ran, true) if !ran.checks().all_green() => "not all of its checks are green",
+            Found::NoRun => "its checks have not run yet",
+            Found::Ran(..) | Found::Green => continue,
+        };
+        return format!("Next: cargo learn {}; {why}", chapter.number);
+    }
+    match chapters.iter().find(|progress| !progress.is_started()) {
+        Some(Progress { chapter, .. }) => {
+            let file = chapter.exercise();
+            format!("Next: read chapter {}, {} (cargo book), and edit {file}", chapter.number, chapter.title)
+        }
+        None => format!("All {} chapters are yours, and green.", chapters.len()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use page_by_page_course::chapters::{UNTOUCHED, all};
+    use page_by_page_course::record::{Tally, green_copy};
+    use page_by_page_course::stub::fingerprint;
+
+    use super::*;
+
+    const STUB: &str = "todo!(\"ch01 task 1: grow\")\ntodo!(\"ch01 task 3: write\")\ntodo!(\"ch01 task 3: again\")\n";
+
+    /// The list, its lines joined, for this text of chapter 1; `green` is the text that `cargo test` found green.
+    fn list(text: &str, record: &Record, green: &str) -> String {
+        let root = tempfile::tempdir().unwrap();
+        let write = |file: &str, text: &str| {
+            fs::create_dir_all(root.path().join(file).parent().unwrap()).unwrap();
+            fs::write(root.path().join(file), text).unwrap();
+        };
+        write(UNTOUCHED, &format!("{0}  ch01_a  1  One\n{0}  ch02_b  2  Another\n", fingerprint(STUB)));
+        write("exercises/ch01_a.rs", text);
+        write("exercises/ch02_b.rs", STUB);
+        write(&green_copy("ch01_a"), green);
+        let text = super::text(root.path(), &all(root.path()).unwrap(), record);
+        text.lines().map(|line| line.split_whitespace().collect::<Vec<_>>().join(" ")).collect::<Vec<_>>().join(" | ")
+    }
+
+    fn record(text: &str, first: (usize, usize), whole: (usize, usize)) -> Record {
+        let mut record = Record::default();
+        let ran = record.chapter_mut("ch01_a");
+        (ran.fingerprint, ran.ran) = (fingerprint(text), 7);
+        ran.tasks = [(1, Tally { green: first.0, of: first.1 })].into();
+        ran.whole = Tally { green: whole.0, of: whole.1 };
+        record
+    }
+
+    #[test]
+    fn each_chapter_says_how_far_it_has_come_and_the_last_line_what_is_next() {
+        let (mine, done) = (format!("// mine\n{STUB}"), "fn f() {}\n");
+        let green = |text| record(text, (9, 9), (3, 3));
+        let read_on = "Next: read chapter 2, Another (cargo book), and edit exercises/ch02_b.rs";
+        for (text, record, tested, expected) in [
+            (STUB, green(STUB), "", "1 One reference 2 tasks to write | 2 Another reference"),
+            (&mine, Record::default(), "", "1 One yours not checked yet: cargo learn 1 | task 1: grow"),
+            (&mine, record(&mine, (9, 10), (0, 3)), "", "0 of 1 task green, 9 of 13 checks | task 1: grow"),
+            (
+                &mine,
+                green("x"),
+                "",
+                "all 12 checks green; changed since that run | task 1: grow | task 3: write | task 3: again",
+            ),
+            (done, green(done), "", "1 One yours all 12 checks green | nothing left to write"),
+            (done, green(done), "", read_on),
+            (done, record(done, (0, 1), (1, 1)), "", "Next: cargo learn 1; not all of its checks are green"),
+            (done, green("x"), "", "Next: cargo learn 1; the file has changed since the last run"),
+            (done, Record::default(), "", "Next: cargo learn 1; its checks have not run yet"),
+            // A run of `cargo test` counts, until the file changes.
+            (done, Record::default(), done, "all checks green | nothing left to write | 2 Another"),
+            (done, green("x"), done, read_on),
+            (done, Record::default(), "fn g() {}\n", "its checks have not run yet"),
+        ] {
+            let list = list(text, &record, tested);
+            assert!(list.contains(expected), "expected {expected:?} in:\n{list}");
+        }
+        assert!(list(&mine, &Record::default(), "").contains("exercises/ch01_a.rs:2"));
+    }
+}
