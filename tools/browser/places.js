@@ -52,7 +52,13 @@ export function placeChecks({ browser, address, pages, published, program, kerne
 
 const place = (tab) => tab.locator(".pbp-live");
 const press = (tab, name) => place(tab).getByRole("button", { name, exact: true }).click();
-const ended = (tab) => place(tab).getByRole("button", { name: "Run again" }).waitFor();
+
+/** Waits until all is generated and drawn: the button changes at once, the view in the next frame. */
+async function ended(tab) {
+  await place(tab).getByRole("button", { name: "Run again" }).waitFor();
+  await tab.evaluate(() => new Promise((done) => { requestAnimationFrame(done); }));
+}
+
 const says = (tab, what) => place(tab).locator("p[class]").filter({ hasText: what }).waitFor();
 
 /** Waits until no page looks like this and says that. The view is drawn in the next frame. */
