@@ -42,7 +42,7 @@ fn check_chapter(root: &Path, chapter: &Chapter, report: &mut Report) -> Result<
     }
     graders::check_module(root, chapter, report)?;
     graders::check(chapter, &grader, report);
-    mistakes::check(root, chapter, &solution, report);
+    mistakes::check(root, chapter, &solution, &grader, report)?;
     if let Some(stub) = stubs::check(root, chapter, report) {
         tasks::check(root, chapter, &stub, &grader, report);
     }
@@ -125,7 +125,13 @@ mod tests {
             ("src/chapters.rs", "../solutions/ch02_flat.rs", "x", "src/chapters.rs: lacks these lines:"),
             (SOLUTION, "use std::borrow::Cow;", "use std::process;", "a chapter may not use std::process"),
             ("tests/snapshots/ch01_old.snap", "", "x", "no test in tests/ names \"ch01_old\""),
-            ("tools/check/mistakes/ch02_flat.toml", "", "mistake = []", "has 0 mistakes; at least 12 are wanted"),
+            ("tools/check/mistakes/ch02_flat.toml", "", "", "has 0 mistakes; at least 12 are wanted"),
+            (
+                "tools/check/mistakes/ch02_flat.toml",
+                "the keys twice",
+                "the keys doubled",
+                "expects the word \"doubled\"",
+            ),
         ] {
             expect(&broken(file, find, replace), problem);
         }

@@ -1,6 +1,7 @@
 //! Misconceptions that readers have, one list a chapter in `mistakes/chNN_name.toml`: each turns the solution into a wrong one
 //! that compiles. The chapter's checks must notice, and the first failure that a reader sees must say what was expected here.
 
+use std::collections::{BTreeMap, HashSet};
 use std::path::Path;
 
 use anyhow::{Context, Result};
@@ -13,15 +14,16 @@ use crate::protection::SNAPSHOTS;
 
 const FOLDER: &str = "tools/check/mistakes";
 
+/// The checks' own library, which writes a part of their messages.
+const GRADING: &str = "crates/grading/src";
+
 /// Mistakes for a chapter, so that its checks are known to be awake.
 const AT_LEAST: usize = 12;
 
-/// A mistake.
+/// A mistake. Its name in the list says what the reader does, in a few words.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Mistake {
-    /// What the reader does, in a few words.
-    pub name: String,
     /// A text that the solution holds exactly once.
     pub find: String,
     /// What the reader writes instead.
@@ -33,21 +35,13 @@ pub struct Mistake {
     pub transcript: bool,
 }
 
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct List {
-    mistake: Vec<Mistake>,
-}
-
-/// The mistakes of a chapter; none if it has no list.
-pub fn of(root: &Path, chapter: &Chapter) -> Result<Vec<Mistake>> {
+/// The mistakes of a chapter by their names; none if it has no list.
+pub fn of(root: &Path, chapter: &Chapter) -> Result<BTreeMap<String, Mistake>> {
     let file = format!("{FOLDER}/{}.toml", chapter.name);
     if !root.join(&file).is_file() {
-        return Ok(Vec::new());
+        return Ok(BTreeMap::new());
     }
-    let list: List =
-        toml::from_str(&read(root, &file)?).with_context(|| format!("{file} is not a list of mistakes"))?;
-    Ok(list.mistake)
+    toml::from_str(&read(root, &file)?).with_context(|| format!("{file} is not a list of mistakes"))
 }
 
 impl Mistake {
@@ -56,8 +50,7 @@ impl Mistake {
     /// # Errors
     /// What is wrong with the mistake itself.
     pub fn apply(&self, solution: &str) -> Result<String, String> {
-        // A multi-line text in TOML ends with a line end that an indented line does not.
-        let (find, replace) = (self.find.trim_end_matches('\n'), self.replace.trim_end_matches('\n'));
+        let Mistake { find, replace, .. } = self;
         let first = find.trim_start().lines().next().unwrap_or_default();
         match solution.matches(find).count() {
             _ if find.is_empty() => Err("finds the empty text".into()),
@@ -69,29 +62,46 @@ impl Mistake {
     }
 }
 
-/// Checks that a chapter's list fits its solution, without compiling anything.
-pub fn check(root: &Path, chapter: &Chapter, solution: &str, report: &mut Report) {
+/// Checks that a chapter's list fits its solution and the messages of its checks, without compiling anything.
+pub fn check(root: &Path, chapter: &Chapter, solution: &str, grader: &str, report: &mut Report) -> Result<()> {
     let file = format!("{FOLDER}/{}.toml", chapter.name);
     let mistakes = match of(root, chapter) {
         Ok(mistakes) => mistakes,
-        Err(error) => return report.add(&file, 0, format!("{error:#}")),
+        Err(error) => {
+            report.add(&file, 0, format!("{error:#}"));
+            return Ok(());
+        }
     };
     if mistakes.len() < AT_LEAST {
         report.add(&file, 0, format!("has {} mistakes; at least {AT_LEAST} are wanted", mistakes.len()));
     }
-    for Mistake { name, .. } in mistakes.iter().filter(|mistake| mistake.expect.is_empty()) {
-        report.add(&file, 0, format!("`{name}` expects no words of the first failure"));
+    let mut sources = format!("{solution} {grader}");
+    for name in names(root, GRADING, ".rs") {
+        sources += &read(root, &format!("{GRADING}/{name}.rs"))?;
     }
-    for mistake in &mistakes {
+    let known: HashSet<&str> = words(&sources).collect();
+    for (name, mistake) in &mistakes {
         if let Err(problem) = mistake.apply(solution) {
-            report.add(&file, 0, format!("`{}` {problem} in {}", mistake.name, chapter.solution()));
+            report.add(&file, 0, format!("`{name}` {problem} in {}", chapter.solution()));
+        }
+        if mistake.expect.is_empty() {
+            report.add(&file, 0, format!("`{name}` expects no words of the first failure"));
+        }
+        for word in words(&mistake.expect).filter(|word| !known.contains(word)) {
+            report.add(&file, 0, format!("`{name}` expects the word \"{word}\", which no message of the checks has"));
         }
     }
     let short = chapter.name.split('_').next().unwrap_or_default();
     let has_snapshot = names(root, SNAPSHOTS, ".snap").iter().any(|name| name.starts_with(short));
-    if has_snapshot && !mistakes.iter().any(|mistake| mistake.transcript) {
+    if has_snapshot && !mistakes.values().any(|mistake| mistake.transcript) {
         report.add(&file, 0, "has no mistake with `transcript = true`, and the chapter has a transcript");
     }
+    Ok(())
+}
+
+/// The words of a message. Numbers are left out, because a check writes them when it runs.
+fn words(text: &str) -> impl Iterator<Item = &str> {
+    text.split(|c: char| !c.is_alphabetic()).filter(|word| !word.is_empty())
 }
 
 #[cfg(test)]
@@ -101,13 +111,13 @@ mod tests {
     #[test]
     fn a_mistake_finds_its_place_once() {
         for (find, replace, expected) in [
-            ("b\n", "c\n", Ok("a c a")),
+            ("b", "c", Ok("a c a")),
             ("a", "c", Err("finds its text, `a` …, 2 times")),
             ("d", "c", Err("does not find its text, `d` …,")),
             ("b", "b", Err("changes nothing")),
         ] {
-            let (name, find, replace) = ("x".into(), find.into(), replace.into());
-            let mistake = Mistake { name, find, replace, expect: String::new(), transcript: false };
+            let (find, replace) = (find.into(), replace.into());
+            let mistake = Mistake { find, replace, expect: String::new(), transcript: false };
             assert_eq!(mistake.apply("a b a"), expected.map(String::from).map_err(String::from));
         }
     }
