@@ -5,7 +5,6 @@ use std::io::{self, BufReader, Read};
 use std::path::Path;
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -51,7 +50,7 @@ pub struct Ended {
 /// # Errors
 /// If it can't be started.
 pub fn run(command: Command, limit: Duration) -> io::Result<Ended> {
-    let (process, lines) = start(command, Streams::Together)?;
+    let (mut process, lines) = start(command, Streams::Together)?;
     let (began, mut output) = (Instant::now(), String::new());
     loop {
         match lines.recv_timeout(limit.saturating_sub(began.elapsed())) {
@@ -79,9 +78,8 @@ pub enum Streams {
     Together,
 }
 
-/// A running program. It and everything it has started end when one of its handles is dropped.
-#[derive(Clone)]
-pub struct Process(Arc<Mutex<Child>>);
+/// A running program. It and everything it has started end when this is dropped.
+pub struct Process(Child);
 
 /// Starts a program without input, as the leader of a process group of its own. Its lines come as it writes them.
 ///
@@ -108,32 +106,22 @@ pub fn start(mut command: Command, streams: Streams) -> io::Result<(Process, Rec
             child
         }
     };
-    Ok((Process(Arc::new(Mutex::new(child))), lines))
+    Ok((Process(child), lines))
 }
 
 impl Process {
-    pub fn wait(&self) -> Option<ExitStatus> {
-        // Not while the lock is held: another thread may want to end it.
-        loop {
-            match self.child().try_wait() {
-                Ok(None) => thread::sleep(Duration::from_millis(2)),
-                ended => return ended.ok().flatten(),
-            }
-        }
-    }
-
-    fn child(&self) -> MutexGuard<'_, Child> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    /// Waits until it has ended by itself.
+    pub fn wait(&mut self) -> Option<ExitStatus> {
+        self.0.wait().ok()
     }
 }
 
 impl Drop for Process {
     fn drop(&mut self) {
-        let mut child = self.child();
-        if !matches!(child.try_wait(), Ok(Some(_))) {
-            end_group(&child);
-            let _ = child.kill();
-            let _ = child.wait();
+        if !matches!(self.0.try_wait(), Ok(Some(_))) {
+            end_group(&self.0);
+            let _ = self.0.kill();
+            let _ = self.0.wait();
         }
     }
 }
@@ -231,8 +219,8 @@ mod tests {
         };
         let (process, lines) = start(begun(), Streams::Apart).unwrap();
         assert_eq!(lines.recv().unwrap().text, "begun");
-        drop(process.clone());
-        assert!(lines.recv().is_err() && !process.wait().unwrap().success());
+        drop(process);
+        assert!(lines.recv().is_err());
         let Ended { status, output } = run(begun(), Duration::from_millis(500)).unwrap();
         assert_eq!((status, output.as_str()), (None, "begun\n"));
         thread::sleep(Duration::from_millis(1500));

@@ -2,11 +2,12 @@
 
 use std::io::{self, Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpStream};
-use std::path::Path;
-use std::thread;
+use std::path::{Path, PathBuf};
+use std::sync::mpsc::{Receiver, TryRecvError};
+use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
-use page_by_page_course::cargo::{self, Environment, Process, Streams};
+use page_by_page_course::cargo::{self, Environment, Line, Process, Streams};
 use page_by_page_course::chapters::clone_id;
 
 /// The ports that `cargo book` tries, in order.
@@ -16,7 +17,7 @@ const PORTS: std::ops::RangeInclusive<u16> = 3000..=3020;
 const ANSWER: Duration = Duration::from_millis(300);
 
 /// The port on which the book of this clone is served already.
-pub fn served(root: &Path) -> Option<u16> {
+fn served(root: &Path) -> Option<u16> {
     let id = clone_id(root);
     PORTS.into_iter().find(|port| clone_of(*port).is_some_and(|answer| is_clone(&answer, &id)))
 }
@@ -39,32 +40,55 @@ fn is_clone(answer: &str, id: &str) -> bool {
     answer.starts_with("HTTP/1.1 200") && body == id
 }
 
-/// An event of the book.
-pub enum News {
-    /// A line about what it is doing.
-    Doing(String),
-    Served(u16),
-    /// It has ended, with this last line.
-    Ended(String),
+/// The served book.
+#[derive(Default)]
+pub struct Book {
+    pub port: Option<u16>,
+    /// Whether the page is to be opened as soon as the book is served.
+    pub is_opening: bool,
+    /// What `cargo book` said last.
+    pub last_line: String,
+    /// Looks for a server of this clone that runs already.
+    search: Option<JoinHandle<Option<u16>>>,
+    server: Option<(Process, Receiver<Line>)>,
 }
 
-/// Starts `cargo book`, and sends its events. It ends when the result is dropped.
-///
-/// # Errors
-/// If cargo can't be started.
-pub fn serve(root: &Path, send: impl Fn(News) + Send + 'static) -> io::Result<Process> {
-    let mut cargo = cargo::cargo(root, Environment::Shell);
-    cargo.args(["run", "--package", "book-tool", "--", "--no-open"]);
-    let (process, lines) = cargo::start(cargo, Streams::Apart)?;
-    thread::spawn(move || {
-        let mut last = String::new();
-        for line in lines {
-            last = line.text.trim().to_string();
-            send(port_of(&last).map_or_else(|| News::Doing(last.clone()), News::Served));
+impl Book {
+    /// Begins to look for a book of this clone that is served already.
+    pub fn search(root: PathBuf) -> Self {
+        Book { search: Some(thread::spawn(move || served(&root))), ..Book::default() }
+    }
+
+    /// Starts `cargo book`, unless it has been. It ends when this is dropped.
+    ///
+    /// # Errors
+    /// If cargo can't be started.
+    pub fn serve(&mut self, root: &Path) -> io::Result<()> {
+        if self.server.is_none() {
+            let mut cargo = cargo::cargo(root, Environment::Shell);
+            cargo.args(["run", "--package", "book-tool", "--", "--no-open"]);
+            self.server = Some(cargo::start(cargo, Streams::Apart)?);
+            (self.is_opening, self.last_line) = (true, "starting".into());
         }
-        send(News::Ended(last));
-    });
-    Ok(process)
+        Ok(())
+    }
+
+    /// Reads what came since the last call. Returns the last line of a server that has ended.
+    pub fn update(&mut self) -> Option<String> {
+        if let Some(search) = self.search.take_if(|search| search.is_finished()) {
+            self.port = self.port.or(search.join().ok().flatten());
+        }
+        loop {
+            match self.server.as_ref()?.1.try_recv() {
+                Ok(line) => {
+                    self.port = port_of(&line.text).or(self.port);
+                    self.last_line = line.text.trim().into();
+                }
+                Err(TryRecvError::Empty) => return None,
+                Err(TryRecvError::Disconnected) => return Some(std::mem::take(self).last_line),
+            }
+        }
+    }
 }
 
 /// `Page by Page is at http://127.0.0.1:3000/ (Ctrl-C stops)` → 3000

@@ -2,26 +2,22 @@
 
 use std::time::{Duration, Instant};
 
-use page_by_page_course::cargo::Process;
-
-use crate::app::{App, Event, View};
-use crate::checks::Verdict;
+use crate::app::{App, View};
 use crate::current::Current;
-use crate::run::{self, Ending, News, Order, Stage};
-use crate::story;
+use crate::run::{Checks, Run, RunResult, Stage};
+use crate::story::Program;
 
 /// A build with more crates left than this builds dependencies, and takes minutes rather than seconds. After a save it is fewer
 /// than ten.
 const MANY_CRATES: usize = 15;
 
-/// The run of the checks for the last save.
+/// The checks for the last save.
 #[derive(Default)]
 pub struct Checking {
-    run: Option<Process>,
-    pub number: usize,
+    run: Option<Run>,
     pub stage: Option<Stage>,
     /// The time of the save.
-    since: Option<Instant>,
+    saved: Option<Instant>,
     /// From the save to the newest result.
     pub took: Option<Duration>,
     /// The filter for the checks that follow those of the current task.
@@ -32,82 +28,83 @@ pub struct Checking {
     pub is_first_build: bool,
     /// What the chapter gains, once it is green.
     pub gains: Vec<String>,
-    pub counting: Option<Process>,
+    pub counting: Option<Program>,
 }
 
 impl App {
-    pub fn stop_checking(&mut self) {
-        self.checking = Checking { number: self.checking.number + 1, ..Checking::default() };
-    }
-
     /// Begins to check: first the current task, then the others. An older run is ended.
-    pub fn check(&mut self, since: Instant) {
-        self.stop_checking();
+    pub fn check(&mut self, saved: Instant) {
         let filter = self.current.task.map(|task| format!("task_{task}_"));
-        self.checking.rest = filter.clone().map(|filter| vec!["--skip".into(), filter]);
-        self.checking.is_stale = true;
-        self.start(filter.into_iter().collect(), since);
+        let rest = filter.clone().map(|filter| vec!["--skip".into(), filter]);
+        self.checking = Checking { rest, is_stale: true, saved: Some(saved), ..Checking::default() };
+        self.start(filter.into_iter().collect());
     }
 
-    fn start(&mut self, filter: Vec<String>, since: Instant) {
-        let (number, Some(sender)) = (self.checking.number, self.sender.clone()) else { return };
+    fn start(&mut self, filter: Vec<String>) {
         let Current { root, chapter, .. } = &self.current;
-        let order = Order { root: root.clone(), chapter: chapter.clone(), filter, limit: self.limit };
-        match run::start(order, move |news| drop(sender.send(Event::Run(number, news)))) {
-            Ok(run) => {
-                let checking = &mut self.checking;
-                (checking.run, checking.stage, checking.since) = (Some(run), Some(Stage::Compiling(None)), Some(since));
-            }
+        let (root, chapter, time_limit) = (root.clone(), chapter.clone(), self.time_limit);
+        match Run::start(Checks { root, chapter, filter, time_limit }) {
+            Ok(run) => (self.checking.stage, self.checking.run) = (Some(run.stage.clone()), Some(run)),
             Err(problem) => {
-                self.current.ending = Ending::Refused(problem);
-                self.stop_checking();
+                self.checking = Checking::default();
+                self.current.result = RunResult::Refused(problem);
             }
         }
     }
 
     /// From the save to now.
     pub fn elapsed(&self) -> Duration {
-        self.checking.since.map_or(Duration::ZERO, |since| since.elapsed())
+        self.checking.saved.map_or(Duration::ZERO, |saved| saved.elapsed())
     }
 
-    /// Takes an event of the run.
-    pub fn heard(&mut self, news: News) {
-        match news {
-            News::Stage(stage) => {
-                self.checking.is_first_build = match &stage {
-                    Stage::Compiling(Some(progress)) if progress.of.saturating_sub(progress.done) > MANY_CRATES => true,
-                    stage => self.checking.is_first_build && *stage != Stage::Checking,
-                };
-                self.checking.stage = Some(stage);
+    /// Reads what the run and the count of the gains have printed.
+    pub fn update_checking(&mut self) {
+        if let Some(counting) = &mut self.checking.counting {
+            counting.update();
+            if counting.has_ended {
+                // The first line is a heading.
+                self.checking.gains = counting.output.iter().skip(1).cloned().collect();
+                self.checking.counting = None;
             }
-            News::Ended(ending, verdict) => self.ended(ending, verdict),
+        }
+        let Some(run) = &mut self.checking.run else { return };
+        let result = run.update();
+        let stage = run.stage.clone();
+        self.show_stage(stage);
+        if let Some(result) = result {
+            self.show_result(result);
         }
     }
 
-    fn ended(&mut self, ending: Ending, verdict: Verdict) {
-        let since = self.checking.since.unwrap_or_else(Instant::now);
-        let goes_on = matches!(ending, Ending::Checks);
+    pub fn show_stage(&mut self, stage: Stage) {
+        self.checking.is_first_build = match &stage {
+            Stage::Compiling(Some(progress)) if progress.of.saturating_sub(progress.done) > MANY_CRATES => true,
+            stage => self.checking.is_first_build && *stage != Stage::Checking,
+        };
+        self.checking.stage = Some(stage);
+    }
+
+    pub fn show_result(&mut self, result: RunResult) {
+        let goes_on = matches!(result, RunResult::Finished(_));
         let rest = self.checking.rest.take();
-        self.current.take(ending, verdict, rest.is_none());
-        let checking = &mut self.checking;
-        (checking.run, checking.stage, checking.took) = (None, None, Some(since.elapsed()));
-        (checking.is_stale, checking.is_first_build) = (false, false);
+        self.current.take(result, rest.is_none());
+        (self.checking.took, self.checking.stage, self.checking.run) = (Some(self.elapsed()), None, None);
+        (self.checking.is_stale, self.checking.is_first_build) = (false, false);
         if self.view == View::Main {
             self.scroll = 0;
         }
         match rest {
-            Some(filter) if goes_on => self.start(filter, since),
-            _ => self.checked(),
+            Some(filter) if goes_on => self.start(filter),
+            _ => self.finish_checking(),
         }
     }
 
-    /// All checks of the chapter have run, as far as they can.
-    fn checked(&mut self) {
-        self.keep(Current::write);
-        if let (true, Some(sender)) = (self.current.is_green(), self.sender.clone()) {
-            let number = self.checking.number;
-            let send = move |gains| drop(sender.send(Event::Gains(number, gains)));
-            self.checking.counting = story::count_gains(&self.current.root, self.current.chapter.number, send).ok();
+    /// Records a run of all checks, and counts what a green chapter gains.
+    fn finish_checking(&mut self) {
+        self.record(Current::write);
+        if self.current.is_green() {
+            let arguments = ["gains".into(), self.current.chapter.number.to_string()];
+            self.checking.counting = Program::start(&self.current.root, &arguments).ok();
         }
     }
 }

@@ -1,5 +1,6 @@
 //! The chapter that the reader is in: its page, the reader's file, and what the checks have found.
 
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -8,7 +9,7 @@ use page_by_page_course::lesson::{Lesson, Task};
 use page_by_page_course::record::{Record, Tally};
 
 use crate::checks::{About, Next, Verdict};
-use crate::run::Ending;
+use crate::run::RunResult;
 
 /// The current chapter.
 pub struct Current {
@@ -16,10 +17,9 @@ pub struct Current {
     pub chapter: Chapter,
     pub exercise: Result<Exercise, String>,
     pub lesson: Result<Lesson, String>,
-    /// How the last run ended.
-    pub ending: Ending,
-    pub verdict: Verdict,
-    /// Whether the verdict is about all checks of the chapter, and not only those of one task.
+    /// What the last run found.
+    pub result: RunResult,
+    /// Whether the result is about all checks of the chapter, and not only those of one task.
     pub is_whole: bool,
     /// The current task; None once all are green.
     pub task: Option<u32>,
@@ -32,8 +32,7 @@ impl Current {
             chapter: chapter.clone(),
             exercise: chapter.read(root),
             lesson: Lesson::read(root, &chapter.name),
-            ending: Ending::NotRun,
-            verdict: Verdict::default(),
+            result: RunResult::NotRun,
             is_whole: false,
             task: None,
         };
@@ -78,12 +77,18 @@ impl Current {
         matches!(&self.exercise, Ok(exercise) if exercise.state != State::Untouched)
     }
 
+    /// The verdict of the last run; empty unless all its checks ran.
+    pub fn verdict(&self) -> &Verdict {
+        static NONE: Verdict = Verdict(BTreeMap::new());
+        match &self.result {
+            RunResult::Finished(verdict) => verdict,
+            _ => &NONE,
+        }
+    }
+
     pub fn is_green(&self) -> bool {
-        matches!(self.ending, Ending::Checks)
-            && self.is_whole
-            && self.is_started()
-            && self.verdict.next() == Next::Nothing
-            && self.verdict.total().of > 0
+        let verdict = self.verdict();
+        self.is_whole && self.is_started() && verdict.next() == Next::Nothing && verdict.total().of > 0
     }
 
     /// Where a `todo!` of the current task is: `exercises/ch02_flat.rs:53`.
@@ -106,22 +111,26 @@ impl Current {
     }
 
     /// Takes over the result of a run of all checks, of those of the current task, or then of the others.
-    pub fn take(&mut self, ending: Ending, verdict: Verdict, is_whole: bool) {
-        match is_whole && !self.is_whole && matches!(ending, Ending::Checks) {
-            true => self.verdict.0.extend(verdict.0),
-            false => self.verdict = verdict,
+    pub fn take(&mut self, mut result: RunResult, is_whole: bool) {
+        if let RunResult::Finished(Verdict(others)) = &mut result
+            && is_whole
+            && !self.is_whole
+        {
+            let mut checks = self.verdict().0.clone();
+            checks.append(others);
+            *others = checks;
         }
-        (self.ending, self.is_whole) = (ending, is_whole);
-        match (&self.ending, self.verdict.next()) {
-            (Ending::Checks, next) if is_whole => {
-                self.task = match next {
+        (self.result, self.is_whole) = (result, is_whole);
+        match &self.result {
+            RunResult::Finished(verdict) if is_whole => {
+                self.task = match verdict.next() {
                     Next::Red(About::Task(task)) => Some(task),
                     Next::Waits(wait) if wait.chapter == self.chapter.number => Some(wait.task),
                     _ => None,
                 }
             }
             // It begins with the name of a check.
-            (Ending::CutOff(why), _) => {
+            RunResult::CutOff(why) => {
                 if let About::Task(task) = About::of(why) {
                     self.task = Some(task);
                 }
@@ -132,9 +141,11 @@ impl Current {
 
     /// Writes the verdict into the record if it is about all checks.
     pub fn write(&self, record: &mut Record) {
-        let (Ok(exercise), true, Ending::Checks) = (&self.exercise, self.is_whole, &self.ending) else { return };
+        let (Ok(exercise), true, RunResult::Finished(verdict)) = (&self.exercise, self.is_whole, &self.result) else {
+            return;
+        };
         let tally = |about| {
-            let tally = self.verdict.tally_of(about);
+            let tally = verdict.tally_of(about);
             Tally { green: tally.green, of: tally.of }
         };
         let ran = record.chapter_mut(&self.chapter.name);
@@ -142,7 +153,7 @@ impl Current {
         ran.ran = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |time| time.as_secs());
         ran.whole = tally(About::Whole);
         ran.tasks.clear();
-        for (about, _) in self.verdict.0.keys() {
+        for (about, _) in verdict.0.keys() {
             if let About::Task(task) = about {
                 ran.tasks.insert(*task, tally(*about));
             }

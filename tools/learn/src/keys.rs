@@ -26,15 +26,15 @@ use Does::{Act, Show, ShowAfter};
 const KEYS: &[(char, &str, Does)] = &[
     ('h', "the hints for the current task, one by one", Act(App::hint)),
     ('a', "all failures, not only the first", Show(|app| verdict::failures(&app.current))),
-    ('t', "the task's section of the page; press it again for the whole page", Act(|app| app.turn_to(View::Task))),
-    ('o', "open the page in the browser; the book is built first if it isn't served", Act(App::open)),
+    ('t', "the task's section of the page; press it again for the whole page", Act(|app| app.show(View::Task))),
+    ('o', "open the page in the browser; the book is built first if it isn't served", Act(App::open_page)),
     ('s', "run the page's command with your code", Act(App::start_story)),
     ('r', "run the checks again", Act(App::check_again)),
     ('x', "reset the file to the stub; asks first, and keeps a copy", Act(App::ask_to_reset)),
     ('v', "compare your code with the reference, once all is green", ShowAfter(|app| reading::compare(&app.current))),
     ('c', "the chapter's questions, once all is green", Act(App::first_question)),
-    ('n', "next chapter", Act(|app| app.go_to((app.at + 1).min(app.chapters.len() - 1)))),
-    ('p', "previous chapter", Act(|app| app.go_to(app.at.saturating_sub(1)))),
+    ('n', "next chapter", Act(|app| app.open_chapter((app.at + 1).min(app.chapters.len() - 1)))),
+    ('p', "previous chapter", Act(|app| app.open_chapter(app.at.saturating_sub(1)))),
     ('?', "these keys, and back", Show(|_| help())),
 ];
 
@@ -91,20 +91,20 @@ impl App {
         self.note = None;
         match (self.view, code) {
             (View::Reset, KeyCode::Char('y')) => self.reset(),
-            (View::Reset, _) => self.turn_to(View::Main),
-            (View::Question(at, false), KeyCode::Enter | KeyCode::Char('c')) => self.turn_to(View::Question(at, true)),
+            (View::Reset, _) => self.show(View::Main),
+            (View::Question(at, false), KeyCode::Enter | KeyCode::Char('c')) => self.show(View::Question(at, true)),
             (View::Question(at, true), KeyCode::Enter | KeyCode::Char('c')) => {
                 let is_there = at + 1 < self.current.n_questions();
-                self.turn_to(if is_there { View::Question(at + 1, false) } else { View::Main });
+                self.show(if is_there { View::Question(at + 1, false) } else { View::Main });
             }
             (View::Main, KeyCode::Char('q')) => self.is_over = true,
-            (_, KeyCode::Esc | KeyCode::Char('q')) => self.turn_to(View::Main),
-            (View::Task, KeyCode::Char('t')) => self.turn_to(View::Page),
-            (View::Shown(open), KeyCode::Char(key)) if open == key => self.turn_to(View::Main),
+            (_, KeyCode::Esc | KeyCode::Char('q')) => self.show(View::Main),
+            (View::Task, KeyCode::Char('t')) => self.show(View::Page),
+            (View::Shown(open), KeyCode::Char(key)) if open == key => self.show(View::Main),
             (_, KeyCode::Char(key)) => match KEYS.iter().find(|(name, ..)| *name == key) {
                 Some((.., Act(act))) => act(self),
-                Some((.., Show(_))) => self.turn_to(View::Shown(key)),
-                Some((.., ShowAfter(_))) => self.turn_to_if_green(View::Shown(key)),
+                Some((.., Show(_))) => self.show(View::Shown(key)),
+                Some((.., ShowAfter(_))) => self.show_if_green(View::Shown(key)),
                 None => {}
             },
             _ => {}
@@ -146,10 +146,10 @@ impl App {
             self.note = Some("that was the last hint; t shows the task's section of the page".into());
             return;
         }
-        self.turn_to(View::Hints);
+        self.show(View::Hints);
         // The newest hint is at the end.
         self.scroll = if now > 1 { usize::MAX } else { 0 };
-        self.keep(|current, record| {
+        self.record(|current, record| {
             record.chapter_mut(&current.chapter.name).hints.insert(task, now);
         });
     }
@@ -161,12 +161,12 @@ impl App {
     }
 
     fn first_question(&mut self) {
-        self.turn_to_if_green(View::Question(0, false));
+        self.show_if_green(View::Question(0, false));
     }
 
-    fn turn_to_if_green(&mut self, view: View) {
+    fn show_if_green(&mut self, view: View) {
         match self.current.is_green() {
-            true => self.turn_to(view),
+            true => self.show(view),
             false => self.note = Some("the reference and the questions come once all is green".into()),
         }
     }
@@ -178,13 +178,13 @@ impl App {
                 self.note = Some(format!("{file} is untouched: there is nothing to reset"));
             }
             Err(_) if !self.current.root.join(&file).exists() => self.reset(),
-            _ => self.turn_to(View::Reset),
+            _ => self.show(View::Reset),
         }
     }
 
     fn reset(&mut self) {
         let reset = reset::reset(&self.current.root, &self.current.chapter);
-        self.read_again();
+        self.read_exercise();
         let file = self.current.chapter.exercise();
         self.note = Some(match reset {
             Ok(Some(kept)) => format!("{file} is the stub again; your text is in {kept}"),

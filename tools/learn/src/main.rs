@@ -4,7 +4,8 @@
 //! thing: the task, what is green, the first failure in the check's own words, and where the page explains it. Everything
 //! else is a key away. Hints and questions come from the page.
 //!
-//! `app` holds the state, and runs the loop; `keys` answers keys; `current` is the chapter and its verdict; `run` runs cargo; `view` draws.
+//! `app` holds the state, and runs the loop; `keys` answers keys; `current` is the chapter and its verdict; `run` runs cargo;
+//! `view` draws.
 
 mod app;
 mod book;
@@ -126,7 +127,9 @@ fn run(arguments: &Arguments) -> Result<ExitCode> {
         None if is_plain => return plain::run(&root, &chapters[at], limit, record),
         None => {}
     }
-    App::new(root, chapters, at, limit, record, note).run()
+    let mut app = App::new(root, chapters, at, limit, record);
+    app.note = note;
+    app.run()
 }
 
 /// The chapter that the record names, else the first that is begun, else the first.

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 use std::process::ExitCode;
-use std::sync::mpsc::channel;
+use std::thread;
 use std::time::Duration;
 
 use anyhow::{Error, Result};
@@ -10,22 +10,23 @@ use page_by_page_course::chapters::Chapter;
 use page_by_page_course::record::Record;
 
 use crate::current::Current;
-use crate::run::{self, News, Order};
+use crate::run::{Checks, Run};
 use crate::text::Paragraph;
 use crate::view::verdict::Room;
 use crate::view::{reading, verdict};
 
-pub fn run(root: &Path, chapter: &Chapter, limit: Duration, mut record: Record) -> Result<ExitCode> {
+pub fn run(root: &Path, chapter: &Chapter, time_limit: Duration, mut record: Record) -> Result<ExitCode> {
     let mut current = Current::new(root, chapter);
     if current.is_started() {
-        let (sender, news) = channel();
-        let order = Order { root: root.into(), chapter: chapter.clone(), filter: Vec::new(), limit };
-        let _run = run::start(order, move |news| drop(sender.send(news))).map_err(Error::msg)?;
-        for news in news {
-            if let News::Ended(ending, verdict) = news {
-                current.take(ending, verdict, true);
+        let checks = Checks { root: root.into(), chapter: chapter.clone(), filter: Vec::new(), time_limit };
+        let mut run = Run::start(checks).map_err(Error::msg)?;
+        let result = loop {
+            match run.update() {
+                Some(result) => break result,
+                None => thread::sleep(Duration::from_millis(10)),
             }
-        }
+        };
+        current.take(result, true);
     }
     if let Err(error) = record.update(root, |record| current.write(record)) {
         eprintln!("note: the record of this run cannot be written: {error}");

@@ -1,8 +1,7 @@
-//! One run of a chapter's checks beside the screen: built, followed, ended when a newer one begins or when it takes too long.
+//! One run of a chapter's checks: built, followed, ended when a newer one begins or when it takes too long.
 
 use std::path::PathBuf;
-use std::sync::mpsc::{Receiver, RecvTimeoutError};
-use std::thread;
+use std::sync::mpsc::{Receiver, TryRecvError};
 use std::time::{Duration, Instant};
 
 use page_by_page_course::cargo::{self, Environment, Line, Process, Progress, Streams};
@@ -12,20 +11,16 @@ use page_by_page_course::libtest::{self, Outcome};
 use crate::checks::Verdict;
 use crate::compiler::{Build, Diagnostic, is_progress, refusals};
 
-/// Longer than any build.
-const FOREVER: Duration = Duration::from_secs(24 * 3600);
-
 /// How a run ended.
 #[derive(Clone, Debug, Default)]
-pub enum Ending {
+pub enum RunResult {
     #[default]
     NotRun,
-    /// It doesn't compile.
-    Errors(Vec<Diagnostic>),
+    CompileErrors(Vec<Diagnostic>),
     /// Nothing was compiled, for the reason that cargo or `build.rs` gave.
     Refused(String),
     /// All checks ran.
-    Checks,
+    Finished(Verdict),
     /// Not all checks ended, for this reason.
     CutOff(String),
 }
@@ -39,108 +34,120 @@ pub enum Stage {
     Checking,
 }
 
-/// An event of a run.
-#[derive(Debug)]
-pub enum News {
-    Stage(Stage),
-    Ended(Ending, Verdict),
-}
-
 /// What to check.
 #[derive(Clone, Debug)]
-pub struct Order {
+pub struct Checks {
     pub root: PathBuf,
     pub chapter: Chapter,
     /// libtest's filter: `task_1_`, or `--skip task_1_`.
     pub filter: Vec<String>,
     /// The longest time that the checks may take.
-    pub limit: Duration,
+    pub time_limit: Duration,
 }
 
-/// Builds and runs checks, and sends the events. It ends when the result is dropped.
-///
-/// # Errors
-/// If cargo can't be started, in a line.
-pub fn start(order: Order, send: impl Fn(News) + Send + 'static) -> Result<Process, String> {
-    let mut command = cargo::cargo(&order.root, Environment::Shell);
-    command.args(["test", "--features", "solution", "--test", &order.chapter.name, "--message-format=json", "--"]);
-    command.args(&order.filter);
-    cargo::with_progress(&mut command);
-    let (process, lines) = cargo::start(command, Streams::Apart).map_err(|error| {
-        format!("cargo cannot be started ({error}): is it installed, and on the PATH? See https://rustup.rs")
-    })?;
-    let handle = process.clone();
-    thread::spawn(move || {
-        let (ending, verdict) = follow(&order, &process, &lines, &send);
-        send(News::Ended(ending, verdict));
-    });
-    Ok(handle)
+/// A run. It ends when this is dropped.
+pub struct Run {
+    checks: Checks,
+    process: Process,
+    lines: Receiver<Line>,
+    pub stage: Stage,
+    /// Since when the checks run.
+    checking_since: Option<Instant>,
+    build: Build,
+    /// What the checks printed.
+    printed: String,
+    /// What came on standard error.
+    errors: String,
 }
 
-/// Reads to the end of the run, or to its time limit.
-fn follow(order: &Order, process: &Process, lines: &Receiver<Line>, send: &dyn Fn(News)) -> (Ending, Verdict) {
-    let file = order.chapter.exercise();
-    let (mut build, mut printed, mut errors) = (Build::default(), String::new(), String::new());
-    // Since when the checks run.
-    let mut checking: Option<Instant> = None;
-    loop {
-        let left = checking.map_or(FOREVER, |since| order.limit.saturating_sub(since.elapsed()));
-        let Line { text, is_error } = match lines.recv_timeout(left) {
-            Ok(line) => line,
-            Err(RecvTimeoutError::Disconnected) => break,
-            Err(RecvTimeoutError::Timeout) => {
-                let (check, seconds) = (still_running(order, &printed), order.limit.as_secs());
-                let number = order.chapter.number;
-                let why = format!(
-                    "{check} of chapter {number} was still running after {seconds} seconds, and was stopped. Is there a loop of \
-                     yours that doesn't end?"
-                );
-                return (Ending::CutOff(why), Verdict::default());
+impl Run {
+    /// Builds and runs checks.
+    ///
+    /// # Errors
+    /// If cargo can't be started, in a line.
+    pub fn start(checks: Checks) -> Result<Self, String> {
+        let mut command = cargo::cargo(&checks.root, Environment::Shell);
+        command.args(["test", "--features", "solution", "--test", &checks.chapter.name, "--message-format=json", "--"]);
+        command.args(&checks.filter);
+        cargo::with_progress(&mut command);
+        let (process, lines) = cargo::start(command, Streams::Apart).map_err(|error| {
+            format!("cargo cannot be started ({error}): is it installed, and on the PATH? See https://rustup.rs")
+        })?;
+        let (printed, errors) = (String::new(), String::new());
+        let (stage, build) = (Stage::Compiling(None), Build::default());
+        Ok(Run { checks, process, lines, stage, checking_since: None, build, printed, errors })
+    }
+
+    /// Reads what came since the last call. Returns the result once the run is over.
+    pub fn update(&mut self) -> Option<RunResult> {
+        loop {
+            match self.lines.try_recv() {
+                Ok(line) => self.take(line),
+                Err(TryRecvError::Disconnected) => return Some(self.result()),
+                Err(TryRecvError::Empty) => {
+                    let is_late = self.checking_since.is_some_and(|since| since.elapsed() >= self.checks.time_limit);
+                    return is_late.then(|| RunResult::CutOff(self.why_late()));
+                }
             }
-        };
-        if let Some(progress) = cargo::progress(&text).filter(|_| is_error) {
-            send(News::Stage(Stage::Compiling(Some(progress))));
-        } else if is_error {
-            if text.trim_start().starts_with("Blocking ") {
-                send(News::Stage(Stage::Waiting));
-            }
-            errors += &(text + "\n");
-        } else if checking.is_some() || !build.take(&text, &file) {
-            printed += &(text + "\n");
-        } else if build.has_succeeded {
-            checking = Some(Instant::now());
-            send(News::Stage(Stage::Checking));
         }
     }
-    if checking.is_none() {
-        let errors_of_rustc = build.errors();
-        let ending = match errors_of_rustc.is_empty() {
-            true => Ending::Refused(refusals(&errors)),
-            false => Ending::Errors(errors_of_rustc),
-        };
-        return (ending, Verdict::default());
-    }
-    let suite = libtest::suite(&printed);
-    let has_failed = suite.tests.values().any(|outcome| matches!(outcome, Outcome::Failed(_)));
-    let is_success = process.wait().is_some_and(|status| status.success());
-    if !suite.ended || suite.tests.len() != suite.announced || has_failed == is_success {
-        return (Ending::CutOff(last_words(&errors)), Verdict::default());
-    }
-    (Ending::Checks, Verdict::of(&suite, order.chapter.number))
-}
 
-/// The check that has not ended. They begin in the order of their names, on several threads, so that it is the first that has
-/// no result.
-fn still_running(order: &Order, printed: &str) -> String {
-    let grader = std::fs::read_to_string(order.root.join(order.chapter.grader())).unwrap_or_default();
-    let words = grader.split(|c: char| !c.is_alphanumeric() && c != '_');
-    let is_asked_for = |name: &&str| match &order.filter[..] {
-        [skip, filter] if skip == "--skip" => !name.contains(filter.as_str()),
-        filters => filters.iter().all(|filter| name.contains(filter.as_str())),
-    };
-    let names = words.filter(|word| word.starts_with("task_") || word.starts_with("whole_")).filter(is_asked_for);
-    let has_ended = |name: &&str| printed.contains(&format!("::{name} ... "));
-    names.filter(|name| !has_ended(name)).min().unwrap_or("a check").to_string()
+    fn take(&mut self, Line { text, is_error }: Line) {
+        if let Some(progress) = cargo::progress(&text).filter(|_| is_error) {
+            self.stage = Stage::Compiling(Some(progress));
+        } else if is_error {
+            if text.trim_start().starts_with("Blocking ") {
+                self.stage = Stage::Waiting;
+            }
+            self.errors += &(text + "\n");
+        } else if self.checking_since.is_some() || !self.build.take(&text, &self.checks.chapter.exercise()) {
+            self.printed += &(text + "\n");
+        } else if self.build.has_succeeded {
+            (self.checking_since, self.stage) = (Some(Instant::now()), Stage::Checking);
+        }
+    }
+
+    /// The result of a run that printed all it will.
+    fn result(&mut self) -> RunResult {
+        if self.checking_since.is_none() {
+            let errors = std::mem::take(&mut self.build).errors();
+            return match errors.is_empty() {
+                true => RunResult::Refused(refusals(&self.errors)),
+                false => RunResult::CompileErrors(errors),
+            };
+        }
+        let suite = libtest::suite(&self.printed);
+        let has_failed = suite.tests.values().any(|outcome| matches!(outcome, Outcome::Failed(_)));
+        let is_success = self.process.wait().is_some_and(|status| status.success());
+        if !suite.ended || suite.tests.len() != suite.announced || has_failed == is_success {
+            return RunResult::CutOff(last_words(&self.errors));
+        }
+        RunResult::Finished(Verdict::of(&suite, self.checks.chapter.number))
+    }
+
+    fn why_late(&self) -> String {
+        format!(
+            "{} of chapter {} was still running after {} seconds, and was stopped. Is there a loop of yours that doesn't end?",
+            self.still_running(),
+            self.checks.chapter.number,
+            self.checks.time_limit.as_secs()
+        )
+    }
+
+    /// The check that has not ended. They begin in the order of their names, on several threads, so that it is the first that
+    /// has no result.
+    fn still_running(&self) -> String {
+        let Checks { root, chapter, filter, .. } = &self.checks;
+        let grader = std::fs::read_to_string(root.join(chapter.grader())).unwrap_or_default();
+        let words = grader.split(|c: char| !c.is_alphanumeric() && c != '_');
+        let is_asked_for = |name: &&str| match &filter[..] {
+            [skip, filter] if skip == "--skip" => !name.contains(filter.as_str()),
+            filters => filters.iter().all(|filter| name.contains(filter.as_str())),
+        };
+        let names = words.filter(|word| word.starts_with("task_") || word.starts_with("whole_")).filter(is_asked_for);
+        let has_ended = |name: &&str| self.printed.contains(&format!("::{name} ... "));
+        names.filter(|name| !has_ended(name)).min().unwrap_or("a check").to_string()
+    }
 }
 
 /// What the checks printed when they stopped themselves: a check that never ends, or takes too much memory, is named on

@@ -1,7 +1,8 @@
-//! The program on the reader's code: the command of the page, with what it prints as it comes, and what a chapter gains.
+//! The program on the reader's code: the command of the page with what it prints as it comes, and what a chapter gains.
 
+use std::io;
 use std::path::Path;
-use std::sync::mpsc::Receiver;
+use std::sync::mpsc::{Receiver, TryRecvError};
 use std::time::Instant;
 
 use page_by_page_course::cargo::{self, Environment, Line, Process, Streams};
@@ -10,98 +11,72 @@ use page_by_page_course::chapters::Chapter;
 use crate::compiler::is_progress;
 use crate::text::{DIM, Paragraph, YELLOW, blank, plain, prose};
 
-/// A running command, or one that has ended. It is stopped when this is dropped.
-pub struct Story {
-    pub number: usize,
+/// A run of `page-by-page`, on the chapters as they are. It is stopped when this is dropped.
+pub struct Program {
     command: String,
-    output: Vec<String>,
+    pub output: Vec<String>,
     errors: Vec<String>,
     /// What happens before the first output.
     doing: String,
-    since: Instant,
+    started: Instant,
     pub has_ended: bool,
+    lines: Receiver<Line>,
     _process: Process,
 }
 
-impl Story {
-    /// Starts `page-by-page` with these arguments, and sends its lines; the end is `None`.
+impl Program {
+    /// Starts `page-by-page` with these arguments.
     ///
     /// # Errors
     /// If cargo can't be started.
-    pub fn start(
-        root: &Path,
-        arguments: &[String],
-        number: usize,
-        send: impl Fn(Option<Line>) + Send + 'static,
-    ) -> std::io::Result<Self> {
-        let (process, lines) = page_by_page(root, arguments)?;
-        std::thread::spawn(move || {
-            lines.iter().for_each(|line| send(Some(line)));
-            send(None);
-        });
+    pub fn start(root: &Path, arguments: &[String]) -> io::Result<Self> {
+        let mut command = cargo::cargo(root, Environment::Shell);
+        command.args(["run", "--features", "solution", "--"]).args(arguments);
+        cargo::with_progress(&mut command);
+        let (process, lines) = cargo::start(command, Streams::Apart)?;
         let quoted = |word: &String| if word.contains(' ') { format!("\"{word}\"") } else { word.clone() };
-        Ok(Story {
-            number,
+        Ok(Program {
             command: arguments.iter().map(quoted).collect::<Vec<_>>().join(" "),
             output: Vec::new(),
             errors: Vec::new(),
             doing: "starting".into(),
-            since: Instant::now(),
+            started: Instant::now(),
             has_ended: false,
+            lines,
             _process: process,
         })
     }
 
-    /// Takes a line, or the end.
-    pub fn take(&mut self, line: Option<Line>) {
-        match line {
-            None => self.has_ended = true,
-            Some(Line { text, is_error: false }) => self.output.push(text),
-            Some(Line { text, .. }) => {
-                if let Some(progress) = cargo::progress(&text) {
-                    self.doing = format!("compiling {}", progress.crates);
-                } else if !is_progress(&text) {
-                    // The reader knows the file by its own name.
-                    self.errors.push(text.replace("src/../", "").replace("src\\..\\", ""));
+    /// Reads what it has printed since the last call.
+    pub fn update(&mut self) {
+        loop {
+            match self.lines.try_recv() {
+                Ok(Line { text, is_error: false }) => self.output.push(text),
+                Ok(Line { text, .. }) => {
+                    if let Some(progress) = cargo::progress(&text) {
+                        self.doing = format!("compiling {}", progress.crates);
+                    } else if !is_progress(&text) {
+                        // The reader knows the file by its own name.
+                        self.errors.push(text.replace("src/../", "").replace("src\\..\\", ""));
+                    }
                 }
+                Err(TryRecvError::Empty) => return,
+                Err(TryRecvError::Disconnected) => return self.has_ended = true,
             }
         }
     }
 
-    pub fn lines(&self) -> Vec<Paragraph> {
+    /// The command, and what it has printed.
+    pub fn paragraphs(&self) -> Vec<Paragraph> {
         let mut lines = vec![prose(format!("$ page-by-page {}", self.command), DIM), blank()];
         lines.extend(self.output.iter().map(plain));
         lines.extend(self.errors.iter().map(|line| prose(line, DIM)));
         if !self.has_ended && self.output.is_empty() {
-            lines.push(prose(format!("{} … {} s", self.doing, self.since.elapsed().as_secs()), YELLOW));
+            lines.push(prose(format!("{} … {} s", self.doing, self.started.elapsed().as_secs()), YELLOW));
             lines.push(prose("The first time, the program is compiled for about a minute.", DIM));
         }
         lines
     }
-}
-
-/// Starts counting what a chapter gains, and sends the report without its heading. It stops when the returned value is dropped.
-///
-/// # Errors
-/// If cargo can't be started.
-pub fn count_gains(
-    root: &Path,
-    chapter: usize,
-    send: impl Fn(Vec<String>) + Send + 'static,
-) -> std::io::Result<Process> {
-    let (process, lines) = page_by_page(root, &["gains".into(), chapter.to_string()])?;
-    std::thread::spawn(move || {
-        send(lines.iter().filter(|line| !line.is_error).map(|line| line.text).skip(1).collect());
-    });
-    Ok(process)
-}
-
-/// Starts `page-by-page` with these arguments, on the chapters as they are.
-fn page_by_page(root: &Path, arguments: &[String]) -> std::io::Result<(Process, Receiver<Line>)> {
-    let mut command = cargo::cargo(root, Environment::Shell);
-    command.args(["run", "--features", "solution", "--"]).args(arguments);
-    cargo::with_progress(&mut command);
-    cargo::start(command, Streams::Apart)
 }
 
 /// The arguments of the command that a chapter's page has for its code: the first `generate` after the tasks begin, or else

@@ -10,7 +10,7 @@ use crate::checks::{About, Tally};
 use crate::current::Current;
 use crate::keys;
 use crate::markdown;
-use crate::run::{Ending, Stage};
+use crate::run::{RunResult, Stage};
 use crate::text::{BOLD, CYAN, DIM, GREEN, PLAIN, Paragraph, RED, YELLOW, blank, count, plain, prose};
 use crate::view::verdict::Room;
 
@@ -88,10 +88,10 @@ fn seconds(duration: Duration) -> String {
 }
 
 fn result(current: &Current) -> (String, crossterm::style::ContentStyle) {
-    let total = current.verdict.total();
-    match &current.ending {
-        Ending::CutOff(_) => ("stopped".into(), RED),
-        Ending::Errors(_) | Ending::Refused(_) => ("does not compile".into(), RED),
+    let total = current.verdict().total();
+    match &current.result {
+        RunResult::CutOff(_) => ("stopped".into(), RED),
+        RunResult::CompileErrors(_) | RunResult::Refused(_) => ("does not compile".into(), RED),
         _ if current.is_green() => ("all green".into(), GREEN),
         _ => (format!("{} of {} green", total.green, total.of), PLAIN),
     }
@@ -111,13 +111,13 @@ fn strip_of(current: &Current, has_title: impl Fn(bool) -> bool) -> Paragraph {
     let mut line = blank();
     for (about, name, title) in parts(current) {
         // After a run without an end, or an error, nothing is known for sure.
-        let tally = match &current.ending {
-            Ending::Checks => current.verdict.tally_of(about),
+        let tally = match &current.result {
+            RunResult::Finished(_) => current.verdict().tally_of(about),
             _ => Tally::default(),
         };
         let is_current = match about {
             About::Task(number) => current.task == Some(number),
-            _ => current.task.is_none() && matches!(current.ending, Ending::Checks) && !current.is_green(),
+            _ => current.task.is_none() && matches!(current.result, RunResult::Finished(_)) && !current.is_green(),
         };
         let (sign, style) = match (is_current, tally.of > 0 && tally.green == tally.of) {
             (true, _) => ("▸", YELLOW),
@@ -146,13 +146,14 @@ fn parts(current: &Current) -> Vec<(About, String, String)> {
 
 /// A note or the place in the page, and the keys.
 fn foot(app: &App, columns: usize, room: Room) -> Vec<Paragraph> {
-    let mut foot = match (&app.note, &app.book.opening) {
-        (Some(note), _) => prose(note, YELLOW).rows(columns).into_iter().take(4).collect(),
-        (None, Some(doing)) => {
+    let mut foot = match &app.note {
+        Some(note) => prose(note, YELLOW).rows(columns).into_iter().take(4).collect(),
+        None if app.book.is_opening => {
+            let doing = &app.book.last_line;
             vec![prose(format!("building the book, which takes a minute the first time ({doing})"), YELLOW)]
         }
-        (None, None) if room == Room::Small => Vec::new(),
-        (None, None) => {
+        None if room == Room::Small => Vec::new(),
+        None => {
             let served = app.current.link(app.book.port);
             // Half an address leads nowhere.
             let link = if served.len() + 6 <= columns { served } else { app.current.link(None) };
@@ -224,7 +225,7 @@ fn body(app: &App, room: Room) -> Vec<Paragraph> {
         View::Page => reading::page(current),
         View::Reset => reading::reset(current),
         View::Question(at, is_open) => reading::question(current, at, is_open),
-        View::Story => app.story.iter().flat_map(|story| story.lines()).collect(),
+        View::Story => app.story.iter().flat_map(|story| story.paragraphs()).collect(),
     }
 }
 
@@ -245,7 +246,7 @@ fn main(app: &App, room: Room) -> Vec<Paragraph> {
         lines.extend([blank(), prose("What it gains", BOLD)]);
         lines.extend(checking.gains.iter().map(|line| plain(format!("  {}", line.trim_start()))));
     }
-    if checking.is_stale && !matches!(current.ending, Ending::NotRun) {
+    if checking.is_stale && !matches!(current.result, RunResult::NotRun) {
         lines = lines.iter().map(|line| Paragraph { is_code: line.is_code, ..prose(line.text(), DIM) }).collect();
         lines.insert(0, prose("Before this save:", DIM));
     }

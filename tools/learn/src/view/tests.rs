@@ -7,10 +7,8 @@ use page_by_page_course::lesson::Lesson;
 use page_by_page_course::record::Record;
 
 use super::*;
-use crate::checks::Verdict;
 use crate::checks::tests::verdict;
 use crate::compiler::Diagnostic;
-use crate::run::News;
 
 fn here() -> &'static Path {
     Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../.."))
@@ -26,7 +24,7 @@ fn app(text: &str) -> App {
         std::fs::create_dir_all(to.parent().unwrap()).unwrap();
         std::fs::copy(here().join(&file), to).unwrap();
     }
-    let mut app = App::new(root, chapters, 1, Duration::from_secs(9), Record::default(), None);
+    let mut app = App::new(root, chapters, 1, Duration::from_secs(9), Record::default());
     app.current.lesson = Lesson::read(here(), &app.current.chapter.name);
     let Ok(exercise) = &mut app.current.exercise else { panic!("the stub is there") };
     (exercise.state, exercise.text) = (State::Begun, text.into());
@@ -39,10 +37,14 @@ fn app(text: &str) -> App {
 }
 
 /// The same after a run of all checks.
-fn after(ending: Ending, checks: &[(&str, &str)]) -> App {
+fn after(result: RunResult) -> App {
     let mut app = app("mine");
-    app.current.take(ending, verdict(checks), true);
+    app.current.take(result, true);
     app
+}
+
+fn after_checks(checks: &[(&str, &str)]) -> App {
+    after(RunResult::Finished(verdict(checks)))
 }
 
 const LONG: &str = "rows copied in all after extend(3) on 0 tokens: a token counts once, although its rows are copied in \
@@ -65,11 +67,11 @@ fn red() -> App {
         ("task_2_keys_once_write_is_there", THIRD),
         ("whole_story", THIRD),
     ];
-    after(Ending::Checks, &checks)
+    after_checks(&checks)
 }
 
 fn green() -> App {
-    let mut app = after(Ending::Checks, &[("task_1_a", ""), ("task_2_a", ""), ("task_3_a", ""), ("whole_story", "")]);
+    let mut app = after_checks(&[("task_1_a", ""), ("task_2_a", ""), ("task_3_a", ""), ("whole_story", "")]);
     app.checking.gains = vec!["rows projected for a story of 200 tokens: 20,900 → 204".into()];
     app
 }
@@ -82,24 +84,24 @@ fn without_page() -> App {
 
 fn does_not_compile(is_in_file: bool) -> App {
     let error = |text: &str| Diagnostic { rendered: text.into(), is_in_file };
-    after(Ending::Errors(vec![error("error: one\n --> x"), error("error: two")]), &[])
+    after(RunResult::CompileErrors(vec![error("error: one\n --> x"), error("error: two")]))
 }
 
 fn waiting_for_task_3() -> App {
-    after(Ending::Checks, &[("task_1_a", ""), ("task_2_b", THIRD), ("task_3_a", THIRD)])
+    after_checks(&[("task_1_a", ""), ("task_2_b", THIRD), ("task_3_a", THIRD)])
 }
 
 fn waiting_for_chapter_1() -> App {
-    after(Ending::Checks, &[("task_1_a", ""), ("task_2_a", OTHER), ("task_3_a", OTHER)])
+    after_checks(&[("task_1_a", ""), ("task_2_a", OTHER), ("task_3_a", OTHER)])
 }
 
 fn one_written() -> App {
-    after(Ending::Checks, &[("task_1_a", FIRST), ("task_1_b", "wrong\n  yours:    2"), ("task_1_c", FIRST)])
+    after_checks(&[("task_1_a", FIRST), ("task_1_b", "wrong\n  yours:    2"), ("task_1_c", FIRST)])
 }
 
 fn others_running() -> App {
     let mut app = red();
-    app.current.take(Ending::Checks, verdict(&[("task_1_a", "")]), false);
+    app.current.take(RunResult::Finished(verdict(&[("task_1_a", "")])), false);
     app
 }
 
@@ -231,7 +233,7 @@ fn the_screen_in_the_book_is_what_is_drawn() {
         _ => (name, FIRST),
     });
     let checks: Vec<(&str, &str)> = checks.collect();
-    let mut app = after(Ending::Checks, &checks);
+    let mut app = after_checks(&checks);
     let Ok(exercise) = &mut app.current.exercise else { panic!() };
     let line = number("exercises/ch02_flat.rs:", 1, '\n') as usize;
     exercise.todos = vec![Todo { task: 1, line, what: "make room".into() }];
@@ -243,32 +245,32 @@ fn the_screen_in_the_book_is_what_is_drawn() {
 fn a_verdict_from_before_the_save_is_marked_and_a_first_build_shows_its_progress() {
     let mut app = red();
     app.checking.is_stale = true;
-    app.heard(News::Stage(Stage::Compiling(None)));
+    app.show_stage(Stage::Compiling(None));
     holds(&mut app, (80, 24), "compiling … 0.0 s | Before this save: Task 1 | yours: 3");
     for done in [29, 144] {
         let progress = Progress { done, of: 145, crates: "serde, tokenizers".into() };
-        app.heard(News::Stage(Stage::Compiling(Some(progress))));
+        app.show_stage(Stage::Compiling(Some(progress)));
         let words = format!("Compiling {done} of 145 packages: serde, tokenizers | takes a minute or two | !yours");
         holds(&mut app, (80, 24), &words);
     }
-    app.heard(News::Stage(Stage::Checking));
+    app.show_stage(Stage::Checking);
     holds(&mut app, (80, 24), "checking … | Before this save:");
-    app.heard(News::Ended(Ending::Checks, verdict(&[("task_1_a", ""), ("whole_story", "no")])));
+    app.show_result(RunResult::Finished(verdict(&[("task_1_a", ""), ("whole_story", "no")])));
     holds(&mut app, (80, 24), "All tasks are green; the chapter as a whole is not. | !Before this save");
 }
 
 #[test]
 fn each_part_of_a_run_replaces_what_it_ran_again() {
     let mut app = red();
-    let names = |app: &App| app.current.verdict.0.keys().map(|(_, name)| name.clone()).collect::<Vec<_>>();
+    let names = |app: &App| app.current.verdict().0.keys().map(|(_, name)| name.clone()).collect::<Vec<_>>();
     let mut take = |checks: &[(&str, &str)], is_whole| {
-        app.current.take(Ending::Checks, verdict(checks), is_whole);
+        app.current.take(RunResult::Finished(verdict(checks)), is_whole);
         (names(&app), app.current.task)
     };
     assert_eq!(take(&[("task_1_a", "")], false), (vec!["task_1_a".into()], Some(1)));
     assert_eq!(take(&[("task_2_a", "no")], true), (vec!["task_1_a".into(), "task_2_a".into()], Some(2)));
     assert_eq!(take(&[("task_2_a", "")], false), (vec!["task_2_a".into()], Some(2)));
     assert_eq!(take(&[("task_1_a", "")], true).1, None);
-    app.current.take(Ending::Errors(Vec::new()), Verdict::default(), true);
+    app.current.take(RunResult::CompileErrors(Vec::new()), true);
     assert!(!app.current.is_green());
 }

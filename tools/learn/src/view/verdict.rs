@@ -4,7 +4,7 @@ use crate::checks::{About, Next, Tally, Wait, waits_for};
 use crate::compiler::Diagnostic;
 use crate::current::Current;
 use crate::markdown;
-use crate::run::Ending;
+use crate::run::RunResult;
 use crate::text::{BOLD, CYAN, DIM, GREEN, PLAIN, Paragraph, RED, blank, code, count, plain, prose};
 
 /// Where a verdict is shown.
@@ -26,22 +26,22 @@ pub fn lines(current: &Current, room: Room) -> Vec<Paragraph> {
     if !current.is_started() {
         return begin(current, room);
     }
-    match &current.ending {
-        Ending::NotRun => vec![
+    match &current.result {
+        RunResult::NotRun => vec![
             plain("Your file is being checked."),
             prose("The first time, everything is compiled, which takes a minute or two.", DIM),
         ],
-        Ending::Refused(words) => {
+        RunResult::Refused(words) => {
             let words = words.lines().map(plain);
             [prose("Nothing could be compiled.", RED), blank()].into_iter().chain(words).collect()
         }
-        Ending::Errors(errors) => compile_errors(current, errors, room),
-        Ending::CutOff(why) => {
+        RunResult::CompileErrors(errors) => compile_errors(current, errors, room),
+        RunResult::CutOff(why) => {
             let why = why.lines().map(message_line);
             [prose("Not all checks came to an end.", RED)].into_iter().chain(why).collect()
         }
-        Ending::Checks if current.is_green() => done(current, room),
-        Ending::Checks => red(current, room),
+        RunResult::Finished(_) if current.is_green() => done(current, room),
+        RunResult::Finished(_) => red(current, room),
     }
 }
 
@@ -50,7 +50,7 @@ pub fn tallies(current: &Current) -> Vec<Paragraph> {
     let (number, file) = (current.chapter.number, current.chapter.exercise());
     let mut lines = vec![plain(format!("Chapter {number}, {}: {file}", current.title()))];
     for (about, name, title) in super::parts(current) {
-        let tally = current.verdict.tally_of(about);
+        let tally = current.verdict().tally_of(about);
         if tally.of > 0 {
             let name = if about == About::Whole { name } else { format!("task {name}, {title}") };
             lines.push(plain(format!("  {name}: {}", in_words(current, tally))));
@@ -113,7 +113,7 @@ fn in_words(current: &Current, tally: Tally) -> String {
 
 /// The first red check, in its own words.
 fn red(current: &Current, room: Room) -> Vec<Paragraph> {
-    let about = match (current.verdict.next(), current.task) {
+    let about = match (current.verdict().next(), current.task) {
         (Next::Waits(wait), _) if wait.chapter != current.chapter.number => return waits(current, wait),
         (Next::Red(About::Code), _) => About::Code,
         (_, Some(task)) => About::Task(task),
@@ -122,12 +122,12 @@ fn red(current: &Current, room: Room) -> Vec<Paragraph> {
     let mut lines = Vec::new();
     if room != Room::Small && about != About::Code {
         lines.push(title(current).unwrap_or(prose("All tasks are green; the chapter as a whole is not.", BOLD)));
-        lines.push(prose(in_words(current, current.verdict.tally_of(about)), DIM));
+        lines.push(prose(in_words(current, current.verdict().tally_of(about)), DIM));
         lines.push(blank());
     }
     // A failure of written code comes before a `todo!`.
     let mut red: Vec<(&str, &str)> =
-        current.verdict.red().filter(|red| red.0 == about).map(|(_, name, message)| (name, message)).collect();
+        current.verdict().red().filter(|red| red.0 == about).map(|(_, name, message)| (name, message)).collect();
     red.sort_by_key(|(_, message)| waits_for(message).is_some());
     match red.first() {
         Some((_, message)) if waits_for(message).is_some() => lines.extend(not_written(message, room)),
@@ -135,7 +135,7 @@ fn red(current: &Current, room: Room) -> Vec<Paragraph> {
         None if current.is_whole => {}
         None => lines.push(prose("The other checks are running …", DIM)),
     }
-    let others = current.verdict.red().count() - red.len().min(1);
+    let others = current.verdict().red().count() - red.len().min(1);
     if others > 0 && current.is_whole {
         lines.extend([blank(), not_shown(others, "more red check", room)]);
     }
@@ -144,7 +144,7 @@ fn red(current: &Current, room: Room) -> Vec<Paragraph> {
 
 /// Nothing is red, but the chapter depends on one that the reader hasn't finished.
 fn waits(current: &Current, Wait { chapter, task }: Wait) -> Vec<Paragraph> {
-    let n = current.verdict.total().waits;
+    let n = current.verdict().total().waits;
     let (checks, verb) = (count(n, "check"), if n == 1 { "waits" } else { "wait" });
     vec![
         prose("Nothing is red.", BOLD),
@@ -208,7 +208,7 @@ fn compile_errors(current: &Current, errors: &[Diagnostic], room: Room) -> Vec<P
 
 /// A finished chapter.
 fn done(current: &Current, room: Room) -> Vec<Paragraph> {
-    let (number, checks) = (current.chapter.number, count(current.verdict.total().of, "check"));
+    let (number, checks) = (current.chapter.number, count(current.verdict().total().of, "check"));
     let next = match room {
         Room::Plain => "Read on in the page after its last task, answer its questions, then go on to the next chapter.",
         _ => {
@@ -220,9 +220,9 @@ fn done(current: &Current, room: Room) -> Vec<Paragraph> {
 
 /// All failures, or all errors.
 pub fn failures(current: &Current) -> Vec<Paragraph> {
-    match &current.ending {
-        Ending::Errors(errors) => return compile_errors(current, errors, Room::Plain),
-        Ending::Checks => {}
+    match &current.result {
+        RunResult::CompileErrors(errors) => return compile_errors(current, errors, Room::Plain),
+        RunResult::Finished(_) => {}
         _ => return lines(current, Room::Screen),
     }
     let parts = super::parts(current).into_iter().map(|(about, name, title)| match about {
@@ -231,7 +231,7 @@ pub fn failures(current: &Current) -> Vec<Paragraph> {
     });
     let mut lines = Vec::new();
     for (about, name) in parts {
-        let (red, tally) = (current.verdict.red().filter(|red| red.0 == about), current.verdict.tally_of(about));
+        let (red, tally) = (current.verdict().red().filter(|red| red.0 == about), current.verdict().tally_of(about));
         if tally.green < tally.of {
             lines.extend([prose(name, BOLD).and(format!("   {}", in_words(current, tally)), DIM), blank()]);
         }
