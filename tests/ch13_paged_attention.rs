@@ -12,7 +12,7 @@ mod checks {
     use page_by_page::decode::{Cached, LanguageModel};
     use page_by_page::kernels::Heads;
 
-    use grading::attention::{BEFORE, Paged, STALE, kv_width, numbers, q_width, same_bits};
+    use grading::attention::{BEFORE, Paged, STALE, check_batch, kv_width, numbers, q_width};
     use grading::ledger::{LAYOUT, ONE_NUMBER, slab_of};
     use grading::limits::alive;
     use grading::paged::{cache, extend};
@@ -346,30 +346,6 @@ mod checks {
         }
     }
 
-    /// Attends a batch in pages, and compares each sequence alone with a gather.
-    #[track_caller]
-    fn check_attend_batch(heads: Heads, batch: &[(SequenceRows<'_>, Paged)], what: &str) {
-        let width = q_width(heads);
-        let rows: Vec<SequenceRows<'_>> = batch.iter().map(|(rows, _)| *rows).collect();
-        let n: usize = rows.iter().map(|rows| rows.queries).sum();
-        let (q, mut out) = (numbers(n * width, 77), vec![BEFORE; n * width]);
-        made(format!("attend_batch: {what}"), || attend_batch(heads, &mut f32_heads(heads), &rows, &q, &mut out));
-        let mut first = 0;
-        for (number, (SequenceRows { queries, .. }, dense)) in batch.iter().enumerate() {
-            let mine = first * width..(first + queries) * width;
-            let (q, found) = (&q[mine.clone()], &out[mine]);
-            let at = format!("attend_batch: {what}, sequence {number} with {}", count(dense.n_tokens(), "token"));
-            if *queries > 0 && !same_bits(&dense.attended(*queries, q), found) {
-                let is_like =
-                    |other: &Paged| other.n_tokens() >= *queries && same_bits(&other.attended(*queries, q), found);
-                let like = batch.iter().position(|(_, other)| is_like(other));
-                assert!(like.is_none(), "{at}: its queries were answered with the rows of sequence {}", like.unwrap());
-            }
-            dense.check_rows(*queries, q, found, &at);
-            first += queries;
-        }
-    }
-
     #[test]
     fn task_3_batches_of_any_length() {
         for heads in SHAPES {
@@ -384,9 +360,12 @@ mod checks {
                 let sequence =
                     |(seed, &(tokens, queries, page_size))| (Paged::new(heads, tokens, page_size, seed), queries);
                 let sequences: Vec<(Paged, usize)> = (1..).zip(batch).map(sequence).collect();
-                let rows: Vec<_> =
-                    sequences.iter().map(|(rows, queries)| (rows.rows(*queries), rows.clone())).collect();
-                check_attend_batch(heads, &rows, &format!("(tokens, queries, page size) {batch:?}"));
+                let rows: Vec<SequenceRows<'_>> = sequences.iter().map(|(rows, queries)| rows.rows(*queries)).collect();
+                let n: usize = rows.iter().map(|rows| rows.queries).sum();
+                let (q, mut out) = (numbers(n * q_width(heads), 77), vec![BEFORE; n * q_width(heads)]);
+                let what = format!("attend_batch: (tokens, queries, page size) {batch:?}");
+                made(&what, || attend_batch(heads, &mut f32_heads(heads), &rows, &q, &mut out));
+                check_batch(&sequences, &q, &out, &what);
             }
         }
     }
@@ -430,86 +409,6 @@ mod checks {
         let rows = vec![f32::NAN; n_pages * page_size * layout.kv_width()];
         (0..layout.n_layers).for_each(|layer| all.write(layer, &rows, &rows));
         slab
-    }
-
-    /// A sequence in a slab, and its tokens in a plain list.
-    struct Sequence {
-        cache: ForkCache,
-        tokens: Vec<usize>,
-    }
-
-    /// Keys (`kind` 0) or values (1) of tokens.
-    fn rows_of(tokens: &[usize], layer: usize, kind: usize) -> Vec<f32> {
-        let row = |token: &usize| numbers(LAYOUT.kv_width(), (token * LAYOUT.n_layers + layer) * 2 + kind);
-        tokens.iter().flat_map(row).collect()
-    }
-
-    impl Sequence {
-        fn append(&mut self, tokens: &[usize]) {
-            extend(&mut self.cache, tokens.len());
-            self.tokens.extend_from_slice(tokens);
-            for layer in 0..LAYOUT.n_layers {
-                self.cache.write(layer, &rows_of(tokens, layer, 0), &rows_of(tokens, layer, 1));
-            }
-        }
-    }
-
-    /// Attends all sequences of a slab at once, in one layer, and compares each with a gather.
-    #[track_caller]
-    fn check_slab(sequences: &[Sequence], layer: usize, dice: &mut Dice, at: &str) {
-        let heads = Heads { n_heads: 2 * LAYOUT.n_kv_heads, n_kv_heads: LAYOUT.n_kv_heads, head_dim: LAYOUT.head_dim };
-        let question = format!("rows({layer}) of {} sequences, {at}", sequences.len());
-        let lent: Vec<_> = during(question, || sequences.iter().map(|sequence| sequence.cache.rows(layer)).collect());
-        let batch = sequences.iter().zip(&lent).map(|(sequence, lent)| {
-            let queries = dice.roll(0, sequence.tokens.len().min(5));
-            (lent.of_sequence(queries), Paged::of(heads, [0, 1].map(|kind| rows_of(&sequence.tokens, layer, kind)), 4))
-        });
-        let batch: Vec<_> = batch.collect();
-        check_attend_batch(heads, &batch, &format!("layer {layer}, {at}"));
-    }
-
-    #[test]
-    fn whole_oracle() {
-        for seed in seeds(12) {
-            let mut dice = Dice::new(seed);
-            let page_size = [1, 3, 4, 16][dice.roll(0, 3)];
-            let slab = spoiled_slab(LAYOUT, page_size, 300 / page_size + 20);
-            let mut sequences: Vec<Sequence> = Vec::new();
-            let mut next = 0;
-            for step in 0..STEPS {
-                let which = dice.roll(0, sequences.len().max(1) - 1);
-                let done = match (dice.roll(0, 9), sequences.get_mut(which)) {
-                    (_, None) => {
-                        sequences.push(Sequence { cache: fork_cache(&slab), tokens: Vec::new() });
-                        "a sequence begins".into()
-                    }
-                    (0, _) => {
-                        sequences.remove(which);
-                        format!("sequence {which} is dropped")
-                    }
-                    (1 | 2, Some(sequence)) => {
-                        let cache = made("fork of chapter 10", || sequence.cache.fork());
-                        let tokens = sequence.tokens.clone();
-                        sequences.truncate(4);
-                        sequences.push(Sequence { cache, tokens });
-                        format!("sequence {which} is forked")
-                    }
-                    (3 | 4, Some(sequence)) => {
-                        let n = dice.roll(0, sequence.tokens.len().min(7));
-                        rewind(&mut sequence.cache, n);
-                        sequence.tokens.truncate(sequence.cache.len());
-                        format!("sequence {which} is rewound by {n}")
-                    }
-                    (_, Some(sequence)) => {
-                        let n = dice.roll(0, 6).min(50 - sequence.tokens.len());
-                        sequence.append(&fresh(&mut next, n));
-                        format!("sequence {which} grows by {n}")
-                    }
-                };
-                let at = format!("seed {seed}, page size {page_size}, step {step}: {done}");
-                check_slab(&sequences, dice.roll(0, LAYOUT.n_layers - 1), &mut dice, &at);
-            }
-        }
     }
 
     /// A story computed from rows where they lie, with the loops of the chapter and with the engine's.

@@ -1,29 +1,23 @@
-//! Grader of chapter 14: half the bytes. Its caches rewind too, with `ch07_rewind`, and `Serving` is on top of
-//! `chapters::ch12_scheduler`.
+//! Grader of chapter 14: half the bytes. Its caches rewind too, with `ch07_rewind`.
 
 grading::grader!();
 
 #[cfg(not(unstarted = "ch14_half_the_bytes"))]
 mod checks {
-    use half::f16;
     use page_by_page::cache::in_place::{Attention, HeadReader, InPlace};
     use page_by_page::cache::{KvCache, KvLayout, Rewind};
     use page_by_page::chapters::ch02_flat::FlatCache;
     use page_by_page::chapters::ch03_contiguous::ContiguousCache;
     use page_by_page::chapters::ch06_paged::{PageSlab, PagedCache};
     use page_by_page::chapters::ch10_fork::ForkCache;
-    use page_by_page::chapters::ch11_prefix_cache::PrefixCache;
     use page_by_page::chapters::ch13_paged_attention::attend_batch;
     use page_by_page::chapters::ch14_half_the_bytes::{
         PackedHeads, decode, encode, encode_rows, packed, token_bytes, words,
     };
-    use page_by_page::decode::sampler::Sampler;
     use page_by_page::kernels::{Heads, RowFormat, SequenceRows, attend};
     use page_by_page::model::Model;
-    use page_by_page::serving::Serving;
-    use page_by_page::serving::schedule::StepLimits;
 
-    use grading::attention::{BEFORE, Paged, STALE, kv_width, q_width, same_bits};
+    use grading::attention::{BEFORE, Paged, STALE, check_batch, kv_width, q_width, same_bits};
     use grading::packed::{self as plain, PACKED, hex, kernel_reads, numbers};
     use grading::prelude::*;
 
@@ -383,12 +377,7 @@ mod checks {
                 );
                 let mut reader = PackedHeads::new(format, heads.head_dim);
                 made(&what, || attend_batch(heads, &mut reader, &rows, &q, &mut found));
-                let mut first = 0;
-                for (number, (rows, queries)) in sequences.iter().enumerate() {
-                    let mine = first * q_width(heads)..(first + queries) * q_width(heads);
-                    rows.check_rows(*queries, &q[mine.clone()], &found[mine], &format!("{what}, sequence {number}"));
-                    first += queries;
-                }
+                check_batch(&sequences, &q, &found, &what);
                 attend(heads, format, &rows, &q, &mut expected);
                 same_numbers(&found, &expected, &format!("{what}, against the engine's kernel"));
             }
@@ -481,34 +470,6 @@ mod checks {
         }
     }
 
-    /// Generated together in a pool that is too small: the output is that of each request alone in the same format.
-    #[test]
-    fn whole_the_scheduler_generates_the_same_stories() {
-        for (format, attention) in [(RowFormat::Int8, Attention::Paged), (RowFormat::F16, Attention::Plain)] {
-            let storyteller = storyteller(format, attention);
-            let begin = storyteller.prompt();
-            let asked = [&[][..], &[12, 77, 301], &[12, 77, 44, 8]].map(|end| [&begin[..], end].concat());
-            let slab = made("PageSlab::new", || PageSlab::new(storyteller.model.kv_layout(), 3, 8));
-            let prefixes = Box::new(made("PrefixCache::new", || PrefixCache::new(3)));
-            let limits = StepLimits { tokens: 5, sequences: 3 };
-            let mut serving = made("Serving::new", || Serving::new(&storyteller.model, &slab, prefixes, limits, &[]));
-            for prompt in &asked {
-                made("submit", || serving.submit(prompt.clone(), 10, Sampler::new(SAMPLING)));
-            }
-            let mut n_generated = 0;
-            for step in 0..300 {
-                for ended in made(format!("step {step} of the scheduler, {format:?}"), || serving.step()).generated {
-                    let alone = storyteller.alone(&asked[ended.sequence.id.0 as usize], 10);
-                    let alone: Vec<u32> = alone.iter().map(|(token, _)| *token).collect();
-                    storyteller.assert_same_story(ended.sequence.new_tokens(), &alone);
-                    n_generated += 1;
-                }
-            }
-            same!(n_generated, 3, "stories generated in {format:?} after 300 steps");
-            assert!(serving.totals().preemptions > 0, "no request was preempted: the example is badly chosen");
-        }
-    }
-
     #[test]
     fn whole_transcript() {
         let mut transcript = Transcript::default();
@@ -542,77 +503,5 @@ mod checks {
                 .line(format!("{format:<4} {words:>2} words a head, {:>5} bytes a token", token_bytes(format, layout)));
         }
         assert_transcript("ch14_half_the_bytes", &transcript);
-    }
-
-    /// Rows of random heads in pages that fill, fork and rewind. What a cache gives is what was packed, and attention over it
-    /// is that of the engine's kernel.
-    #[test]
-    fn whole_oracle() {
-        for seed in seeds(30) {
-            let mut dice = Dice::new(seed);
-            let format = PACKED[dice.roll(0, 2)];
-            let (n_layers, n_kv_heads, head_dim) = (dice.roll(1, 2), dice.roll(1, 3), dice.roll(1, 20));
-            let heads = Heads { n_heads: n_kv_heads * dice.roll(1, 3), n_kv_heads, head_dim };
-            let layout = KvLayout { n_layers, n_kv_heads, head_dim };
-            let page_size = dice.roll(1, 5);
-            let run = format!("seed {seed}, {format:?}, {layout:?}, page size {page_size}");
-            let _question = calling(&run);
-            let width = plain::words(format, head_dim) * n_kv_heads;
-            same!(packed(format, layout).kv_width(), width, "words of a row, {run}");
-            let slab = made("PageSlab::new", || PageSlab::new(packed(format, layout), page_size, 64));
-            let mut cache = made("ForkCache::new", || ForkCache::new(&slab));
-            // Keys and values of each layer.
-            let mut rows = vec![[Vec::new(), Vec::new()]; n_layers];
-            let mut sequences = Vec::new();
-            for _ in 0..if cfg!(miri) { 3 } else { 12 } {
-                let n = dice.roll(1, 4);
-                made("extend", || cache.extend(n));
-                for (layer, all) in rows.iter_mut().enumerate() {
-                    let new = [0, 1].map(|_| encode_rows(format, layout, &numbers(n * layout.kv_width(), &mut dice)));
-                    cache.write(layer, &new[0], &new[1]);
-                    all.iter_mut().zip(new).for_each(|(all, new)| all.extend(new));
-                }
-                match dice.roll(0, 3) {
-                    0 => {
-                        // The other one keeps these rows, and this one writes after them.
-                        let other = made("fork", || cache.fork());
-                        sequences.push((std::mem::replace(&mut cache, other), rows.clone()));
-                    }
-                    1 => {
-                        let n = dice.roll(0, cache.len());
-                        made("rewind", || cache.rewind(n));
-                        rows.iter_mut().flatten().for_each(|all| all.truncate(cache.len() * width));
-                    }
-                    _ => {}
-                }
-            }
-            sequences.push((cache, rows));
-            for (cache, rows) in &sequences {
-                for (layer, [k, v]) in rows.iter().enumerate() {
-                    let (found_k, found_v) = cache.gather(layer);
-                    same_words(&found_k, k, &format!("{run}: keys of layer {layer}"));
-                    same_words(&found_v, v, &format!("{run}: values of layer {layer}"));
-                    let queries = dice.roll(0, cache.len());
-                    let q = numbers(queries * q_width(heads), &mut dice);
-                    let (mut found, mut expected) = (vec![STALE; q.len()], vec![STALE; q.len()]);
-                    let lent = cache.rows(layer);
-                    let rows = [lent.of_sequence(queries)];
-                    let what = format!("{run}: attention of the newest {queries} of {} tokens", cache.len());
-                    let mut reader = PackedHeads::new(format, head_dim);
-                    made(&what, || attend_batch(heads, &mut reader, &rows, &q, &mut found));
-                    attend(heads, format, &rows, &q, &mut expected);
-                    same_numbers(&found, &expected, &what);
-                }
-            }
-        }
-    }
-
-    /// In `F16` a number of 70,000 is infinite, and the kernel reads it so.
-    #[test]
-    fn whole_what_is_too_large_is_infinite_for_every_reader() {
-        let words = encoded(RowFormat::F16, &[70_000.0, -70_000.0, 65_504.0]);
-        let expected = [f32::INFINITY, f32::NEG_INFINITY, f16::MAX.to_f32()];
-        same!(decoded(RowFormat::F16, &words, 3), expected, "70,000, -70,000 and 65,504 in F16");
-        same!(kernel_reads(RowFormat::F16, &words, 3), expected, "the same, read by the engine's kernel");
     }
 }

@@ -18,7 +18,7 @@ mod checks {
     use page_by_page::disk::{HEADER, PageFile, PageFileError, PageShape, Read};
     use page_by_page::prefixes::Prefixes;
 
-    use grading::disk::{HEAD, MemoryDisk, RECORD, SHAPE, apply, counting, head_sum, heads, prefixes, record};
+    use grading::disk::{FaultyDisk, HEAD, RECORD, SHAPE, apply, counting, head_sum, heads, prefixes, record};
     use grading::ledger::{Ledger, owners, slab_of};
     use grading::packed::hex;
     use grading::prelude::*;
@@ -71,7 +71,7 @@ mod checks {
         shape: PageShape,
         slab: SharedSlab,
         trie: PrefixCache,
-        disk: MemoryDisk,
+        disk: FaultyDisk,
         file: PageFile,
         /// Records that the file has room for.
         places: usize,
@@ -84,7 +84,7 @@ mod checks {
 
     /// `places`: the records that the file has room for.
     #[track_caller]
-    fn open(disk: &MemoryDisk, shape: PageShape, places: usize) -> PageFile {
+    fn open(disk: &FaultyDisk, shape: PageShape, places: usize) -> PageFile {
         let question = format!("open of a file of {} bytes with room for {places} records", disk.bytes().len());
         made(question, || PageFile::open(Box::new(disk.clone()), shape, shape.offset(places)))
     }
@@ -96,18 +96,18 @@ mod checks {
     }
 
     /// The prefixes that are in the file's bytes, the one to go first at the beginning.
-    fn on_disk(shape: &PageShape, disk: &MemoryDisk) -> Vec<Vec<u32>> {
+    fn on_disk(shape: &PageShape, disk: &FaultyDisk) -> Vec<Vec<u32>> {
         prefixes(shape, &disk.bytes()).into_iter().map(|(prefix, _)| prefix).collect()
     }
 
     impl CheckedFile {
         #[track_caller]
         fn new(n_pages: usize, places: usize, rule: &str) -> Self {
-            CheckedFile::over(SHAPE, MemoryDisk::default(), n_pages, places, rule)
+            CheckedFile::over(SHAPE, FaultyDisk::default(), n_pages, places, rule)
         }
 
         #[track_caller]
-        fn over(shape: PageShape, disk: MemoryDisk, n_pages: usize, places: usize, rule: &str) -> Self {
+        fn over(shape: PageShape, disk: FaultyDisk, n_pages: usize, places: usize, rule: &str) -> Self {
             let (slab, trie) = memory(&shape, n_pages);
             let file = open(&disk, shape, places);
             let kept = on_disk(&shape, &disk);
@@ -244,11 +244,11 @@ mod checks {
             };
             let call = self.ledger.call(format!("store of {}{limit}", shown(tokens)));
             let (n, fails) = self.must_write(tokens, fits);
-            self.disk.take_writes();
-            self.disk.fail_once(fits);
+            self.disk.faults().writes.clear();
+            self.disk.faults().room = Some(fits);
             let found = during(call.as_str(), || self.file.store(tokens, cache.table(), &self.slab.borrow()));
-            self.disk.fail_once(usize::MAX);
-            self.writes = self.disk.take_writes();
+            self.disk.faults().room = None;
+            self.writes = std::mem::take(&mut self.disk.faults().writes);
             let offset = self.writes.last().map_or(0, |(offset, _)| *offset);
             let full = PageFileError::Unwritable { offset, error: io::ErrorKind::StorageFull.into() };
             let expected = if fails { Err(full.to_string()) } else { Ok(n) };
@@ -388,7 +388,7 @@ mod checks {
         let c = [counting(50, 4), counting(7, 4)].concat();
         let records: [(u64, u64, &[u32]); 5] = [(2, 1, &a), (1, 0, &a[..4]), (5, 4, &c), (9, 1, &b), (4, 0, &c[..4])];
         let records = records.map(|(number, parent, prefix)| record_of(&SHAPE, number, parent, prefix));
-        let disk = MemoryDisk::with([SHAPE.header().to_vec(), records.concat()].concat());
+        let disk = FaultyDisk::with([SHAPE.header().to_vec(), records.concat()].concat());
         let file = open(&disk, SHAPE, 9);
         for (tokens, places) in [
             (&a[..], vec![1, 0]),
@@ -417,11 +417,15 @@ mod checks {
             let _other = checked.compute(&counting(500, 4));
             checked.store(&counting(1, len));
             checked.check_bytes();
-            checked.disk.take_reads();
+            checked.disk.faults().reads.clear();
             checked.store(&counting(1, len));
             checked.store(&counting(1, len / 2));
             same!(checked.writes.len(), 0, "writes to the disk for pages that it has");
-            same!(checked.disk.take_reads().len(), 0, "reads from the disk for pages that it has: the heads are known");
+            same!(
+                checked.disk.faults().reads.len(),
+                0,
+                "reads from the disk for pages that it has: the heads are known"
+            );
             checked.store(&[&counting(1, len)[..], &counting(70, 5)].concat());
             checked.check_bytes();
             checked.restart();
@@ -639,8 +643,8 @@ mod checks {
         // Every byte of a head, and some of the rows.
         let step = if cfg!(miri) { 211 } else { 7 };
         for byte in (HEADER..good.len()).filter(|byte| (byte - HEADER) % RECORD < HEAD || byte % step == 0) {
-            let disk = MemoryDisk::with(good.clone());
-            disk.flip(byte, 1 << (byte % 8));
+            let disk = FaultyDisk::with(good.clone());
+            disk.memory.bytes()[byte] ^= 1 << (byte % 8);
             let what = format!("byte {byte} of the file has changed, in {}", part((byte - HEADER) % RECORD));
             let mut checked = CheckedFile::over(SHAPE, disk, 9, 2, &what);
             let place = (byte - HEADER) / RECORD;
@@ -667,7 +671,7 @@ mod checks {
                 let mut bytes = before.clone();
                 apply(&mut bytes, &checked.writes, n);
                 let what = format!("a write was cut off after {n} of {RECORD} bytes");
-                let mut checked = CheckedFile::over(SHAPE, MemoryDisk::with(bytes), 40, places, &what);
+                let mut checked = CheckedFile::over(SHAPE, FaultyDisk::with(bytes), 40, places, &what);
                 same!(checked.fetch(&b), 2, "pages that come back of a sequence that was not touched, where {what}");
                 let back = checked.fetch(&a);
                 assert!(back >= left, "{back} pages of the other come back, and at least {left} must: {what}");
@@ -740,7 +744,7 @@ mod checks {
     #[test]
     fn whole_transcript() {
         let shape = PageShape { page_size: 2, ..SHAPE };
-        let mut checked = CheckedFile::over(shape, MemoryDisk::default(), 8, 4, "");
+        let mut checked = CheckedFile::over(shape, FaultyDisk::default(), 8, 4, "");
         let mut transcript = Transcript::default();
         let (time, king, fox) = ([1, 2, 3, 4, 6], [1, 2, 3, 5, 10], [1, 2, 8, 9, 10]);
         for (operation, tokens) in [
@@ -781,7 +785,7 @@ mod checks {
                 }
                 _ => {
                     let damaged = checked.file.find(tokens).last().copied().unwrap_or(0);
-                    checked.disk.flip(shape.offset(damaged) as usize + 50, 1);
+                    checked.disk.memory.bytes()[shape.offset(damaged) as usize + 50] ^= 1;
                     format!("{operation:<41}{}", told(&checked))
                 }
             };
@@ -811,7 +815,7 @@ mod checks {
                         let bytes = checked.disk.bytes().len();
                         if bytes > HEADER {
                             let byte = dice.roll(HEADER, bytes - 1);
-                            checked.disk.flip(byte, 1 << dice.roll(0, 7));
+                            checked.disk.memory.bytes()[byte] ^= 1 << dice.roll(0, 7);
                             checked.ledger.record(format!("byte {byte} changes"));
                         }
                     }

@@ -1,9 +1,9 @@
 //! A row has the same bits in whatever company it is computed: the property on which all other tests rest.
 
-use grading::dense::DenseCache;
 use grading::oracle::Dice;
 use grading::story::assets;
 use page_by_page::cache::KvCache;
+use page_by_page::chapters::ch02_flat::FlatCache;
 use page_by_page::model::{Chunk, Model};
 
 /// Logits after every token, all in one pass, without a cache.
@@ -15,7 +15,7 @@ fn at_once(model: &Model, tokens: &[u32]) -> Vec<f32> {
 /// text that has one left, in one batch. Returns the logits of each text.
 fn in_turns(model: &Model, texts: &[(Vec<u32>, Vec<usize>)]) -> Vec<Vec<f32>> {
     let vocab_size = model.config().vocab_size;
-    let mut caches: Vec<DenseCache> = texts.iter().map(|_| DenseCache::new(model.config().kv_layout())).collect();
+    let mut caches: Vec<FlatCache> = texts.iter().map(|_| FlatCache::new(model.config().kv_layout())).collect();
     let mut logits: Vec<Vec<f32>> = vec![Vec::new(); texts.len()];
     for turn in 0.. {
         let mut batch: Vec<Chunk<'_>> = Vec::new();

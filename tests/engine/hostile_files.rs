@@ -8,10 +8,10 @@ use std::path::Path;
 
 use crate::spoiled::assert_is_harmless;
 use grading::checkpoints::Folder;
-use grading::dense::DenseCache;
 use grading::hostile::{change_bytes, hostile_json, hostile_tensors, sealed};
 use grading::limits::allocated;
 use grading::oracle::{Dice, seeds};
+use page_by_page::chapters::ch02_flat::FlatCache;
 use page_by_page::disk::snapshot::Snapshot;
 use page_by_page::model::Model;
 use page_by_page::model::tokenizer::Tokenizer;
@@ -127,7 +127,7 @@ fn any_saved_cache() {
     let folder = Folder::copy_of("bf16-gqa3");
     let model = Model::open(folder.path().as_ref()).unwrap();
     let tokens = [5, 96, 0];
-    let mut cache = DenseCache::new(model.config().kv_layout());
+    let mut cache = FlatCache::new(model.config().kv_layout());
     model.step(&tokens, Some(&mut cache)).unwrap();
     Snapshot::freeze(&cache, &tokens).save(&folder.file("some.cache"), &model).unwrap();
     let saved = folder.read("some.cache");
@@ -139,7 +139,7 @@ fn any_saved_cache() {
     };
     endure(&folder, "some.cache", 2 << 20, change, || {
         let snapshot = Snapshot::load(&folder.file("some.cache"), &model)?;
-        let mut cache = DenseCache::new(snapshot.layout());
+        let mut cache = FlatCache::new(snapshot.layout());
         snapshot.restore(&mut cache).expect("room for it");
         Ok::<_, page_by_page::files::FileError>(())
     });

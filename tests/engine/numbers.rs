@@ -1,9 +1,9 @@
 //! Numbers that cannot be: too large for any memory, or asked of too few tokens. They are refused by name, and nothing has
 //! changed.
 
-use grading::dense::DenseCache;
 use grading::story::assets;
 use page_by_page::cache::{CacheError, KvCache, KvLayout};
+use page_by_page::chapters::ch02_flat::FlatCache;
 use page_by_page::model::{Model, StepError};
 
 #[test]
@@ -27,7 +27,7 @@ fn what_a_step_cannot_compute_is_refused_before_room_is_made() {
     assert_eq!(model.check(&[1, 2], usize::MAX), too_long(usize::MAX));
     assert_eq!(model.check(&[1, 2], 1023), too_long(1025));
     assert_eq!(model.check(&[1, 2], 1022), Ok(()));
-    let mut cache = DenseCache::new(model.config().kv_layout());
+    let mut cache = FlatCache::new(model.config().kv_layout());
     let refused = model.chunk(&[1, 2, 3], Some(&mut cache), 4).err();
     assert_eq!(refused, Some(StepError::TooFewTokens { wanted: 4, tokens: 3 }));
     assert_eq!(cache.len(), 0);

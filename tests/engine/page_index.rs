@@ -6,7 +6,7 @@ use page_by_page::disk::record::{Head, RecordError, decode_head, encode};
 use page_by_page::disk::{HEADER, PageFileError, PageShape};
 use page_by_page::kernels::RowFormat;
 
-use grading::disk::{HEAD, MemoryDisk, RECORD, SHAPE, counting, lengths, record};
+use grading::disk::{FaultyDisk, HEAD, RECORD, SHAPE, counting, lengths, record};
 
 /// Row numbers of all kinds: NaN, infinity, -0.
 fn rows(seed: u32) -> Vec<f32> {
@@ -31,18 +31,18 @@ fn sequence(n_pages: usize) -> Vec<u8> {
     file_of(&records)
 }
 
-fn open(disk: &MemoryDisk, most_bytes: u64) -> Result<Index, PageFileError> {
+fn open(disk: &FaultyDisk, most_bytes: u64) -> Result<Index, PageFileError> {
     Index::open(&mut disk.clone(), &SHAPE, most_bytes)
 }
 
 fn open_bytes(bytes: &[u8]) -> Index {
-    open(&MemoryDisk::with(bytes.to_vec()), SHAPE.offset(99)).unwrap()
+    open(&FaultyDisk::with(bytes.to_vec()), SHAPE.offset(99)).unwrap()
 }
 
 /// The error of opening these bytes, which stay as they are.
 #[track_caller]
 fn refused(bytes: &[u8]) -> PageFileError {
-    let disk = MemoryDisk::with(bytes.to_vec());
+    let disk = FaultyDisk::with(bytes.to_vec());
     let error = open(&disk, SHAPE.offset(3)).err().expect("an error");
     assert!(disk.bytes() == bytes, "the file is as it was: {error}");
     error
@@ -102,7 +102,7 @@ fn a_record_is_what_its_picture_says_and_its_head_comes_back() {
 #[test]
 fn a_new_file_gets_a_header_also_after_one_that_was_cut_off() {
     for len in 0..=HEADER {
-        let disk = MemoryDisk::with(SHAPE.header()[..len].to_vec());
+        let disk = FaultyDisk::with(SHAPE.header()[..len].to_vec());
         let index = open(&disk, SHAPE.offset(3)).unwrap();
         assert_eq!(disk.bytes(), SHAPE.header(), "after {len} bytes of a header");
         assert_eq!((index.n_records(), index.n_places()), (0, 3));
@@ -153,16 +153,16 @@ fn pages_of_a_different_shape_are_refused_with_the_numbers() {
 fn records_are_found_wherever_they_lie_and_only_the_heads_are_read() {
     let [a, b, c, d] = [1, 7, 8, 50].map(|first| counting(first, 4));
     // a b, a c, d b: the same tokens after different parents, and pages that lie before their parent.
-    let disk = MemoryDisk::with(file_of(&[(2, 1, &b), (1, 0, &a), (5, 4, &b), (9, 1, &c), (4, 0, &d)]));
+    let disk = FaultyDisk::with(file_of(&[(2, 1, &b), (1, 0, &a), (5, 4, &b), (9, 1, &c), (4, 0, &d)]));
     let mut index = open(&disk, SHAPE.offset(9)).unwrap();
     assert_eq!(index.n_records(), 5);
     assert_eq!(find(&index, &[&a[..], &b].concat()), [1, 0]);
     assert_eq!(find(&index, &[&a[..], &c].concat()), [1, 3]);
     assert_eq!(find(&index, &[&d[..], &b].concat()), [4, 2]);
     assert!(find(&index, &b).is_empty());
-    let read: usize = disk.take_reads().iter().map(|(_, bytes)| bytes).sum();
+    let read: usize = disk.faults().reads.iter().map(|(_, bytes)| bytes).sum();
     assert!(read <= HEADER + 5 * HEAD, "{read} bytes");
-    assert_eq!(disk.take_writes().len(), 0);
+    assert_eq!(disk.faults().writes.len(), 0);
     // Record 9 and those before it count as used last, and the end of each sequence goes first.
     let order: Vec<usize> = std::iter::from_fn(|| {
         let (place, _) = index.oldest()?;
@@ -182,8 +182,8 @@ fn what_follows_a_damaged_record_is_not_found() {
     let good = file_of(&records);
     for (damaged, left) in [(0, &[4][..]), (1, &[0, 4]), (2, &[0, 1, 3, 4]), (3, &[0, 1, 2, 4]), (4, &[0, 1, 2, 3])] {
         for (byte, kept) in [(0, left), (8, left), (HEAD - 1, left), (HEAD + 100, &[0, 1, 2, 3, 4])] {
-            let disk = MemoryDisk::with(good.clone());
-            disk.flip(HEADER + damaged * RECORD + byte, 4);
+            let disk = FaultyDisk::with(good.clone());
+            disk.memory.bytes()[HEADER + damaged * RECORD + byte] ^= 4;
             let index = open(&disk, SHAPE.offset(9)).unwrap();
             let found: Vec<usize> = (0..5).filter(|place| index.get(*place).is_some()).collect();
             assert_eq!((found.as_slice(), index.n_records()), (kept, kept.len()), "byte {byte} of record {damaged}");
@@ -212,14 +212,14 @@ fn of_two_records_of_one_prefix_the_later_counts() {
 fn a_file_never_has_more_bytes_than_allowed() {
     let good = [sequence(4), vec![1; 300]].concat();
     for most in [1064, 2063, 2064, 4063, 4064, 4363, 4364, 9999] {
-        let disk = MemoryDisk::with(good.clone());
+        let disk = FaultyDisk::with(good.clone());
         let index = open(&disk, most).unwrap();
         let places = (most as usize - HEADER) / RECORD;
         assert_eq!((index.n_places(), index.n_records()), (places, places.min(4)), "{most} bytes");
         assert!(disk.bytes().len() as u64 <= most, "{most} bytes");
     }
     for most in [0, 1, 63, 64, 65, 1063] {
-        let disk = MemoryDisk::default();
+        let disk = FaultyDisk::default();
         let error = open(&disk, most).err().expect("no room for a page");
         assert_eq!(error.to_string(), PageFileError::TooSmall { most, needed: 1064 }.to_string());
         assert_eq!(disk.bytes().len(), 0);
@@ -230,17 +230,17 @@ fn a_file_never_has_more_bytes_than_allowed() {
 fn a_disk_that_fails_is_an_error() {
     let good = sequence(3);
     for bytes in [10..11, 70..71, 2074..2075] {
-        let disk = MemoryDisk::with(good.clone());
-        disk.set_unreadable(bytes);
+        let disk = FaultyDisk::with(good.clone());
+        disk.faults().unreadable = Some(bytes);
         assert!(matches!(open(&disk, SHAPE.offset(9)), Err(PageFileError::Unreadable(_))));
         assert!(disk.bytes() == good);
     }
-    let disk = MemoryDisk::default();
-    disk.fail_once(10);
+    let disk = FaultyDisk::default();
+    disk.faults().room = Some(10);
     assert!(matches!(open(&disk, SHAPE.offset(9)), Err(PageFileError::Unwritable { offset: 0, .. })));
     // A file that is too long and cannot be cut would have more bytes than allowed.
-    let disk = MemoryDisk::with(good.clone());
-    disk.refuse_cuts();
+    let disk = FaultyDisk::with(good.clone());
+    disk.faults().refuses_to_truncate = true;
     assert!(matches!(open(&disk, SHAPE.offset(2)), Err(PageFileError::Unwritable { offset: 2064, .. })));
 }
 
@@ -249,7 +249,7 @@ fn one_long_sequence_takes_no_recursion() {
     let tiny = PageShape { layout: KvLayout { n_layers: 1, n_kv_heads: 1, head_dim: 1 }, page_size: 1, ..SHAPE };
     let mut bytes = tiny.header().to_vec();
     (0..70_000).for_each(|i| bytes.extend(record(&tiny, i + 1, i, &[i as u32], &[1.0], &[2.0])));
-    let mut index = Index::open(&mut MemoryDisk::with(bytes), &tiny, tiny.offset(70_000)).unwrap();
+    let mut index = Index::open(&mut FaultyDisk::with(bytes), &tiny, tiny.offset(70_000)).unwrap();
     assert_eq!(index.n_records(), 70_000);
     index.forget(0);
     assert_eq!((index.n_records(), index.oldest()), (0, None));

@@ -17,7 +17,6 @@ use safetensors::Dtype;
 use serde_json::json;
 
 use grading::checkpoints::Folder;
-use grading::dense::DenseCache;
 use grading::oracle::Oracle;
 
 /// Two layers, rows of 16 numbers, 97 token ids, 128 positions.
@@ -36,7 +35,7 @@ pub fn model(format: RowFormat) -> Model {
 
 /// A snapshot with recognisable rows, and the oracle that knows them.
 pub fn frozen(layout: KvLayout, tokens: &[u32]) -> (Snapshot, Oracle) {
-    let mut cache = DenseCache::new(layout);
+    let mut cache = FlatCache::new(layout);
     let mut oracle = Oracle::default();
     oracle.append(&mut cache, &(0..tokens.len()).collect::<Vec<_>>());
     (Snapshot::freeze(&cache, tokens), oracle)
@@ -44,7 +43,7 @@ pub fn frozen(layout: KvLayout, tokens: &[u32]) -> (Snapshot, Oracle) {
 
 /// A snapshot of [`TOKENS`] whose layers all have these rows, in numbers.
 pub fn of_rows(model: &Model, format: RowFormat, k: &[f32], v: &[f32]) -> Snapshot {
-    let mut cache = DenseCache::new(model.kv_layout());
+    let mut cache = FlatCache::new(model.kv_layout());
     cache.extend(TOKENS.len()).unwrap();
     let rows = [k, v].map(|rows| match format {
         RowFormat::F32 => rows.to_vec(),
@@ -78,8 +77,8 @@ impl Place {
     }
 }
 
-fn restored(snapshot: &Snapshot) -> DenseCache {
-    let mut cache = DenseCache::new(snapshot.layout());
+fn restored(snapshot: &Snapshot) -> FlatCache {
+    let mut cache = FlatCache::new(snapshot.layout());
     snapshot.restore(&mut cache).unwrap();
     cache
 }
@@ -94,7 +93,7 @@ fn a_model_goes_on_in_the_format_that_was_saved_and_in_no_other() {
     let place = Place::new();
     for found in RowFormat::ALL {
         let writer = model(found);
-        let mut cache = DenseCache::new(writer.kv_layout());
+        let mut cache = FlatCache::new(writer.kv_layout());
         writer.step(&TOKENS, Some(&mut cache)).unwrap();
         Snapshot::freeze(&cache, &TOKENS).save(&place.file(), &writer).unwrap();
         for expected in RowFormat::ALL {
@@ -160,7 +159,7 @@ const LAYOUT: KvLayout = KvLayout { n_layers: 2, n_kv_heads: 2, head_dim: 2 };
 #[test]
 fn a_refused_restore_changes_nothing() {
     let (snapshot, _) = frozen(LAYOUT, &TOKENS);
-    let mut used = DenseCache::new(LAYOUT);
+    let mut used = FlatCache::new(LAYOUT);
     let mut oracle = Oracle::default();
     oracle.append(&mut used, &[40, 41]);
     assert_eq!(snapshot.restore(&mut used), Err(RestoreError::NotEmpty(2)));
@@ -171,7 +170,7 @@ fn a_refused_restore_changes_nothing() {
     let slab = PageSlab::new(LAYOUT, 2, 1).unwrap();
     let no_pages = CacheError::OutOfPages { needed: 2, free: 1 };
     let caches: [(Box<dyn KvCache>, RestoreError); 2] = [
-        (Box::new(DenseCache::new(other)), RestoreError::WrongLayout { found: LAYOUT, expected: other }),
+        (Box::new(FlatCache::new(other)), RestoreError::WrongLayout { found: LAYOUT, expected: other }),
         (Box::new(PagedCache::new(&slab).unwrap()), RestoreError::Cache(no_pages)),
     ];
     for (mut cache, refused) in caches {

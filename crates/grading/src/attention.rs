@@ -4,6 +4,7 @@ use page_by_page::cache::in_place::{Run, SequenceRows};
 use page_by_page::kernels::{Heads, RowFormat, add_scaled, attend, dot, softmax_scaled};
 
 use crate::limits::alive;
+use crate::words::count;
 
 /// What lies in the output before: no sum of weighted values comes near it.
 pub const BEFORE: f32 = 7.5;
@@ -105,7 +106,7 @@ impl Paged {
     }
 
     /// What a gather and the engine's kernel give for the newest `queries` tokens.
-    pub fn attended(&self, queries: usize, q: &[f32]) -> Vec<f32> {
+    fn attended(&self, queries: usize, q: &[f32]) -> Vec<f32> {
         self.attended_over(self.n_tokens(), queries, q)
     }
 
@@ -226,6 +227,24 @@ impl Paged {
             }
         }
         out
+    }
+}
+
+/// Compares the output of a batch, in which each sequence has this many queries.
+#[track_caller]
+pub fn check_batch(batch: &[(Paged, usize)], q: &[f32], found: &[f32], what: &str) {
+    let mut rest = (q, found);
+    for (number, (rows, queries)) in batch.iter().enumerate() {
+        let (q, others) = rest.0.split_at(queries * q_width(rows.heads));
+        let (found, others_found) = rest.1.split_at(q.len());
+        rest = (others, others_found);
+        let at = format!("{what}, sequence {number} with {}", count(rows.n_tokens(), "token"));
+        let is_of = |other: &Paged| other.n_tokens() >= *queries && same_bits(&other.attended(*queries, q), found);
+        if *queries > 0 && !is_of(rows) {
+            let other = batch.iter().position(|(other, _)| is_of(other));
+            assert!(other.is_none(), "{at}: its queries were answered with the rows of sequence {}", other.unwrap());
+        }
+        rows.check_rows(*queries, q, found, &at);
     }
 }
 

@@ -1,12 +1,13 @@
 //! A disk in memory that can be full, unreadable or cut off; and the records of chapter 16, byte by byte as its file says.
 
-use std::cell::RefCell;
+use std::cell::{RefCell, RefMut};
 use std::cmp::Reverse;
 use std::collections::HashMap;
 use std::io::{self, ErrorKind};
 use std::ops::Range;
 use std::rc::Rc;
 
+use page_by_page::disk::memory_disk::MemoryDisk;
 use page_by_page::disk::{Disk, HEADER, PageShape};
 use page_by_page::kernels::RowFormat;
 
@@ -26,58 +27,39 @@ pub fn counting(first: u32, n: usize) -> Vec<u32> {
 /// No check needs a larger file.
 const MOST: u64 = 64 << 20;
 
-/// A disk in memory. Its clones are the same disk.
+/// A disk in memory that fails where it is told to. Its clones are the same disk.
 #[derive(Clone, Default)]
-pub struct MemoryDisk(Rc<RefCell<State>>);
-
-#[derive(Default)]
-struct State {
-    bytes: Vec<u8>,
-    /// Bytes that can be written before a write is cut off, once.
-    room: Option<usize>,
-    unreadable: Option<Range<u64>>,
-    refuses_cuts: bool,
-    /// Each write since this was last asked: where, and what.
-    writes: Vec<(u64, Vec<u8>)>,
-    /// Each read: where, and how many bytes.
-    reads: Vec<(u64, usize)>,
+pub struct FaultyDisk {
+    pub memory: MemoryDisk,
+    faults: Rc<RefCell<Faults>>,
 }
 
-impl MemoryDisk {
+/// What fails, and what was done.
+#[derive(Default)]
+pub struct Faults {
+    /// Bytes that can be written before a write is cut off, once.
+    pub room: Option<usize>,
+    pub unreadable: Option<Range<u64>>,
+    pub refuses_to_truncate: bool,
+    /// Each write: where, and what.
+    pub writes: Vec<(u64, Vec<u8>)>,
+    /// Each read: where, and how many bytes.
+    pub reads: Vec<(u64, usize)>,
+}
+
+impl FaultyDisk {
     pub fn with(bytes: Vec<u8>) -> Self {
-        let disk = MemoryDisk::default();
-        disk.0.borrow_mut().bytes = bytes;
+        let disk = FaultyDisk::default();
+        *disk.memory.bytes() = bytes;
         disk
     }
 
     pub fn bytes(&self) -> Vec<u8> {
-        self.0.borrow().bytes.clone()
+        self.memory.bytes().clone()
     }
 
-    pub fn flip(&self, byte: usize, mask: u8) {
-        self.0.borrow_mut().bytes[byte] ^= mask;
-    }
-
-    /// This many bytes more are written, then a write is cut off, and then all is well again.
-    pub fn fail_once(&self, after: usize) {
-        self.0.borrow_mut().room = Some(after);
-    }
-
-    /// From now on these bytes cannot be read.
-    pub fn set_unreadable(&self, bytes: Range<u64>) {
-        self.0.borrow_mut().unreadable = Some(bytes);
-    }
-
-    pub fn refuse_cuts(&self) {
-        self.0.borrow_mut().refuses_cuts = true;
-    }
-
-    pub fn take_writes(&self) -> Vec<(u64, Vec<u8>)> {
-        std::mem::take(&mut self.0.borrow_mut().writes)
-    }
-
-    pub fn take_reads(&self) -> Vec<(u64, usize)> {
-        std::mem::take(&mut self.0.borrow_mut().reads)
+    pub fn faults(&self) -> RefMut<'_, Faults> {
+        self.faults.borrow_mut()
     }
 }
 
@@ -94,52 +76,45 @@ pub fn apply(bytes: &mut Vec<u8>, writes: &[(u64, Vec<u8>)], mut n: usize) {
     }
 }
 
-impl Disk for MemoryDisk {
+impl Disk for FaultyDisk {
     fn len(&mut self) -> io::Result<u64> {
-        Ok(self.0.borrow().bytes.len() as u64)
+        self.memory.len()
     }
 
     fn read(&mut self, offset: u64, bytes: &mut [u8]) -> io::Result<()> {
         limits::alive();
-        let mut state = self.0.borrow_mut();
-        state.reads.push((offset, bytes.len()));
+        let mut faults = self.faults.borrow_mut();
+        faults.reads.push((offset, bytes.len()));
         let end = offset.saturating_add(bytes.len() as u64);
-        if state.unreadable.as_ref().is_some_and(|range| range.start < end && offset < range.end) {
+        if faults.unreadable.as_ref().is_some_and(|range| range.start < end && offset < range.end) {
             return Err(io::Error::other("this part of the disk cannot be read"));
         }
-        if end > state.bytes.len() as u64 {
-            return Err(ErrorKind::UnexpectedEof.into());
-        }
-        bytes.copy_from_slice(&state.bytes[offset as usize..end as usize]);
-        Ok(())
+        self.memory.read(offset, bytes)
     }
 
     #[track_caller]
     fn write(&mut self, offset: u64, bytes: &[u8]) -> io::Result<()> {
         limits::alive();
-        let mut state = self.0.borrow_mut();
         let end = offset.saturating_add(bytes.len() as u64);
         assert!(end <= MOST, "your code writes {} bytes at byte {offset}: no file here is as long", bytes.len());
-        let fits = state.room.unwrap_or(usize::MAX).min(bytes.len());
-        state.room = state.room.map(|room| room - fits);
-        let written = (offset, bytes[..fits].to_vec());
-        apply(&mut state.bytes, std::slice::from_ref(&written), fits);
-        state.writes.push(written);
-        if fits < bytes.len() {
-            state.room = None;
-            return Err(ErrorKind::StorageFull.into());
+        let mut faults = self.faults.borrow_mut();
+        let fits = faults.room.unwrap_or(usize::MAX).min(bytes.len());
+        let is_cut_off = fits < bytes.len();
+        faults.room = faults.room.filter(|_| !is_cut_off).map(|room| room - fits);
+        faults.writes.push((offset, bytes[..fits].to_vec()));
+        if fits > 0 {
+            self.memory.write(offset, &bytes[..fits])?;
         }
-        Ok(())
+        if is_cut_off { Err(ErrorKind::StorageFull.into()) } else { Ok(()) }
     }
 
     fn truncate(&mut self, len: u64) -> io::Result<()> {
-        let mut state = self.0.borrow_mut();
-        if state.refuses_cuts {
+        if self.faults.borrow().refuses_to_truncate {
             return Err(ErrorKind::PermissionDenied.into());
         }
-        assert!(len <= state.bytes.len() as u64, "your code cuts a file of {} bytes to {len}", state.bytes.len());
-        state.bytes.truncate(len as usize);
-        Ok(())
+        let before = self.len()?;
+        assert!(len <= before, "your code cuts a file of {before} bytes to {len}");
+        self.memory.truncate(len)
     }
 }
 

@@ -45,7 +45,6 @@ pub mod attention;
 pub mod caches;
 pub mod calls;
 pub mod checkpoints;
-pub mod dense;
 pub mod disk;
 pub mod drafts;
 pub mod green;
