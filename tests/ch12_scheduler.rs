@@ -2,31 +2,38 @@
 
 grading::grader!();
 
-/// The world of `src/simulation`, where what each call must do is worked out from outside.
 #[cfg(not(unstarted = "ch12_scheduler"))]
-mod checked {
+mod checks {
     use std::collections::BTreeMap;
+    use std::fmt::Debug;
 
-    use page_by_page::cache::PageId;
+    use page_by_page::cache::{KvCache, PageId};
+    use page_by_page::chapters::ch06_paged::PageSlab;
+    use page_by_page::chapters::ch10_fork::ForkCache;
+    use page_by_page::chapters::ch11_prefix_cache::PrefixCache;
     use page_by_page::chapters::ch12_scheduler::Scheduler;
+    use page_by_page::decode::sampler::Sampler;
+    use page_by_page::serving::Serving;
     use page_by_page::serving::schedule::{
         FinishReason, NextToken, ScheduleError, ScheduledChunk, SequenceCounters, SequenceId, StepLimits,
     };
     use page_by_page::simulation::{
-        CacheCalls, Make, Planned, Seen, SeenSequence, Setup, Subject, Violation, World, alone_until,
+        CacheCalls, FIRST_NEW, LAYOUT, Make, Planned, Seen, SeenSequence, Setup, Subject, Violation, World,
+        alone_until, watched,
     };
+    use page_by_page::workload::arrivals::TINY_LLM;
 
     use grading::calls;
     use grading::ledger::{Ledger, check_owners, fact, refused};
     use grading::prelude::*;
 
     /// Pages of 4, and no prefix cache.
-    pub fn setup(n_pages: usize, budget: usize, sequences: usize) -> Setup {
+    fn setup(n_pages: usize, budget: usize, sequences: usize) -> Setup {
         let limits = StepLimits { tokens: budget, sequences };
         Setup { page_size: 4, n_pages, limits, keeps_prefixes: false }
     }
 
-    pub fn with_prefix_cache(setup: Setup) -> Setup {
+    fn with_prefix_cache(setup: Setup) -> Setup {
         Setup { keeps_prefixes: true, ..setup }
     }
 
@@ -88,7 +95,8 @@ mod checked {
         said: String,
     }
 
-    pub struct CheckedWorld {
+    /// A scheduler in the world of `src/simulation`, where what each call must do is worked out from outside.
+    struct CheckedWorld {
         world: World,
         end_of_text: Vec<u32>,
         /// As they were last seen.
@@ -99,13 +107,13 @@ mod checked {
 
     impl CheckedWorld {
         #[track_caller]
-        pub fn new(setup: Setup) -> Self {
+        fn new(setup: Setup) -> Self {
             Self::with_end_of_text("", setup, &[])
         }
 
         /// `run`: what a failure says beside the setup, such as the seed.
         #[track_caller]
-        pub fn with_end_of_text(run: &str, setup: Setup, end_of_text: &[u32]) -> Self {
+        fn with_end_of_text(run: &str, setup: Setup, end_of_text: &[u32]) -> Self {
             let make: Box<Make<'_>> =
                 Box::new(|slab, prefixes, limits| Ok(Box::new(Scheduler::new(slab, prefixes, limits, end_of_text)?)));
             let world = answer("Scheduler::new", || World::with_end_of_text(&make, setup, end_of_text));
@@ -115,46 +123,34 @@ mod checked {
         }
 
         /// Where we are, for a failure.
-        pub fn at(&self) -> String {
+        fn at(&self) -> String {
             self.ledger.at()
         }
 
-        pub fn last_event(&self) -> &str {
-            self.ledger.last_event()
+        fn steps(&self) -> u64 {
+            self.world.steps()
         }
 
         /// What is seen now.
         #[track_caller]
-        pub fn seen(&self) -> Seen {
+        fn seen(&self) -> Seen {
             answer("running(), waiting() and prefixes()", || self.world.look())
         }
 
         #[track_caller]
-        pub fn waiting(&self) -> Vec<u64> {
+        fn waiting(&self) -> Vec<u64> {
             ids(&self.seen().waiting)
         }
 
         /// The tokens that a sequence must have by now.
-        pub fn tokens(&self, id: SequenceId) -> Vec<u32> {
+        fn tokens(&self, id: SequenceId) -> Vec<u32> {
             let (prompt, _, received) = self.world.request(id).expect("it has not finished");
             [prompt, received].concat()
         }
 
-        pub fn counters(&self, id: u64) -> SequenceCounters {
-            self.counters[&id]
-        }
-
-        pub fn cache_calls(&self) -> CacheCalls {
-            self.world.cache_calls()
-        }
-
-        pub fn steps(&self) -> u64 {
-            self.world.steps()
-        }
-
         /// Submits a request that must be accepted.
         #[track_caller]
-        pub fn submit(&mut self, prompt: &[u32], max_new_tokens: usize) {
+        fn submit(&mut self, prompt: &[u32], max_new_tokens: usize) {
             let (before, id) = (self.seen(), self.world.arrived());
             let tokens = count(prompt.len(), "token");
             let what = format!("submit of {tokens}, {} new, {}", argument(max_new_tokens), self.at());
@@ -168,7 +164,7 @@ mod checked {
 
         /// Submits a request that can never fit.
         #[track_caller]
-        pub fn submit_too_long(&mut self, prompt: &[u32], max_new_tokens: usize, needed: usize) {
+        fn submit_too_long(&mut self, prompt: &[u32], max_new_tokens: usize, needed: usize) {
             let (tokens, n_pages) = (prompt.len(), self.world.setup().n_pages);
             let why = ScheduleError::NeverFits { prompt: tokens, max_new_tokens, needed, n_pages };
             let (tokens_in_words, most) = (count(tokens, "token"), argument(max_new_tokens));
@@ -178,7 +174,7 @@ mod checked {
 
         /// Makes a call that must be refused, and must change nothing and let no sequence finish.
         #[track_caller]
-        pub fn refused<T: std::fmt::Debug + PartialEq>(
+        fn refused<T: Debug + PartialEq>(
             &mut self,
             what: &str,
             why: ScheduleError,
@@ -192,7 +188,7 @@ mod checked {
         }
 
         #[track_caller]
-        pub fn cancel(&mut self, id: u64) {
+        fn cancel(&mut self, id: u64) {
             let before = self.seen();
             let what = format!("cancel of sequence {id}, {}", self.at());
             let found = answer(&what, || self.world.call("cancel", |subject| subject.cancel(SequenceId(id))));
@@ -204,7 +200,7 @@ mod checked {
 
         /// Plans a step and checks the plan from all sides.
         #[track_caller]
-        pub fn plan(&mut self) -> Vec<ScheduledChunk> {
+        fn plan(&mut self) -> Vec<ScheduledChunk> {
             let (at, before) = (self.at(), self.seen());
             let (chunks, victims) = expected(&before, self.world.setup());
             let Planned { chunks: plan, seen: after } = answer(&format!("plan, {at}"), || self.world.plan());
@@ -214,7 +210,7 @@ mod checked {
                 self.steps(),
                 in_words(&plan)
             );
-            let step = Step { before, plan, after, calls: self.cache_calls(), said };
+            let step = Step { before, plan, after, calls: self.world.cache_calls(), said };
             self.check_order(&step);
             self.check_chunks(&step, chunks, &victims);
             self.check_admitted(&step, &victims);
@@ -339,7 +335,7 @@ mod checked {
 
         /// The model's part: computes what the plan says, and returns the tokens that come next.
         #[track_caller]
-        pub fn compute(&mut self) -> Vec<NextToken> {
+        fn compute(&mut self) -> Vec<NextToken> {
             let at = self.at();
             let next = answer(&format!("inputs, {at}"), || self.world.compute());
             for NextToken { sequence: id, token } in &next {
@@ -357,7 +353,7 @@ mod checked {
 
         /// Hands the tokens in and looks at what became of them.
         #[track_caller]
-        pub fn settle(&mut self, next: &[NextToken]) {
+        fn settle(&mut self, next: &[NextToken]) {
             let before = self.seen();
             let tokens: Vec<_> = next.iter().map(|next| (next.sequence, next.token)).collect();
             let what = format!("settle with the tokens (sequence, token) {tokens:?}; {}", self.at());
@@ -378,7 +374,7 @@ mod checked {
 
         /// A whole step.
         #[track_caller]
-        pub fn step(&mut self) -> Vec<ScheduledChunk> {
+        fn step(&mut self) -> Vec<ScheduledChunk> {
             let plan = self.plan();
             let next = self.compute();
             self.settle(&next);
@@ -387,7 +383,7 @@ mod checked {
 
         /// Steps until all have finished, and every page is free or the prefix cache's; how many steps there were.
         #[track_caller]
-        pub fn run(&mut self, most_steps: u64) -> u64 {
+        fn run(&mut self, most_steps: u64) -> u64 {
             let begin = self.steps();
             while !self.seen().alive.is_empty() {
                 let (steps, left, at) = (self.steps() - begin, self.seen().alive, self.at());
@@ -442,30 +438,13 @@ mod checked {
             check_owners(&seen.owners, in_tables, &seen.cached, &after);
         }
     }
-}
-
-#[cfg(not(unstarted = "ch12_scheduler"))]
-mod checks {
-    use page_by_page::cache::KvCache;
-    use page_by_page::chapters::ch06_paged::PageSlab;
-    use page_by_page::chapters::ch10_fork::ForkCache;
-    use page_by_page::chapters::ch11_prefix_cache::PrefixCache;
-    use page_by_page::chapters::ch12_scheduler::Scheduler;
-    use page_by_page::decode::sampler::Sampler;
-    use page_by_page::serving::Serving;
-    use page_by_page::serving::schedule::{NextToken, ScheduleError, ScheduledChunk, SequenceId, StepLimits};
-    use page_by_page::simulation::{FIRST_NEW, LAYOUT, Setup, alone_until, watched};
-    use page_by_page::workload::arrivals::TINY_LLM;
-
-    use super::checked::{CheckedWorld, setup, with_prefix_cache};
-    use grading::prelude::*;
 
     /// A prompt of `n` tokens that no other name's begins with.
     fn prompt(name: u32, n: usize) -> Vec<u32> {
         (0..n as u32).map(|token| 1000 * (name + 1) + token).collect()
     }
 
-    /// A world to which these requests have come, as (tokens, new tokens). No two begin alike.
+    /// A scheduler to which these requests have come, as (tokens, new tokens). No two begin alike.
     #[track_caller]
     fn arrived(setup: Setup, requests: &[(usize, usize)]) -> CheckedWorld {
         let mut world = CheckedWorld::new(setup);
@@ -711,7 +690,7 @@ mod checks {
             let plan = short(&world.plan());
             let what = format!("a sequence of {tokens} tokens that an earlier one had begun with, page size 4");
             same!(plan, [(1, tokens - found, true)], "the plan for {what}");
-            same!(world.counters(1).cached, found, "tokens cached, for {what}");
+            same!(world.counters[&1].cached, found, "tokens cached, for {what}");
             world.compute();
         }
     }
@@ -775,7 +754,7 @@ mod checks {
         world.step();
         world.plan();
         let what = "1 of at most 1 runs already, and a lookup counts as a use of the pages: look at the limit first";
-        same!(world.cache_calls().lookups, [], "lookups of a plan, (tokens, cached): {what}");
+        same!(world.world.cache_calls().lookups, [], "lookups of a plan, (tokens, cached): {what}");
     }
 
     #[test]
@@ -878,19 +857,19 @@ mod checks {
         world.submit(&prompt(1, 9), 2);
         let what = "2 pages are free, 4 can be evicted, 3 are needed";
         same!(short(&world.plan()), [(1, 9, true)], "the plan: {what}");
-        let evicted: usize = world.cache_calls().evictions.iter().map(|(_, got)| got).sum();
+        let evicted: usize = world.world.cache_calls().evictions.iter().map(|(_, got)| got).sum();
         same!(evicted, 1, "pages that were evicted: {what}; evict no more pages than are missing");
     }
 
     #[test]
     fn task_4_d_a_resumed_sequence_finds_its_pages() {
         let mut world = arrived(with_prefix_cache(setup(7, 100, 3)), &[(8, 12), (5, 9)]);
-        while world.counters(1).preemptions == 0 {
+        while world.counters[&1].preemptions == 0 {
             world.step();
         }
         let had = world.tokens(SequenceId(1)).len();
         world.run(60);
-        let counters = world.counters(1);
+        let counters = world.counters[&1];
         assert!(counters.cached_again > 0, "sequence 1 finds nothing of what it had computed; {}", world.at());
         same!(
             counters.computed as usize + counters.cached_again,
@@ -917,7 +896,7 @@ mod checks {
             for setup in [setup, with_prefix_cache(setup)] {
                 let mut world = arrived(setup, requests);
                 world.run(200);
-                same!(world.counters(0).preemptions, 0, "preemptions of the oldest; {}", world.at());
+                same!(world.counters[&0].preemptions, 0, "preemptions of the oldest; {}", world.at());
             }
         }
     }
@@ -964,7 +943,7 @@ mod checks {
             let mut world = arrived(Setup { page_size: 16, ..setup(n_pages, 128, 8) }, &TINY_LLM);
             let steps = world.run(most_steps);
             assert!(n_pages < 1000 || steps == 264, "{steps} steps for 16 requests, and 264 suffice; {}", world.at());
-            let counters = || (0..16).map(|id| world.counters(id));
+            let counters = || (0..16).map(|id| world.counters[&id]);
             same!(
                 (counters().map(|of| of.computed).sum(), counters().map(|of| of.preemptions).sum()),
                 (10_661_u64, 0_u64),
@@ -989,18 +968,23 @@ mod checks {
         for step in 1..=16 {
             for (_, tokens, most) in sequences.iter().filter(|(comes, ..)| *comes == step) {
                 world.submit(tokens, *most);
-                transcript.line(world.last_event());
+                transcript.line(world.ledger.last_event());
             }
             if step == 12 {
                 world.cancel(4);
-                transcript.line(world.last_event());
+                transcript.line(world.ledger.last_event());
             }
             world.step();
             let seen = world.seen();
-            transcript.line(format!("{:<60}{} free, {} cached", world.last_event(), seen.n_free, seen.cached.len()));
+            transcript.line(format!(
+                "{:<60}{} free, {} cached",
+                world.ledger.last_event(),
+                seen.n_free,
+                seen.cached.len()
+            ));
         }
         for id in 0..5 {
-            let counters = world.counters(id);
+            let counters = world.counters[&id];
             transcript.line(format!(
                 "sequence {id}: {} computed, {} cached, {} cached again, preemptions: {}",
                 counters.computed, counters.cached, counters.cached_again, counters.preemptions
