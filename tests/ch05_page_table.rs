@@ -8,7 +8,8 @@ mod checks {
     use page_by_page::chapters::ch04_page_pool::PagePool;
     use page_by_page::chapters::ch05_page_table::{PageTable, Slot};
 
-    use grading::ledger::{fact, foreign, free, ids, of_other_pool, pool, pool_with_free, refused};
+    use grading::history::{fact, refused};
+    use grading::pools::{foreign, free, ids, of_other_pool, pool, pool_with_free};
     use grading::prelude::*;
 
     /// Tokens enough for a walk through their pages at every call to take minutes.
@@ -56,8 +57,8 @@ mod checks {
             let pages = fact("pages", told_pages(table.pages()));
             vec![fact("tokens held", table.len()), pages, fact("free pages", pool.n_free())]
         };
-        let errors = [CacheError::OutOfPages { needed, free }];
-        refused(&mut (table, pool), &call, &errors, facts, |(table, pool)| table.grow(n, pool));
+        let error = CacheError::OutOfPages { needed, free };
+        refused(&mut (table, pool), &call, error, facts, |(table, pool)| table.grow(n, pool));
     }
 
     /// Ten tokens in pages 12, 5, 3 of 4 slots: the example of the chapter. Page 9 is free.
@@ -270,7 +271,7 @@ mod checks {
                     [of_other_pool(other), of_table].concat()
                 };
                 let mut world = (table, other);
-                refused(&mut world, &call, &[error], facts, |(table, other)| table.release(other));
+                refused(&mut world, &call, error, facts, |(table, other)| table.release(other));
                 release(&mut world.0, &mut pool);
                 same!(pool.n_free(), 3, "free pages of the right pool after that");
             }

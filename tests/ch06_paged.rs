@@ -8,9 +8,9 @@ mod checks {
     use page_by_page::chapters::ch05_page_table::Slot;
     use page_by_page::chapters::ch06_paged::{PageSlab, PagedCache, SharedSlab};
 
-    use grading::ledger::{LAYOUT, ONE_NUMBER, slab_of};
     use grading::oracle;
     use grading::paged::{self, Content, cache, check_pages, n_free, pages, slab};
+    use grading::pools::{LAYOUT, ONE_NUMBER, slab_of};
     use grading::prelude::*;
     use grading::rows::{self, KINDS};
 
@@ -82,8 +82,8 @@ mod checks {
         let mut cache = cache(&slab);
         extend(&mut cache, 5);
         let lent = slab.borrow();
-        let released = quietly(|| cache.release());
-        assert!(released.is_none(), "release while the slab is lent did not panic: it cannot have given a page back");
+        let released = panics(|| cache.release());
+        assert!(released.is_ok(), "release while the slab is lent did not panic: it cannot have given a page back");
         drop(lent);
         let found = (cache.len(), pages(&cache), n_free(&slab));
         same!(found, (5, vec![0, 1], 2), "tokens, pages and free pages of 4 when release has panicked");
@@ -280,8 +280,8 @@ mod checks {
             (rows(1)[half..].to_vec(), rows(1)[half..].to_vec(), "of half a row"),
         ] {
             let before = Content::of(&slab, &cache);
-            let outcome = quietly(|| cache.write(1, &k, &v));
-            assert!(outcome.is_none(), "write {what} did not panic");
+            let outcome = panics(|| cache.write(1, &k, &v));
+            assert!(outcome.is_ok(), "write {what} did not panic");
             before.assert_kept(&slab, &format!("write {what}, which had to be refused before anything was written,"));
         }
         append(&mut cache, &[3]);
@@ -321,7 +321,7 @@ mod checks {
         for &page_size in PAGE_SIZES {
             for pieces in PIECES {
                 let mut cache = cache(&slab(page_size, 30));
-                let mut oracle = Oracle::in_run(format!("page size {page_size}"));
+                let mut oracle = Oracle::new(format!("page size {page_size}"));
                 let mut next = 0;
                 for n in pieces {
                     oracle.append(&mut cache, &fresh(&mut next, n));

@@ -12,11 +12,12 @@ mod checks {
     use page_by_page::chapters::ch05_page_table::PageTable;
     use page_by_page::decode::{Cached, LanguageModel};
 
-    use grading::ledger::{
-        self, LAYOUT, ONE_NUMBER, fact, foreign, grow, of_other_pool, pool, pool_with_free, refused, slab_of, table,
-    };
+    use grading::history::{fact, refused};
     use grading::oracle;
     use grading::paged::{self, Content, cache, check_pages, extend, n_free, slab};
+    use grading::pools::{
+        LAYOUT, ONE_NUMBER, foreign, free, grow, of_other_pool, pool, pool_with_free, slab_of, table,
+    };
     use grading::prelude::*;
     use grading::{same, tests_on};
 
@@ -94,7 +95,7 @@ mod checks {
             oracle.append(&mut cache, &(oracle.tokens.len()..held).collect::<Vec<_>>());
             let expected = Err(CacheError::PastTheStart { n, len: held });
             same!(cache.rewind(n), expected, "rewind({}) on {held} tokens", argument(n));
-            oracle.record(format!("rewind({}) refused", argument(n)));
+            oracle.history.record(format!("rewind({}) refused", argument(n)));
             oracle.check(&cache);
         }
         oracle.append(&mut cache, &[100, 101]);
@@ -179,7 +180,7 @@ mod checks {
         rewind(&mut oracle, &mut cache, 5);
         extend(&mut cache, 5);
         // Nothing was written since: what lies in the slots are the rows that were forgotten.
-        oracle.record("extend(5) without a write, to see what lies in the slots: nothing must be erased".into());
+        oracle.history.record("extend(5) without a write, to see what lies in the slots: nothing must be erased");
         oracle.tokens.extend([4, 5, 6, 7, 8]);
         oracle.check(&cache);
         same!(cache.usage().slots, 8, "slots of a reservation of 8 after rewind(5) and extend(5)");
@@ -236,28 +237,23 @@ mod checks {
     }
 
     /// Rewinds over another pool, which must refuse and stay as it is; so must the table.
-    #[track_caller]
-    fn refused_by(other: &mut PagePool, table: &mut PageTable, n: usize, errors: &[CacheError], which: &str) {
-        let call = format!("rewind({n}) on {} tokens in pages 0, 1, 2, over another pool, {which}", table.len());
-        let facts = |(other, table): &mut (&mut PagePool, &mut PageTable)| {
-            let of_table = fact("tokens and pages", (table.len(), table.pages()));
-            [&of_other_pool(other)[..], &[of_table]].concat()
-        };
-        refused(&mut (other, table), &call, errors, facts, |(other, table)| table.rewind(n, other));
-    }
-
     #[test]
     fn task_3_table_rewound_over_another_pool_changes_nothing() {
         let mut pool = pool(5);
         let mut table = table(4, 9, &mut pool);
-        // Of the table's pages 0, 1, 2, some are free in the other pool: the oldest, the newest, the one between, two.
-        for free in [&[0][..], &[2], &[1, 2]] {
-            let expected: Vec<_> = free.iter().copied().map(ledger::free).collect();
-            let which = format!("in which of these {free:?} are free");
-            refused_by(&mut pool_with_free(5, free), &mut table, 9, &expected, &which);
-        }
-        for n in [9, 1] {
-            refused_by(&mut pool_with_free(2, &[]), &mut table, n, &[foreign(2, 2)], "which has only 2");
+        for (mut other, n, error, which) in [
+            (pool_with_free(5, &[0]), 9, free(0), "in which page 0 is free"),
+            (pool_with_free(5, &[1]), 9, free(1), "in which page 1 is free"),
+            (pool_with_free(5, &[2]), 9, free(2), "in which page 2 is free"),
+            (pool_with_free(2, &[]), 9, foreign(2, 2), "which has only 2"),
+            (pool_with_free(2, &[]), 1, foreign(2, 2), "which has only 2"),
+        ] {
+            let call = format!("rewind({n}) on 9 tokens in pages 0, 1, 2, over another pool, {which}");
+            let facts = |(other, table): &mut (&mut PagePool, &mut PageTable)| {
+                let of_table = fact("tokens and pages", (table.len(), table.pages()));
+                [&of_other_pool(other)[..], &[of_table]].concat()
+            };
+            refused(&mut (&mut other, &mut table), &call, error, facts, |(other, table)| table.rewind(n, other));
         }
         rewound(&mut table, 1, &mut pool);
     }
@@ -332,7 +328,7 @@ mod checks {
         let mut cache = cache(&slab);
         extend(&mut cache, 9);
         let lent = slab.borrow();
-        if let Some(outcome) = quietly(|| cache.rewind(3)) {
+        if let Err(outcome) = panics(|| cache.rewind(3)) {
             panic!(
                 "rewind(3) while the slab is lent did not panic, but said {outcome:?}: page 2 cannot have gone back"
             );

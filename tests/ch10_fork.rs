@@ -13,11 +13,12 @@ mod checks {
     use page_by_page::chapters::ch10_fork::{ForkCache, PageCopy};
     use page_by_page::decode::sampler::{Sampler, Sampling};
 
-    use grading::ledger::{
-        LAYOUT, Ledger, ONE_NUMBER, check_owners, foreign, free, grow, numbers, of_other_pool, owners, pool,
-        pool_with_free, pool_with_owned, refused, slab_of, table,
-    };
+    use grading::history::{History, refused};
     use grading::oracle::{self, any_layout};
+    use grading::pools::{
+        LAYOUT, ONE_NUMBER, check_owners, foreign, free, grow, numbers, of_other_pool, owners, pool, pool_with_free,
+        pool_with_owned, slab_of, table,
+    };
     use grading::prelude::*;
 
     /// Enough pages for a walk through all of them at every call to take minutes.
@@ -155,7 +156,7 @@ mod checks {
         size: usize,
         slab: SharedSlab,
         all: Vec<Sequence>,
-        ledger: Ledger,
+        history: History,
         next: usize,
     }
 
@@ -167,7 +168,7 @@ mod checks {
             let mut old = cache(&slab);
             made(format!("extend to all {n_pages} pages"), || old.extend(n_pages * size));
             oracle::write(&mut old, &fresh(&mut next, n_pages * size));
-            Sequences { layout, size, slab, all: Vec::new(), ledger: Ledger::new(run), next }
+            Sequences { layout, size, slab, all: Vec::new(), history: History::new(run), next }
         }
 
         /// One sequence, named a, in pages of 4.
@@ -185,8 +186,8 @@ mod checks {
         }
 
         fn add(&mut self, name: &str, cache: ForkCache, tokens: Vec<usize>) {
-            let mut oracle = Oracle::in_run(format!("sequence {name}, {}", self.ledger.about));
-            oracle.record(format!("it begins with {}", count(tokens.len(), "token")));
+            let mut oracle = Oracle::new(format!("sequence {name}, {}", self.history.about));
+            oracle.history.record(format!("it begins with {}", count(tokens.len(), "token")));
             oracle.tokens = tokens;
             self.all.push(Sequence { name: name.into(), cache, oracle, copied: 0 });
         }
@@ -212,7 +213,7 @@ mod checks {
         fn fork(&mut self, index: usize, name: &str) {
             let before = self.rows();
             let Sequence { name: from, cache, oracle, .. } = &self.all[index];
-            let call = self.ledger.call(format!("{name} = {from}.fork() with {}", count(cache.len(), "token")));
+            let call = self.history.call(format!("{name} = {from}.fork() with {}", count(cache.len(), "token")));
             let fork = made(call.as_str(), || cache.fork());
             let expected = (cache.len(), numbers(cache.table()));
             same!((fork.len(), numbers(fork.table())), expected, "(tokens, pages) of a fork, the same: {call}");
@@ -237,11 +238,11 @@ mod checks {
                 (_, false) => "it shares no tail",
             };
             let (held, needs) = (count(len, "token"), count(needed, "page"));
-            let mut call = self.ledger.call(format!(
+            let mut call = self.history.call(format!(
                 "extend({}) of {name}, {held} in pages {pages:?}; {why}, so it needs {needs}, and {free} are free",
                 argument(n)
             ));
-            oracle.record(format!("extend({n})"));
+            oracle.history.record(format!("extend({n})"));
             let is_refused = needed > free;
             let expected = if is_refused { Err(CacheError::OutOfPages { needed, free }) } else { Ok(()) };
             let found = during(call.as_str(), || cache.extend(n));
@@ -301,7 +302,7 @@ mod checks {
 
         #[track_caller]
         fn rewind(&mut self, index: usize, n: usize) {
-            let call = self.ledger.call(format!("rewind({n}) of {}, which copies nothing", self.all[index].name));
+            let call = self.history.call(format!("rewind({n}) of {}, which copies nothing", self.all[index].name));
             let sequence = &mut self.all[index];
             sequence.oracle.rewind(&mut sequence.cache, n);
             self.check(&call);
@@ -310,7 +311,7 @@ mod checks {
         #[track_caller]
         fn drop(&mut self, index: usize) {
             let gone = self.all.remove(index).name;
-            let call = self.ledger.call(format!("{gone} is dropped"));
+            let call = self.history.call(format!("{gone} is dropped"));
             self.check(&call);
         }
 
@@ -358,7 +359,7 @@ mod checks {
             let call =
                 format!("fork of {pages} over a different pool of {n_pages}, in which these {owned:?} have an owner");
             let facts = |pool: &mut PagePool| of_other_pool(pool).to_vec();
-            refused(&mut pool_with_owned(n_pages, owned), &call, &[error], facts, |pool| {
+            refused(&mut pool_with_owned(n_pages, owned), &call, error, facts, |pool| {
                 table.fork(pool).map(|fork| numbers(&fork))
             });
         }

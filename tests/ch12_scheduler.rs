@@ -24,7 +24,8 @@ mod checks {
     use page_by_page::workload::arrivals::TINY_LLM;
 
     use grading::calls;
-    use grading::ledger::{Ledger, check_owners, fact, refused};
+    use grading::history::{History, fact, refused};
+    use grading::pools::check_owners;
     use grading::prelude::*;
 
     /// Pages of 4, and no prefix cache.
@@ -102,7 +103,7 @@ mod checks {
         /// As they were last seen.
         counters: BTreeMap<u64, SequenceCounters>,
         /// A line for each submit, cancel and step.
-        ledger: Ledger,
+        history: History,
     }
 
     impl CheckedWorld {
@@ -117,14 +118,14 @@ mod checks {
             let make: Box<Make<'_>> =
                 Box::new(|slab, prefixes, limits| Ok(Box::new(Scheduler::new(slab, prefixes, limits, end_of_text)?)));
             let world = answer("Scheduler::new", || World::with_end_of_text(&make, setup, end_of_text));
-            let mut ledger = Ledger::new(format!("{run}{setup}"));
-            ledger.record("a new scheduler");
-            CheckedWorld { world, end_of_text: end_of_text.to_vec(), counters: BTreeMap::new(), ledger }
+            let mut history = History::new(format!("{run}{setup}"));
+            history.record("a new scheduler");
+            CheckedWorld { world, end_of_text: end_of_text.to_vec(), counters: BTreeMap::new(), history }
         }
 
         /// Where we are, for a failure.
         fn at(&self) -> String {
-            self.ledger.at()
+            self.history.at()
         }
 
         fn steps(&self) -> u64 {
@@ -156,7 +157,7 @@ mod checks {
             let what = format!("submit of {tokens}, {} new, {}", argument(max_new_tokens), self.at());
             let found = answer(&what, || self.world.submit(0, prompt.to_vec(), max_new_tokens));
             same!(found, Ok(SequenceId(id)), "number of the sequence after {what}");
-            self.ledger.record(format!("sequence {id} arrives: {tokens}, wants {max_new_tokens}"));
+            self.history.record(format!("sequence {id} arrives: {tokens}, wants {max_new_tokens}"));
             let finished = if max_new_tokens == 0 { vec![(id, FinishReason::Limit)] } else { vec![] };
             let waiting = [ids(&before.waiting), vec![id]].concat();
             self.check_after(ids(&before.running), waiting, &finished, &what);
@@ -184,7 +185,7 @@ mod checks {
                 let finished = answer(what, || it.world.collect());
                 vec![fact("what is there", it.seen()), fact("sequences that finish", finished)]
             };
-            refused(self, what, &[why], facts, |it| answer(what, || it.world.call("it", call)));
+            refused(self, what, why, facts, |it| answer(what, || it.world.call("it", call)));
         }
 
         #[track_caller]
@@ -193,7 +194,7 @@ mod checks {
             let what = format!("cancel of sequence {id}, {}", self.at());
             let found = answer(&what, || self.world.call("cancel", |subject| subject.cancel(SequenceId(id))));
             same!(found, Ok(()), "{what}");
-            self.ledger.record(format!("sequence {id} is cancelled"));
+            self.history.record(format!("sequence {id} is cancelled"));
             let finished = [(id, FinishReason::Cancelled)];
             self.check_after(ids(&before.running), ids(&before.waiting), &finished, &what);
         }
@@ -217,7 +218,7 @@ mod checks {
             self.check_insertions(&step);
             let Step { before, plan, after, said, .. } = step;
             let preempted: String = victims.iter().map(|id| format!("; {id} is preempted")).collect();
-            self.ledger.record(format!("{:>2}: {}{preempted}", self.steps(), in_words(&plan)));
+            self.history.record(format!("{:>2}: {}{preempted}", self.steps(), in_words(&plan)));
             self.check_seen(&after, &said);
             for seen in before.running.iter().chain(&before.waiting) {
                 let id = seen.id.0;
@@ -368,7 +369,7 @@ mod checks {
             }
             answer(&what, || self.world.settle(next));
             let words: String = finished.iter().map(|(id, _)| format!("; {id} finishes")).collect();
-            self.ledger.add(&words);
+            self.history.add(&words);
             self.check_after(ids(&before.running), ids(&before.waiting), &finished, &what);
         }
 
@@ -968,17 +969,17 @@ mod checks {
         for step in 1..=16 {
             for (_, tokens, most) in sequences.iter().filter(|(comes, ..)| *comes == step) {
                 world.submit(tokens, *most);
-                transcript.line(world.ledger.last_event());
+                transcript.line(world.history.last_event());
             }
             if step == 12 {
                 world.cancel(4);
-                transcript.line(world.ledger.last_event());
+                transcript.line(world.history.last_event());
             }
             world.step();
             let seen = world.seen();
             transcript.line(format!(
                 "{:<60}{} free, {} cached",
-                world.ledger.last_event(),
+                world.history.last_event(),
                 seen.n_free,
                 seen.cached.len()
             ));

@@ -13,9 +13,9 @@ mod checks {
     use page_by_page::kernels::Heads;
 
     use grading::attention::{BEFORE, Paged, STALE, check_batch, kv_width, numbers, q_width};
-    use grading::ledger::{LAYOUT, ONE_NUMBER, slab_of};
     use grading::limits::alive;
     use grading::paged::{cache, extend};
+    use grading::pools::{LAYOUT, ONE_NUMBER, slab_of};
     use grading::prelude::*;
 
     /// Tokens enough for a walk through them at every call to take minutes.

@@ -19,8 +19,9 @@ mod checks {
     use page_by_page::prefixes::Prefixes;
 
     use grading::disk::{FaultyDisk, HEAD, RECORD, SHAPE, apply, counting, head_sum, heads, prefixes, record};
-    use grading::ledger::{Ledger, owners, slab_of};
+    use grading::history::History;
     use grading::packed::hex;
+    use grading::pools::{owners, slab_of};
     use grading::prelude::*;
 
     const SIZE: usize = SHAPE.page_size;
@@ -79,7 +80,7 @@ mod checks {
         kept: Vec<Vec<u32>>,
         /// What the last store has written, and where.
         writes: Vec<(u64, Vec<u8>)>,
-        ledger: Ledger,
+        history: History,
     }
 
     /// `places`: the records that the file has room for.
@@ -111,8 +112,8 @@ mod checks {
             let (slab, trie) = memory(&shape, n_pages);
             let file = open(&disk, shape, places);
             let kept = on_disk(&shape, &disk);
-            let ledger = Ledger::new(format!("where the file has room for {}\n  {rule}", count(places, "record")));
-            CheckedFile { shape, slab, trie, disk, file, places, kept, writes: Vec::new(), ledger }
+            let history = History::new(format!("where the file has room for {}\n  {rule}", count(places, "record")));
+            CheckedFile { shape, slab, trie, disk, file, places, kept, writes: Vec::new(), history }
         }
 
         /// The process ends, and a new one begins: memory is gone, the file is there.
@@ -122,7 +123,7 @@ mod checks {
             (self.slab, self.trie) = memory(&self.shape, n_pages);
             self.file = open(&self.disk, self.shape, self.places);
             self.kept = on_disk(&self.shape, &self.disk);
-            let call = self.ledger.call("restart");
+            let call = self.history.call("restart");
             self.check(&format!("after {call}"));
         }
 
@@ -141,13 +142,13 @@ mod checks {
 
         #[track_caller]
         fn check_found(&self) {
-            self.check(&format!("now, {}", self.ledger.at()));
+            self.check(&format!("now, {}", self.history.at()));
         }
 
         /// Checks that the file's bytes are just the pages that can be found, each with the rows of its tokens.
         #[track_caller]
         fn check_bytes(&self) {
-            let now = format!("now, {}", self.ledger.at());
+            let now = format!("now, {}", self.history.at());
             let bytes = self.disk.bytes();
             let len = self.shape.offset(self.kept.len()) as usize;
             same!(bytes.len(), len, "bytes of the file, {now}");
@@ -242,7 +243,7 @@ mod checks {
                 usize::MAX => String::new(),
                 _ => format!(", where the disk fails once, after {fits} bytes"),
             };
-            let call = self.ledger.call(format!("store of {}{limit}", shown(tokens)));
+            let call = self.history.call(format!("store of {}{limit}", shown(tokens)));
             let (n, fails) = self.must_write(tokens, fits);
             self.disk.faults().writes.clear();
             self.disk.faults().room = Some(fits);
@@ -262,7 +263,7 @@ mod checks {
             let full = self.all_but_one(tokens);
             let held = self.held(tokens) / self.shape.page_size;
             let before = self.owners();
-            let call = self.ledger.call(format!("missing of {}", shown(tokens)));
+            let call = self.history.call(format!("missing of {}", shown(tokens)));
             let missing = made(call.as_str(), || self.file.missing(tokens, &mut self.trie, &self.slab));
             same!(self.owners(), before, "owners of the pages, as many as before, after {call}");
             self.touch(full);
@@ -276,7 +277,7 @@ mod checks {
         #[track_caller]
         fn load(&mut self, tokens: &[u32], read: &[Read], n: usize, held: usize) {
             let read_pages: Vec<usize> = read.iter().map(|read| read.missing.page).collect();
-            let call = self.ledger.call(format!("load of {}, of which pages {read_pages:?} were read", shown(tokens)));
+            let call = self.history.call(format!("load of {}, of which pages {read_pages:?} were read", shown(tokens)));
             // A page of the prefix cache has it as an owner; the others are those of sequences.
             let of_sequences = |it: &CheckedFile| it.owners().iter().sum::<u32>() as usize - it.trie.n_pages();
             let before = of_sequences(self);
@@ -327,7 +328,7 @@ mod checks {
                     for (at, (row, expected)) in found.chunks(width).zip(expected.chunks(width)).enumerate() {
                         if bits(row) != bits(expected) {
                             let what = format!("{name} of the token at position {at} in layer {layer}");
-                            let of = format!("of {}; {}", shown(tokens), self.ledger.about);
+                            let of = format!("of {}; {}", shown(tokens), self.history.about);
                             same!(hex(row), hex(expected), "{what}, as the prefix cache has them, {of}");
                         }
                     }
@@ -698,7 +699,7 @@ mod checks {
         read.iter_mut().for_each(|read| *read = checked.file.read(read.missing));
         checked.load(&tokens, &read, 0, 0);
         checked.check_found();
-        checked.ledger.about =
+        checked.history.about =
             "reads that failed leave what lies there: its records have other numbers than those that were missing"
                 .into();
         read.iter_mut().for_each(|read| read.bytes = Err(io::Error::other("a bad part of the disk")));
@@ -816,7 +817,7 @@ mod checks {
                         if bytes > HEADER {
                             let byte = dice.roll(HEADER, bytes - 1);
                             checked.disk.memory.bytes()[byte] ^= 1 << dice.roll(0, 7);
-                            checked.ledger.record(format!("byte {byte} changes"));
+                            checked.history.record(format!("byte {byte} changes"));
                         }
                     }
                     _ => checked.keep_until(&tokens, dice.roll(0, RECORD - 1)),

@@ -198,7 +198,7 @@ fn every_cache_goes_on_from_every_other() {
         for (to, new_cache) in kinds {
             let mut cache = new_cache();
             let mut oracle = oracle.clone();
-            oracle.record(format!("restored from {from} to {to}"));
+            oracle.history.record(format!("restored from {from} to {to}"));
             snapshot.restore(cache.as_mut()).unwrap();
             oracle.check(cache.as_ref());
             oracle.append(cache.as_mut(), &[6, 7, 8]);

@@ -7,8 +7,8 @@ use page_by_page::chapters::ch03_contiguous::ContiguousCache;
 use page_by_page::decode::{Cached, RewindableModel};
 use page_by_page::model::Model;
 
-use crate::ledger::slab_of;
 use crate::paged::cache;
+use crate::pools::slab_of;
 use crate::story::{Storyteller, assets};
 
 /// An empty cache with room for 64 tokens at least, and what it is called: flat, contiguous, paged, paged with larger pages.

@@ -8,6 +8,7 @@
 //!   your code panicked (exercises/ch06_paged.rs:118): index out of bounds: …
 //! ```
 
+use std::any::Any;
 use std::cell::{Cell, RefCell};
 use std::fmt::Debug;
 use std::panic::{self, AssertUnwindSafe, PanicHookInfo};
@@ -53,7 +54,7 @@ pub fn made<T, E: Debug>(name: impl AsRef<str>, call: impl FnOnce() -> Result<T,
     })
 }
 
-/// From the first call on, a panic is printed with its call; one within [`quietly`] is not printed at all.
+/// From the first call on, a panic is printed with its call; one within [`panics`] is not printed at all.
 pub fn listen() {
     static HOOK: Once = Once::new();
     HOOK.call_once(|| {
@@ -63,7 +64,7 @@ pub fn listen() {
                 // The world makes a violation of it, and the check decides whether that is a failure.
                 INSIDE.set(whose_words(panic));
             } else if !QUIET.get() {
-                limits::failed(words_of(panic));
+                limits::failed(said(panic.payload()));
                 // Once is enough, unless a backtrace is wanted.
                 let is_explained = explain(panic);
                 if std::env::var("RUST_BACKTRACE").is_ok_and(|value| value != "0") {
@@ -73,7 +74,7 @@ pub fn listen() {
                     if !place.file().contains("insta") {
                         let thread = thread::current();
                         let name = thread.name().unwrap_or("a check");
-                        eprintln!("\nthread '{name}' panicked at {place}:\n{}", words_of(panic));
+                        eprintln!("\nthread '{name}' panicked at {place}:\n{}", said(panic.payload()));
                     }
                 }
                 if let Some(note) = whose_code::yours_too() {
@@ -84,17 +85,16 @@ pub fn listen() {
     });
 }
 
-/// Makes a call that is to panic; `None` if it does. Such a panic is no news, so nothing is printed.
-pub fn quietly<T>(call: impl FnOnce() -> T) -> Option<T> {
-    quiet(call).ok()
-}
-
-fn quiet<T>(call: impl FnOnce() -> T) -> thread::Result<T> {
+/// Makes a call that is to panic, and gives what the panic says. Such a panic is no news, so nothing is printed.
+pub fn panics<T>(call: impl FnOnce() -> T) -> Result<String, T> {
     listen();
     QUIET.set(true);
     let outcome = panic::catch_unwind(AssertUnwindSafe(call));
     QUIET.set(false);
-    outcome
+    match outcome {
+        Ok(value) => Err(value),
+        Err(words) => Ok(said(&*words).to_string()),
+    }
 }
 
 impl Drop for Calling {
@@ -103,16 +103,9 @@ impl Drop for Calling {
     }
 }
 
-/// Makes a call that is to panic, and returns what the panic says; `None` if there is none.
-pub fn last_words<T>(call: impl FnOnce() -> T) -> Option<String> {
-    let words = quiet(call).err()?;
-    Some(words.downcast_ref::<&str>().map(ToString::to_string).or(words.downcast_ref().cloned()).unwrap_or_default())
-}
-
-fn words_of<'a>(panic: &'a PanicHookInfo<'_>) -> &'a str {
-    let payload = panic.payload();
-    let words = payload.downcast_ref::<&str>().copied().or(payload.downcast_ref::<String>().map(String::as_str));
-    words.unwrap_or("no words")
+fn said(panic: &(dyn Any + Send)) -> &str {
+    let words = panic.downcast_ref::<&str>().copied();
+    words.or(panic.downcast_ref::<String>().map(String::as_str)).unwrap_or("no words")
 }
 
 /// Puts the call before the panic's own words, unless a check speaks: that has said what is wrong. Returns whether it did.
@@ -133,7 +126,7 @@ fn whose_words(panic: &PanicHookInfo<'_>) -> Option<String> {
     if is_in(file, "tests") || is_in(file, "grading") || file.contains("insta") {
         return None;
     }
-    let words = words_of(panic);
+    let words = said(panic.payload());
     let at = match file.find("exercises/").or(file.find("solutions/")) {
         Some(start) => format!("{}:{}", &file[start..], place.line()),
         // A sum that overflows panics in Rust's library: the function that asked for it is what the reader looks for.
@@ -199,14 +192,5 @@ pub fn whose_panic(grader: Option<&Chapter>, file: &str) -> String {
         _ if is_in("solutions") || is_in("exercises") => "your code panicked".into(),
         _ if file.starts_with("src") => "the engine panicked at what your code gave it".into(),
         _ => "your code made Rust's library panic".into(),
-    }
-}
-
-/// Several refusals that are all right, or the only one: `one of [Err(…), Err(…)]`, `Err(…)`.
-pub fn one_of<E: Debug>(refusals: &[E]) -> String {
-    let mut refusals: Vec<Result<(), &E>> = refusals.iter().map(Err).collect();
-    match refusals.len() {
-        1 => format!("{:?}", refusals.remove(0)),
-        _ => format!("one of {refusals:?}"),
     }
 }

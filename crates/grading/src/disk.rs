@@ -11,8 +11,8 @@ use page_by_page::disk::memory_disk::MemoryDisk;
 use page_by_page::disk::{Disk, HEADER, PageShape};
 use page_by_page::kernels::RowFormat;
 
-use crate::ledger::LAYOUT;
 use crate::limits;
+use crate::pools::LAYOUT;
 
 /// Numbers that cannot be taken for one another: a head has 40 bytes, a record 1,000.
 pub const SHAPE: PageShape = PageShape { model: 0xC0FF_EE16, format: RowFormat::F32, layout: LAYOUT, page_size: 4 };

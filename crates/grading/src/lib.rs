@@ -1,6 +1,6 @@
 //! What the graders share: rows that can be recognised, an oracle, transcripts, stories.
 //!
-//! But for [`caches`], [`ledger`] and [`paged`], nothing here uses a chapter's code, so that a grader never checks a chapter
+//! But for [`caches`], [`paged`] and [`pools`], nothing here uses a chapter's code, so that a grader never checks a chapter
 //! against itself.
 
 /// Like `assert_eq!(yours, expected, "what is compared")`, but the failure says which is which. It also says what is compared if
@@ -48,14 +48,15 @@ pub mod checkpoints;
 pub mod disk;
 pub mod drafts;
 pub mod green;
+pub mod history;
 pub mod hostile;
 pub mod in_place;
 pub mod keeping;
-pub mod ledger;
 pub mod limits;
 pub mod oracle;
 pub mod packed;
 pub mod paged;
+pub mod pools;
 pub mod prelude;
 pub mod rows;
 pub mod script;

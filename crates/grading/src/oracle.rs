@@ -6,6 +6,7 @@ use std::ops::Range;
 use page_by_page::cache::{KvCache, KvLayout, Rewind};
 
 use crate::calls::during;
+use crate::history::History;
 use crate::limits;
 use crate::rows::{self, KINDS, Kind};
 
@@ -14,40 +15,37 @@ use crate::rows::{self, KINDS, Kind};
 pub struct Oracle {
     /// The tokens held, by the number that their rows carry.
     pub tokens: Vec<usize>,
-    /// What was done, for the failure message.
-    history: Vec<String>,
-    /// In which run, for the failure message: a seed, say. Empty if there is only one.
-    run: String,
+    pub history: History,
 }
 
 impl Oracle {
-    /// An empty sequence in one of many runs.
-    pub fn in_run(run: String) -> Self {
-        Oracle { run, ..Oracle::default() }
+    /// An empty sequence, and what a failure says about the run.
+    pub fn new(about: impl Into<String>) -> Self {
+        Oracle { tokens: Vec::new(), history: History::new(about) }
     }
 
     /// Extends the cache by `tokens` and writes their rows, layer by layer; takes note of it.
     pub fn append(&mut self, cache: &mut dyn KvCache, tokens: &[usize]) {
-        self.history.push(format!("extend({}) and write", tokens.len()));
+        self.history.record(format!("extend({}) and write", tokens.len()));
         let (n, len) = (tokens.len(), cache.len());
         let question = format!("extend({n}) on {len} tokens");
-        if let Err(error) = during(format!("{question}, {}", self.story()), || cache.extend(n)) {
-            panic!("{question} failed: {error}\n{}", self.story());
+        if let Err(error) = during(format!("{question}, {}", self.history.at()), || cache.extend(n)) {
+            panic!("{question} failed: {error}\n  {}", self.history.at());
         }
         self.tokens.extend_from_slice(tokens);
-        same!(cache.len(), self.tokens.len(), "tokens held after extend({n})\n{}", self.story());
-        during(self.story(), || write(cache, tokens));
+        same!(cache.len(), self.tokens.len(), "tokens held after extend({n})\n  {}", self.history.at());
+        during(self.history.at(), || write(cache, tokens));
     }
 
     /// Rewinds the cache by `n` tokens; takes note of it.
     pub fn rewind(&mut self, cache: &mut dyn Rewind, n: usize) {
-        self.history.push(format!("rewind({n})"));
+        self.history.record(format!("rewind({n})"));
         let len = self.tokens.len();
-        if let Err(error) = during(format!("rewind({n}) on {len} tokens, {}", self.story()), || cache.rewind(n)) {
-            panic!("rewind({n}) on {len} tokens failed: {error}\n{}", self.story());
+        if let Err(error) = during(format!("rewind({n}) on {len} tokens, {}", self.history.at()), || cache.rewind(n)) {
+            panic!("rewind({n}) on {len} tokens failed: {error}\n  {}", self.history.at());
         }
         self.tokens.truncate(len - n);
-        same!(cache.len(), self.tokens.len(), "tokens held after rewind({n})\n{}", self.story());
+        same!(cache.len(), self.tokens.len(), "tokens held after rewind({n})\n  {}", self.history.at());
     }
 
     /// Compares every row of every layer, bit for bit.
@@ -60,9 +58,9 @@ impl Oracle {
     #[track_caller]
     pub fn check_placed(&self, cache: &dyn KvCache, place: &dyn Fn(usize) -> String) {
         let layout = cache.layout();
-        same!(cache.len(), self.tokens.len(), "tokens held\n{}", self.story());
+        same!(cache.len(), self.tokens.len(), "tokens held\n  {}", self.history.at());
         for layer in 0..layout.n_layers {
-            let question = format!("gather({layer}) of {} tokens, {}", self.tokens.len(), self.story());
+            let question = format!("gather({layer}) of {} tokens, {}", self.tokens.len(), self.history.at());
             let (k, v) = during(question, || cache.gather(layer));
             for (kind, found) in KINDS.into_iter().zip([&k, &v]) {
                 self.check_rows(layout, layer, kind, found, place);
@@ -77,30 +75,19 @@ impl Oracle {
         same!(
             rows::count(found.len(), width),
             rows::count(len * width, width),
-            "{kind} that gather({layer}) gives, {len} tokens held\n{}",
-            self.story()
+            "{kind} that gather({layer}) gives, {len} tokens held\n  {}",
+            self.history.at()
         );
         for (position, (token, found)) in self.tokens.iter().zip(found.chunks_exact(width)).enumerate() {
             let expected = rows::row(layout, *token, layer, kind);
             assert!(
                 found.iter().zip(&expected).all(|(a, b)| a.to_bits() == b.to_bits()),
-                "layer {layer}, {kind}, row {position}{}: expected t{token}, found {}\n{}",
+                "layer {layer}, {kind}, row {position}{}: expected t{token}, found {}\n  {}",
                 place(position),
                 rows::name(layout, found, layer, kind),
-                self.story()
+                self.history.at()
             );
         }
-    }
-
-    pub fn record(&mut self, step: String) {
-        self.history.push(step);
-    }
-
-    fn story(&self) -> String {
-        let first = self.history.len().saturating_sub(8);
-        let earlier = if first > 0 { format!("… after {first} earlier steps; ") } else { String::new() };
-        let run = if self.run.is_empty() { String::new() } else { format!("{}: ", self.run) };
-        format!("{run}the last steps: {earlier}{}", self.history[first..].join("; "))
     }
 }
 

@@ -4,8 +4,8 @@ use page_by_page::cache::{CacheError, KvCache, KvLayout, Rewind};
 use page_by_page::chapters::ch06_paged::{PagedCache, SharedSlab};
 
 use crate::calls::made;
-use crate::ledger::{LAYOUT, numbers, slab_of};
 use crate::oracle::{Dice, Oracle, STEPS, any_layout, fresh, seeds};
+use crate::pools::{LAYOUT, numbers, slab_of};
 use crate::rows::{self, KINDS};
 
 #[track_caller]
@@ -97,7 +97,7 @@ pub fn oracle(runs: u64, rewinds: bool) {
         for _ in 0..STEPS {
             let verb = dice.roll(0, 9);
             if sequences.is_empty() || (verb == 0 && sequences.len() < 5) {
-                let oracle = Oracle::in_run(format!("seed {seed}, {layout:?}, page size {page_size}"));
+                let oracle = Oracle::new(format!("seed {seed}, {layout:?}, page size {page_size}"));
                 sequences.push((cache(&slab), oracle));
                 continue;
             }
@@ -115,10 +115,10 @@ pub fn oracle(runs: u64, rewinds: bool) {
             let needed = (len + n).div_ceil(page_size) - len.div_ceil(page_size);
             if grows && needed > free {
                 same!(cache.extend(n), Err(CacheError::OutOfPages { needed, free }), "{at}");
-                oracle.record(format!("{call} refused"));
+                oracle.history.record(format!("{call} refused"));
             } else if !grows && n > len {
                 same!(cache.rewind(n), Err(CacheError::PastTheStart { n, len }), "{at}");
-                oracle.record(format!("{call} refused"));
+                oracle.history.record(format!("{call} refused"));
             } else if grows {
                 oracle.append(cache, &fresh(&mut next, n));
             } else {

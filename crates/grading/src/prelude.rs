@@ -1,6 +1,6 @@
 //! What nearly every grader uses.
 
-pub use crate::calls::{calling, during, last_words, made, quietly};
+pub use crate::calls::{calling, during, made, panics};
 pub use crate::limits::{allocated, often, once, same_each};
 pub use crate::oracle::{Dice, Oracle, STEPS, fresh, seeds};
 pub use crate::story::{SAMPLING, Storyteller};

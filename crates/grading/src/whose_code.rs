@@ -3,6 +3,7 @@
 use std::fs;
 
 use page_by_page::chapters::{self, Chapter, Source};
+use page_by_page::english::listed;
 
 /// The chapter whose grader this program is, as its file says: `target/debug/deps/ch07_rewind-0b1c2d`. `None` if it is no grader.
 pub fn grader() -> Option<&'static Chapter> {
@@ -41,14 +42,14 @@ pub fn yours_too() -> Option<String> {
 pub fn note_on(grader: &Chapter, chapters: &[Chapter]) -> Option<String> {
     let is_listed = |chapter: &&Chapter| grader.stands_on.contains(&chapter.number);
     let is_yours = |chapter: &&Chapter| chapter.source == Source::Yours && chapter.number != grader.number;
-    let numbers: Vec<String> =
-        chapters.iter().filter(is_listed).filter(is_yours).map(|chapter| chapter.number.to_string()).collect();
+    let numbers: Vec<usize> =
+        chapters.iter().filter(is_listed).filter(is_yours).map(|chapter| chapter.number).collect();
     match &numbers[..] {
         [] => None,
         [number] => Some(format!("chapter {number} is yours too: if its checks are not green, start there")),
-        [others @ .., last] => {
-            let others = others.join(", ");
-            Some(format!("chapters {others} and {last} are yours too: if their checks are not green, start there"))
+        several => {
+            let several = listed(several);
+            Some(format!("chapters {several} are yours too: if their checks are not green, start there"))
         }
     }
 }

@@ -1,16 +1,14 @@
-//! The ledger of a check with many calls: what happened before, which owners each page must have, and refusals, after which
-//! everything must be as it was. And pools, tables and slabs to begin with.
+//! Pools, tables and slabs to begin with, and which owners each page must have.
 //!
-//! This uses chapters 4, 5 and 6: pools, tables and slabs. A grader names those of them that it stands on.
-
-use std::fmt::Debug;
+//! This uses chapters 4, 5 and 6. A grader names those of them that it stands on.
 
 use page_by_page::cache::{CacheError, KvLayout, PageId};
 use page_by_page::chapters::ch04_page_pool::PagePool;
 use page_by_page::chapters::ch05_page_table::PageTable;
 use page_by_page::chapters::ch06_paged::{PageSlab, SharedSlab};
 
-use crate::calls::{during, made, one_of};
+use crate::calls::made;
+use crate::history::{Fact, fact};
 use crate::words::count;
 
 /// Three numbers that cannot be mistaken for one another, nor for a page size.
@@ -19,78 +17,10 @@ pub const LAYOUT: KvLayout = KvLayout { n_layers: 3, n_kv_heads: 2, head_dim: 5 
 /// One number for each token.
 pub const ONE_NUMBER: KvLayout = KvLayout { n_layers: 1, n_kv_heads: 1, head_dim: 1 };
 
-/// What happened in one run, and what every failure says about the run: its seed, say, or the rule that it checks.
-#[derive(Clone, Debug, Default)]
-pub struct Ledger {
-    pub about: String,
-    events: Vec<String>,
-}
-
-impl Ledger {
-    pub fn new(about: impl Into<String>) -> Self {
-        Ledger { about: about.into(), events: Vec::new() }
-    }
-
-    pub fn record(&mut self, event: impl Into<String>) {
-        self.events.push(event.into());
-    }
-
-    /// Adds to what was recorded last.
-    pub fn add(&mut self, words: &str) {
-        self.events.last_mut().expect("something was recorded").push_str(words);
-    }
-
-    pub fn last_event(&self) -> &str {
-        self.events.last().map_or("", String::as_str)
-    }
-
-    /// Where we are, for a failure: about the run, and the newest events.
-    pub fn at(&self) -> String {
-        match &self.events[self.events.len().saturating_sub(6)..] {
-            [] => self.about.clone(),
-            events => format!("{}\n  before: {}", self.about, events.join("; ")),
-        }
-    }
-
-    /// Records a call. Returns it with what a failure has to say: `evict(2), page size 4 … before: …`
-    pub fn call(&mut self, call: impl Into<String>) -> String {
-        let call = call.into();
-        let told = format!("{call}, {}", self.at());
-        self.record(call);
-        told
-    }
-}
-
-/// What is seen of something, and its value.
-pub type Fact = (&'static str, String);
-
-pub fn fact(what: &'static str, value: impl Debug) -> Fact {
-    (what, format!("{value:?}"))
-}
-
 /// What is seen of a pool that a call has nothing to do with.
 pub fn of_other_pool(pool: &PagePool) -> [Fact; 2] {
     let free = fact("free pages of the other pool", pool.n_free());
     [free, fact("owners of the other pool's pages", owners(pool))]
-}
-
-/// Makes a call that must be refused, with one of these errors, and must change no fact.
-#[track_caller]
-pub fn refused<W, T: Debug, E: PartialEq + Debug>(
-    world: &mut W,
-    call: &str,
-    errors: &[E],
-    mut facts: impl FnMut(&mut W) -> Vec<Fact>,
-    make: impl FnOnce(&mut W) -> Result<T, E>,
-) {
-    let before = facts(world);
-    let found = during(call, || make(world));
-    for ((what, before), (_, after)) in before.into_iter().zip(facts(world)) {
-        let is_same = found.is_ok() || before == after;
-        assert!(is_same, "{what} after the refused {call}\n  expected: {before}\n  yours:    {after}");
-    }
-    let is_known = found.as_ref().is_err_and(|error| errors.contains(error));
-    assert!(is_known, "{call}\n  expected: {}\n  yours:    {found:?}", one_of(errors));
 }
 
 pub fn foreign(page: u32, n_pages: usize) -> CacheError {
