@@ -1,7 +1,7 @@
 //! Line charts: axes from 0, lines with a name each, and a point for each value.
 
 use crate::figures::Figure;
-use crate::picture::{Anchor, Mark, Picture};
+use crate::picture::{Anchor, Picture};
 use crate::words::{grouped, text_width};
 
 /// The first line is drawn through, the others in dashes of their own. Hollow points have no line.
@@ -64,7 +64,7 @@ impl Chart<'_> {
 
     /// Lines have their names at their right end, or above the chart where that is narrow.
     pub fn draw(&self, picture: &mut Picture) -> Axes {
-        picture.words((picture.left, picture.y + 13.0), Anchor::Start, "b", self.title);
+        picture.bold(picture.left, picture.y + 13.0, Anchor::Start, self.title);
         picture.space(LINE + 4.0);
         let is_wide = picture.width > 500.0;
         let names = self.lines.iter().map(|(name, _)| text_width(name)).fold(0.0, f64::max);
@@ -88,7 +88,7 @@ impl Chart<'_> {
         picture.line(format!("M{:.1} {:.1}V{:.1}H{:.1}", axes.left, axes.top, axes.bottom, axes.right));
         for up in self.ticks_up {
             let (_, y) = axes.at((0.0, *up as f64));
-            picture.marks.push(Mark::Line(format!("M{:.1} {y:.1}H{:.1}", axes.left - 4.0, axes.right), None, "tick"));
+            picture.path("tick", format!("M{:.1} {y:.1}H{:.1}", axes.left - 4.0, axes.right));
             picture.text(axes.left - 8.0, y + 4.5, Anchor::End, tick(up));
         }
         for across in self.ticks_across {
@@ -113,12 +113,12 @@ impl Chart<'_> {
         let is_hollow = self.hollow == Some(index);
         if !is_hollow {
             let line: Vec<String> = places.iter().map(|(x, y)| format!("{x:.1} {y:.1}")).collect();
-            picture.marks.push(Mark::Line(format!("M{}", line.join("L")), Some(index), LOOKS[index]));
+            picture.path(format!("{} o{index}", LOOKS[index]), format!("M{}", line.join("L")));
         }
         let (r, look) = if is_hollow { (5.5, "plot") } else { (3.0, "dots") };
         let ring =
             |(x, y): &(f64, f64)| format!("M{:.1} {y:.1}a{r} {r} 0 1 0 {1} 0a{r} {r} 0 1 0 -{1} 0z", x - r, 2.0 * r);
-        picture.marks.push(Mark::Line(points.iter().map(ring).collect(), Some(index), look));
+        picture.path(format!("{look} o{index}"), points.iter().map(ring).collect());
     }
 
     /// A piece of a line, and its name.

@@ -9,9 +9,7 @@
 //! where it departs from the reference's. `cargo book --mine` runs it for every figure.
 
 mod chart;
-mod departure;
 mod figures;
-mod limits;
 mod mine;
 mod models;
 mod picture;
@@ -66,7 +64,7 @@ fn main() -> ExitCode {
 }
 
 fn run(command: &Command) -> Result<()> {
-    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+    let root = root();
     match command {
         Command::Record => {
             for (path, text) in stale(&root, &figures::all()?) {
@@ -84,11 +82,15 @@ fn run(command: &Command) -> Result<()> {
             println!("the figures are what the code does");
         }
         Command::Mine { name, to } => {
-            limits::set();
+            mine::set_limits();
             println!("{}", mine::record(&root, name, to)?);
         }
     }
     Ok(())
+}
+
+fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
 }
 
 /// The files of the book that differ from what the code does, or are missing, and what should be in them.
@@ -106,7 +108,7 @@ mod tests {
     #[test]
     fn a_changed_or_missing_file_is_found() {
         let folder = tempfile::tempdir().unwrap();
-        let figures = [figures::one("ch05_table").unwrap(), figures::one("ch02_copy").unwrap()];
+        let figures = ["ch05_table", "ch02_copy"].map(|name| figures::run(figures::find(name).unwrap()).unwrap());
         let missing = stale(folder.path(), &figures);
         assert_eq!(missing.len(), 2);
         fs::create_dir_all(folder.path().join("book/src/figures")).unwrap();

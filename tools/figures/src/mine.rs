@@ -1,25 +1,55 @@
-//! A figure from the reader's own code, for the reader's own copy of the book.
+//! A figure from the reader's own code, for the reader's own copy of the book, and where it departs from the reference's, in
+//! words: `Step 2 of 3: yours has page 7, the reference page 5`.
+//!
+//! Both are compared as fragments that a page includes. A step departs if it is drawn differently, or if its text differs.
 
 use std::fs;
+use std::panic::{self, PanicHookInfo};
 use std::path::Path;
+use std::thread;
+use std::time::Duration;
 
-use anyhow::{Context, Error, Result, bail, ensure};
+use anyhow::{Context, Error, Result, bail};
 use page_by_page::chapters::{self, Source};
 use page_by_page_course::figures::{self as course, with_note};
 
-use crate::departure::{Departure, departure, steps};
 use crate::figures::{self, Figure};
 use crate::words::escaped;
 
-/// What is said of a figure that departs in nothing.
+/// The outcome for a figure that departs in nothing.
 const SAME: &str = "the same as the reference, step by step";
+
+/// How long a figure may take to record. The longest takes a few seconds.
+const LONGEST: Duration = Duration::from_secs(30);
+
+/// Bounds the reader's code for the rest of this process: it does not run for ever, and it fails in one line. How much memory
+/// it holds is bounded by the allocator that the graders' crate brings along.
+pub fn set_limits() {
+    panic::set_hook(Box::new(|panicked| eprintln!("error: {}", in_a_line(panicked))));
+    thread::spawn(|| {
+        thread::sleep(LONGEST);
+        eprintln!("error: still recording after {} s: does a loop of yours never end?", LONGEST.as_secs());
+        std::process::exit(1);
+    });
+}
+
+fn in_a_line(panicked: &PanicHookInfo<'_>) -> String {
+    let place = panicked.location().map_or_else(String::new, |place| {
+        // As it is compiled, the path of a chapter begins in src/.
+        let file = place.file().replace('\\', "/");
+        let chapter = ["exercises/", "solutions/"].iter().find_map(|folder| Some(&file[file.find(folder)?..]));
+        format!(" ({}:{})", chapter.unwrap_or(&file), place.line())
+    });
+    let message = panicked.payload_as_str().unwrap_or("without a word").replace('\n', " ");
+    format!("the code panicked{place}: {message}")
+}
 
 /// Records a figure from the chapters that were compiled, and writes it into the folder `to`. Returns the outcome in a line.
 ///
 /// # Errors
 /// When the reader has started none of its chapters, and the chapters' own.
 pub fn record(root: &Path, name: &str, to: &Path) -> Result<String> {
-    ensure!(figures::is_one(name), "no figure {name}: the names are those in book/src/figures");
+    let figure = figures::find(name)?;
     let numbers = course::stands_on(root, name).map_err(Error::msg)?;
     let is_mine = |number: &&usize| chapters::chapter(**number).source == Source::Yours;
     let (mine, others): (Vec<usize>, Vec<usize>) = numbers.iter().partition(is_mine);
@@ -27,7 +57,7 @@ pub fn record(root: &Path, name: &str, to: &Path) -> Result<String> {
         bail!("{name} shows {}, and you have started none of them", course::chapters(&numbers));
     }
     let reference = reference(root, name)?;
-    let (html, outcome) = compared(figures::one(name)?, &reference, &mine, &others);
+    let (html, outcome) = compared(figures::run(figure)?, &reference, &mine, &others);
     fs::create_dir_all(to).with_context(|| format!("no folder {}", to.display()))?;
     let file = to.join(format!("{name}.html"));
     fs::write(&file, html).with_context(|| format!("{} cannot be written", file.display()))?;
@@ -42,50 +72,104 @@ fn reference(root: &Path, name: &str) -> Result<String> {
 
 /// The fragment of a figure with a note on whose code it shows and where it departs, and the same in a line.
 fn compared(mut figure: Figure, reference: &str, mine: &[usize], others: &[usize]) -> (String, String) {
+    let html = figure.html();
     let yours = course::chapters(mine);
     let rest = match others {
         [] => String::new(),
         _ => format!("; of the reference: {}", course::chapters(others)),
     };
     let whose = format!("Recorded from your code: {yours}{rest}.");
-    let Some(Departure { says, steps: departing }) = departure(&figure.html(), reference) else {
-        return (with_note(&figure.html(), &format!("{whose} It is {SAME}.")), SAME.into());
-    };
-    let reference = steps(reference);
-    for step in &departing {
-        let text = &mut figure.frames[*step].says;
-        let theirs = match reference.get(*step) {
-            None => "The reference has no such step.".into(),
-            Some((theirs, _)) if theirs == text => String::new(),
-            Some((theirs, _)) => format!("The reference: {theirs}"),
-        };
-        if text.is_empty() {
-            continue;
-        }
-        *text = format!("<b class=\"pbp-departs\">Departs.</b> {text} <span class=\"pbp-theirs\">{theirs}</span>");
+    if html == reference {
+        return (with_note(&html, &format!("{whose} It is {SAME}.")), SAME.into());
     }
-    let note = format!("{whose} <b>It departs from the reference. {}.</b>", escaped(&says));
-    let html = with_note(&figure.html(), &note);
-    // stepper.js opens it there.
-    let html = match departing.first() {
-        Some(first) => html.replacen(" data-figure=", &format!(" data-opens=\"{first}\" data-figure="), 1),
-        None => html,
+    let (departure, departing) = departure(&html, reference);
+    let theirs = steps(reference);
+    for step in &departing {
+        let text = &mut figure.frames[*step].text;
+        let other = match theirs.get(*step) {
+            None => "The reference has no such step.".into(),
+            Some((other, _)) if other == text => String::new(),
+            Some((other, _)) => format!("The reference: {other}"),
+        };
+        if !text.is_empty() {
+            *text = format!("<b class=\"pbp-departs\">Departs.</b> {text} <span class=\"pbp-theirs\">{other}</span>");
+        }
+    }
+    let note = format!("{whose} <b>It departs from the reference. {}.</b>", escaped(&departure));
+    let mut html = with_note(&figure.html(), &note);
+    if let Some(first) = departing.first() {
+        // stepper.js opens it there.
+        html = html.replacen(" data-figure=", &format!(" data-opens=\"{first}\" data-figure="), 1);
+    }
+    (html, format!("departs from the reference. {departure}"))
+}
+
+/// The text of each step in a fragment, and how it is drawn.
+fn steps(fragment: &str) -> Vec<(&str, &str)> {
+    let frames = fragment.split(" data-step=").skip(1).filter_map(|frame| frame.split_once("</div>"));
+    frames
+        .map(|(frame, _)| match frame.split_once("</b> ").and_then(|(_, rest)| rest.split_once("</p>\n")) {
+            Some(step) => step,
+            None => ("", frame),
+        })
+        .collect()
+}
+
+/// The first difference between two fragments, in words, and your steps that differ, counted from 0. There are none if only
+/// the words for the whole figure differ.
+fn departure(yours: &str, reference: &str) -> (String, Vec<usize>) {
+    let (mine, theirs) = (steps(yours), steps(reference));
+    let differs: Vec<usize> = (0..mine.len()).filter(|step| theirs.get(*step) != Some(&mine[*step])).collect();
+    let (n, of) = (mine.len(), theirs.len());
+    let drawn = || "yours is drawn differently".to_string();
+    let first = match differs.first() {
+        Some(&step) if step < of => {
+            let words = difference(mine[step].0, theirs[step].0).or_else(|| difference(mine[step].1, theirs[step].1));
+            format!("Step {} of {n}: {}", step + 1, words.unwrap_or_else(drawn))
+        }
+        Some(_) => format!("Yours has {n} steps, the reference has {of}"),
+        None if n < of => format!("Yours ends after step {n}, the reference after step {of}"),
+        None => {
+            format!("In the words for the whole figure, {}", difference(yours, reference).unwrap_or_else(drawn))
+        }
     };
-    (html, format!("departs from the reference. {says}"))
+    (first, differs)
+}
+
+/// The first words that differ, each side with the word before them.
+fn difference(yours: &str, reference: &str) -> Option<String> {
+    const MOST: usize = 4;
+    let (mine, theirs) = (words(yours), words(reference));
+    let from = (0..mine.len().max(theirs.len())).find(|at| mine.get(*at) != theirs.get(*at))?;
+    let end = (from + 1..from + MOST).find(|at| mine.get(*at) == theirs.get(*at)).unwrap_or(from + MOST);
+    let [mine, theirs] = [&mine, &theirs].map(|words| match words.get(from.saturating_sub(1)..end.min(words.len())) {
+        Some(some) if from < words.len() => some.join(" "),
+        _ => "nothing more".into(),
+    });
+    Some(format!("yours has {mine}, the reference {theirs}"))
+}
+
+/// The words of HTML, without tags, and without signs around them.
+fn words(html: &str) -> Vec<&str> {
+    let texts = html.split('<').map(|piece| piece.split_once('>').map_or(piece, |(_, text)| text));
+    let is_sign = |c: char| !c.is_alphanumeric() && !"()[]%".contains(c);
+    let words = texts.flat_map(str::split_whitespace).map(|word| word.trim_matches(is_sign));
+    words.filter(|word| !word.is_empty()).collect()
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::root;
 
-    fn root() -> std::path::PathBuf {
-        Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
+    fn figure() -> Figure {
+        figures::run(figures::find("ch05_table").unwrap()).unwrap()
     }
 
     #[test]
     fn the_reference_is_the_same_as_itself_and_its_figure_gets_one_line() {
         let reference = reference(&root(), "ch05_table").unwrap();
-        let (html, outcome) = compared(figures::one("ch05_table").unwrap(), &reference, &[5], &[4]);
+        let (html, outcome) = compared(figure(), &reference, &[5], &[4]);
         assert_eq!(outcome, SAME);
         let line = "<p class=\"pbp-whose\">Recorded from your code: chapter 5; of the reference: chapter 4. It is the same as the \
                     reference, step by step.</p>\n";
@@ -94,11 +178,39 @@ mod tests {
     }
 
     #[test]
+    fn a_departure_is_worded_and_the_steps_that_depart_are_known() {
+        let reference = reference(&root(), "ch05_table").unwrap();
+        let last = reference.find("<div class=\"pbp-frame kept\" data-step=\"1\"").unwrap();
+        let last = &reference[last..reference.find("</div>\n</div>").unwrap() + "</div>\n".len()];
+        for (theirs, yours, words, steps) in [
+            (
+                "pages 12, 5 and 3, in",
+                "pages 12, 7 and 3, in",
+                "Step 1 of 2: yours has 12 7, the reference 12 5",
+                &[0][..],
+            ),
+            ("\"m b\">page 9<", "\"m b\">page 7<", "Step 2 of 2: yours has page 7, the reference page 9", &[1]),
+            (
+                "lists the pages",
+                "lists the blocks",
+                "In the words for the whole figure, yours has the blocks, the reference the pages",
+                &[],
+            ),
+            (last, "", "Yours ends after step 1, the reference after step 2", &[]),
+        ] {
+            let found = departure(&reference.replacen(theirs, yours, 1), &reference);
+            assert_eq!(found, (words.to_string(), steps.to_vec()));
+        }
+        let found = departure(&reference, &reference.replacen(last, "", 1));
+        assert_eq!(found, ("Yours has 2 steps, the reference has 1".to_string(), vec![1]));
+    }
+
+    #[test]
     fn a_departure_is_marked_where_it_begins() {
         let reference = reference(&root(), "ch05_table").unwrap();
         // As if the reference had taken another page.
         let other = reference.replace("takes page 9 and", "takes page 7 and");
-        let (html, outcome) = compared(figures::one("ch05_table").unwrap(), &other, &[4, 5], &[]);
+        let (html, outcome) = compared(figure(), &other, &[4, 5], &[]);
         assert_eq!(outcome, "departs from the reference. Step 2 of 2: yours has page 9, the reference page 7");
         for part in [
             "<figure class=\"pbp-figure\" data-opens=\"1\" data-figure=\"ch05_table\">\n",
@@ -114,9 +226,9 @@ mod tests {
     #[test]
     fn a_figure_without_the_reader_s_code_is_not_recorded() {
         let folder = tempfile::tempdir().unwrap();
-        let says = |name| record(&root(), name, folder.path()).unwrap_err().to_string();
-        assert_eq!(says("ch05_table"), "ch05_table shows chapters 4 and 5, and you have started none of them");
-        assert_eq!(says("ch05_tables"), "no figure ch05_tables: the names are those in book/src/figures");
+        let refusal = |name| record(&root(), name, folder.path()).unwrap_err().to_string();
+        assert_eq!(refusal("ch05_table"), "ch05_table shows chapters 4 and 5, and you have started none of them");
+        assert_eq!(refusal("ch05_tables"), "no figure ch05_tables: the names are those in book/src/figures");
         assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 0);
     }
 }

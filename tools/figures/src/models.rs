@@ -1,21 +1,16 @@
 //! The bundled models.
 
-use std::path::{Path, PathBuf};
-
 use anyhow::Result;
 use page_by_page::decode::sampler::{Sampler, Sampling};
+use page_by_page::experiments::bundled;
 use page_by_page::model::Model;
 use page_by_page::model::tokenizer::Tokenizer;
 
 pub const STORYTELLER: &str = "storyteller";
 pub const DRAFT: &str = "storyteller-draft";
 
-fn folder(name: &str) -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../assets").join(name)
-}
-
 pub fn model(name: &str) -> Result<Model> {
-    Ok(Model::open(&folder(name))?)
+    Ok(Model::open(&bundled(name))?)
 }
 
 /// The sampling of `generate` by default.
@@ -25,5 +20,5 @@ pub fn sampler(seed: u64) -> Sampler {
 
 /// Both bundled models have it.
 pub fn tokenizer() -> Result<Tokenizer> {
-    Ok(Tokenizer::open(&folder(STORYTELLER))?)
+    Ok(Tokenizer::open(&bundled(STORYTELLER))?)
 }

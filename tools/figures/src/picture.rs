@@ -26,9 +26,9 @@ const APART: f64 = 2.5;
 const GUTTER: f64 = 28.0;
 const COLOURS: usize = 8;
 
-/// What became of a cell, or of what it stands for.
+/// What a cell stands for. Its name in lower case is the cell's class in the stylesheet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Fate {
+pub enum Kind {
     /// Owned, and in use.
     Held,
     Shared,
@@ -49,28 +49,28 @@ pub enum Fate {
 
 #[derive(Clone, Debug, PartialEq)]
 pub struct Cell {
-    pub fate: Fate,
+    pub kind: Kind,
     /// The numbers of its owners' colours.
     pub owners: Vec<usize>,
     /// One line, or several.
     pub word: String,
-    /// Marked like a change, whatever it was before.
-    pub is_lit: bool,
-    /// For a stylesheet, besides its fate and owner.
+    /// Outlined like a change, whatever it was before.
+    pub is_outlined: bool,
+    /// For the stylesheet, besides its kind and owner.
     pub class: String,
 }
 
-fn cell(fate: Fate, owners: &[char], word: impl Display) -> Cell {
+fn cell(kind: Kind, owners: &[char], word: impl Display) -> Cell {
     let owners = owners.iter().map(|owner| (owner.to_ascii_lowercase() as usize - 'a' as usize) % COLOURS).collect();
-    Cell { fate, owners, word: word.to_string(), is_lit: false, class: String::new() }
+    Cell { kind, owners, word: word.to_string(), is_outlined: false, class: String::new() }
 }
 
 pub fn held(owner: char, word: impl Display) -> Cell {
-    cell(Fate::Held, &[owner], word)
+    cell(Kind::Held, &[owner], word)
 }
 
 pub fn shared(owners: &[char], word: impl Display) -> Cell {
-    cell(Fate::Shared, owners, word)
+    cell(Kind::Shared, owners, word)
 }
 
 /// A cell of its only owner, or one that they share; `without` if there is none.
@@ -83,49 +83,41 @@ pub fn owned(owners: &[char], word: impl Display, without: Cell) -> Cell {
 }
 
 pub fn empty(owner: char) -> Cell {
-    cell(Fate::Empty, &[owner], "")
+    cell(Kind::Empty, &[owner], "")
 }
 
 pub fn again(owner: char, word: impl Display) -> Cell {
-    cell(Fate::Again, &[owner], word)
+    cell(Kind::Again, &[owner], word)
 }
 
-pub fn stale(word: impl Display) -> Cell {
-    cell(Fate::Stale, &[], word)
-}
-
-/// Stale in a page that has an owner.
-pub fn stale_of(owner: char, word: impl Display) -> Cell {
-    cell(Fate::Stale, &[owner], word)
+/// `owner`: that of the page in which it lies.
+pub fn stale(owner: Option<char>, word: impl Display) -> Cell {
+    cell(Kind::Stale, owner.as_slice(), word)
 }
 
 pub fn cached(word: impl Display) -> Cell {
-    cell(Fate::Cached, &[], word)
+    cell(Kind::Cached, &[], word)
 }
 
 pub fn free(word: impl Display) -> Cell {
-    cell(Fate::Free, &[], word)
+    cell(Kind::Free, &[], word)
 }
 
 pub fn part(word: impl Display) -> Cell {
-    cell(Fate::Part, &[], word)
+    cell(Kind::Part, &[], word)
 }
 
 pub fn blank() -> Cell {
-    cell(Fate::Blank, &[], "")
+    cell(Kind::Blank, &[], "")
 }
 
 impl Cell {
-    pub fn lit(self, is_lit: bool) -> Self {
-        Cell { is_lit, ..self }
+    pub fn outlined(self, is_outlined: bool) -> Self {
+        Cell { is_outlined, ..self }
     }
 
-    pub fn class(self, class: String) -> Self {
-        Cell { class, ..self }
-    }
-
-    pub fn says(self, word: impl Display) -> Self {
-        Cell { word: word.to_string(), ..self }
+    fn looks_like(&self, other: &Cell) -> bool {
+        (self.kind, &self.owners, &self.word) == (other.kind, &other.owners, &other.word)
     }
 }
 
@@ -170,7 +162,7 @@ pub struct Text {
     pub x: f64,
     pub y: f64,
     pub anchor: Anchor,
-    pub class: &'static str,
+    class: &'static str,
     pub text: String,
 }
 
@@ -213,13 +205,14 @@ impl Grid {
 pub enum Mark {
     Cell(Area, Cell),
     Text(Text),
-    /// A path, which belongs to an owner or to none.
-    Line(String, Option<usize>, &'static str),
+    /// The class of a path, and its data.
+    Path(String, String),
 }
 
 #[derive(Clone, Debug)]
 pub struct Picture {
-    full: f64,
+    /// The width of the whole picture. `left` and `width` are those of the part that is drawn now.
+    pub full: f64,
     pub left: f64,
     pub width: f64,
     /// How far down the picture is filled, and in the end its height.
@@ -241,10 +234,6 @@ impl Picture {
         self.full > 500.0
     }
 
-    pub fn full_width(&self) -> f64 {
-        self.full
-    }
-
     pub fn right(&self) -> f64 {
         self.left + self.width
     }
@@ -253,27 +242,31 @@ impl Picture {
         self.marks.push(Mark::Cell(area, cell));
     }
 
-    pub fn words(&mut self, (x, y): (f64, f64), anchor: Anchor, class: &'static str, text: impl Display) {
-        self.marks.push(Mark::Text(Text { x, y, anchor, class, text: text.to_string() }));
+    pub fn text(&mut self, x: f64, y: f64, anchor: Anchor, text: impl Display) {
+        self.marks.push(Mark::Text(Text { x, y, anchor, class: "", text: text.to_string() }));
     }
 
-    pub fn text(&mut self, x: f64, y: f64, anchor: Anchor, text: impl Display) {
-        self.words((x, y), anchor, "", text);
+    pub fn bold(&mut self, x: f64, y: f64, anchor: Anchor, text: impl Display) {
+        self.marks.push(Mark::Text(Text { x, y, anchor, class: "b", text: text.to_string() }));
+    }
+
+    pub fn path(&mut self, class: impl Display, data: String) {
+        self.marks.push(Mark::Path(class.to_string(), data));
     }
 
     pub fn line(&mut self, path: String) {
-        self.marks.push(Mark::Line(path, None, "line"));
+        self.path("line", path);
     }
 
     pub fn arrow(&mut self, from: (f64, f64), to: (f64, f64)) {
         let (dx, dy) = (to.0 - from.0, to.1 - from.1);
         let length = dx.hypot(dy).max(0.1);
-        let (back, side) =
-            ((to.0 - dx / length * 6.0, to.1 - dy / length * 6.0), (-dy / length * 3.5, dx / length * 3.5));
-        let heads = [(back.0 + side.0, back.1 + side.1), to, (back.0 - side.0, back.1 - side.1)];
-        let [from, to, left, tip, right] =
-            [from, to, heads[0], heads[1], heads[2]].map(|(x, y)| format!("{x:.1} {y:.1}"));
-        self.line(format!("M{from}L{to}M{left}L{tip}L{right}"));
+        // The corners of the head, from its tip: back along the arrow, and to both sides of it.
+        let back = (to.0 - dx / length * 6.0, to.1 - dy / length * 6.0);
+        let side = (-dy / length * 3.5, dx / length * 3.5);
+        let [left, right] = [1.0, -1.0].map(|sign| (back.0 + sign * side.0, back.1 + sign * side.1));
+        let [from, tip, left, right] = [from, to, left, right].map(|(x, y)| format!("{x:.1} {y:.1}"));
+        self.line(format!("M{from}L{tip}M{left}L{tip}L{right}"));
     }
 
     pub fn space(&mut self, height: f64) {
@@ -282,7 +275,7 @@ impl Picture {
 
     /// A line of text: a title on the left, a note on the right.
     pub fn heading(&mut self, title: &str, note: &str) {
-        self.words((self.left, self.y + 15.0), Anchor::Start, "b", title);
+        self.bold(self.left, self.y + 15.0, Anchor::Start, title);
         if !note.is_empty() {
             self.text(self.right(), self.y + 15.0, Anchor::End, note);
         }
@@ -376,7 +369,7 @@ impl Picture {
 }
 
 /// Lines across an area, from lower left to upper right.
-pub fn hatching(Area { x, y, width, height }: Area) -> String {
+fn hatching(Area { x, y, width, height }: Area) -> String {
     const STEP: f64 = 6.0;
     let lines = ((width + height) / STEP) as usize;
     let line = |n: usize| {
@@ -388,43 +381,61 @@ pub fn hatching(Area { x, y, width, height }: Area) -> String {
     (1..=lines).map(line).collect()
 }
 
-impl Mark {
-    pub fn shows_the_same(&self, other: &Mark) -> bool {
-        match (self, other) {
-            (Mark::Cell(_, one), Mark::Cell(_, other)) => {
-                (one.fate, &one.owners, &one.word) == (other.fate, &other.owners, &other.word)
+impl Picture {
+    /// The elements of its marks, with what they show of the picture before, and of the cells in it that are gone.
+    pub fn svg(&self, before: Option<&Picture>) -> String {
+        let mut svg = String::new();
+        for mark in before.iter().flat_map(|before| &before.marks) {
+            if let Mark::Cell(area, cell) = mark
+                && self.cell_at(area).is_none()
+                && !matches!(cell.kind, Kind::Blank | Kind::Free)
+            {
+                let was = word_svg(*area, "was", 0.0, &cell.word);
+                svg += &format!("<g class=\"c gone\">{}{was}</g>\n", rect(*area, ""));
             }
-            (Mark::Text(one), Mark::Text(other)) => one.text == other.text,
-            _ => self == other,
+        }
+        for mark in &self.marks {
+            svg += &mark.svg(before.and_then(|before| before.was(mark)));
+        }
+        svg
+    }
+
+    /// The word that is at the place of a mark of the next picture, if that mark looks different.
+    pub fn was(&self, next: &Mark) -> Option<&str> {
+        match next {
+            Mark::Cell(area, cell) => match self.cell_at(area) {
+                Some(was) => (!was.looks_like(cell)).then_some(&was.word),
+                None => (!matches!(cell.kind, Kind::Free | Kind::Blank)).then_some(""),
+            },
+            Mark::Text(text) => self.marks.iter().find_map(|mark| match mark {
+                Mark::Text(was) if (was.x, was.y, was.anchor) == (text.x, text.y, text.anchor) => {
+                    (was.text != text.text).then_some(was.text.as_str())
+                }
+                _ => None,
+            }),
+            Mark::Path(..) => None,
         }
     }
 
-    /// The element. `was`: what was at its place in the frame before, if that differs.
-    pub fn svg(&self, was: Option<&Mark>) -> String {
-        match (self, was) {
-            (Mark::Cell(area, cell), was) => {
-                let was = was.and_then(|was| if let Mark::Cell(_, was) = was { Some(was) } else { None });
-                cell_svg(*area, cell, was)
-            }
-            (Mark::Text(Text { x, y, anchor, class, text }), was) => {
-                let anchor = ["", " m", " e"][*anchor as usize];
-                let class = format!("{class}{anchor}{}", if was.is_some() { " b" } else { "" });
+    fn cell_at(&self, place: &Area) -> Option<&Cell> {
+        self.marks.iter().find_map(|mark| match mark {
+            Mark::Cell(area, cell) if area == place => Some(cell),
+            _ => None,
+        })
+    }
+}
+
+impl Mark {
+    /// The element. `was`: the word at its place in the frame before, if that looked different.
+    fn svg(&self, was: Option<&str>) -> String {
+        match self {
+            Mark::Cell(area, cell) => cell_svg(*area, cell, was),
+            Mark::Text(Text { x, y, anchor, class, text }) => {
+                let changed = if was.is_some() { " b" } else { "" };
+                let class = format!("{class}{}{changed}", ["", " m", " e"][*anchor as usize]);
                 format!("<text x=\"{x:.1}\" y=\"{y:.1}\" class=\"{}\">{}</text>\n", class.trim(), escaped(text))
             }
-            (Mark::Line(path, owner, class), _) => {
-                let owner = owner.map_or(String::new(), |owner| format!(" o{owner}"));
-                format!("<path class=\"{class}{owner}\" d=\"{path}\"/>\n")
-            }
-        }
-    }
-
-    /// What is left to see of a cell that is gone.
-    pub fn ghost(&self) -> String {
-        match self {
-            Mark::Cell(area, cell) if !matches!(cell.fate, Fate::Blank | Fate::Free) => {
-                format!("<g class=\"c gone\">{}{}</g>\n", rect(*area, ""), word_svg(*area, "was", 0.0, &cell.word))
-            }
-            _ => String::new(),
+            Mark::Path(class, data) => format!("<path class=\"{class}\" d=\"{data}\"/>\n"),
         }
     }
 }
@@ -443,48 +454,55 @@ fn word_svg(area: Area, class: &str, down: f64, word: &str) -> String {
     lines.iter().enumerate().map(line).collect()
 }
 
-fn cell_svg(area: Area, cell: &Cell, was: Option<&Cell>) -> String {
-    let Cell { fate, owners, word, is_lit, class } = cell;
-    if *fate == Fate::Blank {
+pub fn cell_svg(area: Area, cell: &Cell, was: Option<&str>) -> String {
+    let Cell { kind, owners, word, is_outlined, class } = cell;
+    if *kind == Kind::Blank {
         return String::new();
     }
-    let owner = owners.first().map_or(String::new(), |owner| format!(" o{owner}"));
-    let name = format!("{fate:?}").to_lowercase();
     let mut body = String::new();
     // Around the cell, which keeps its own edge within.
-    let is_marked = *is_lit || was.is_some();
+    let is_marked = *is_outlined || was.is_some();
     if is_marked {
         let Area { x, y, width, height } = area.grown(1.25);
         body += &format!("<path class=\"mark\" d=\"M{x:.1} {y:.1}h{width:.1}v{height:.1}h-{width:.1}z\"/>");
     }
     let area = if is_marked { area.grown(-1.5) } else { area };
-    if *fate == Fate::Shared {
+    if *kind == Kind::Shared {
         let width = area.width / owners.len() as f64;
         for (n, owner) in owners.iter().enumerate() {
             let band = Area { x: area.x + n as f64 * width, width, ..area };
             body += &rect(band, &format!(" class=\"band o{owner}\""));
         }
     }
-    body += &rect(area, if *fate == Fate::Shared { " rx=\"6\"" } else { "" });
-    if matches!(fate, Fate::Empty | Fate::Again | Fate::Cached) {
+    body += &rect(area, if *kind == Kind::Shared { " rx=\"6\"" } else { "" });
+    if matches!(kind, Kind::Empty | Kind::Again | Kind::Cached) {
         body += &format!("<path class=\"hatch\" d=\"{}\"/>", hatching(area));
     }
-    // What was here before: above the word if both have room. A number has at most `1 → 0`.
-    let is_number = |text: &str| text.rsplit(' ').next().is_some_and(|last| last.parse::<u64>().is_ok());
-    let gone = was.filter(|was| !is_lit && was.word != *word).map_or("", |was| was.word.as_str());
-    let change = format!("{gone} \u{2192} {word}");
-    let (gone, word) = match [gone, word] {
-        ["", _] | [_, ""] => (gone, word.clone()),
-        words if !words.into_iter().any(is_number) => (gone, word.clone()),
-        _ if !change.contains(char::is_alphabetic) && text_width(&change) < area.width => ("", change),
-        _ => ("", word.clone()),
-    };
-    let is_short = |text: &str| !text.contains('\n') && text_width(text) <= area.width;
-    let gone = if word.is_empty() && !gone.contains('\n') || is_short(gone) && is_short(&word) { gone } else { "" };
-    let has_both = !gone.is_empty() && !word.is_empty();
-    let (up, down) = if has_both { (-8.0, 6.0) } else { (0.0, 0.0) };
-    body += &word_svg(area, "was", up, gone);
+    let was = was.filter(|was| !is_outlined && was != word).unwrap_or_default();
+    let (above, word) = change(was, word, area.width);
+    let (up, down) = if above.is_empty() || word.is_empty() { (0.0, 0.0) } else { (-8.0, 6.0) };
+    body += &word_svg(area, "was", up, above);
     body += &word_svg(area, "w", down, &word);
-    let class = if class.is_empty() { String::new() } else { format!(" {class}") };
-    format!("<g class=\"c {name}{owner}{class}\">{body}</g>\n")
+    let owner = owners.first().map_or(String::new(), |owner| format!(" o{owner}"));
+    let classes = format!("c {}{owner} {class}", format!("{kind:?}").to_lowercase());
+    format!("<g class=\"{}\">{body}</g>\n", classes.trim_end())
+}
+
+/// What a cell shows of the word that was in it before, which stands above the new one, and of the new one. A number and the
+/// one before it stand in one line, `1 → 0`. What has no room is left out.
+fn change<'a>(was: &'a str, word: &str, width: f64) -> (&'a str, String) {
+    let is_number = |text: &str| text.rsplit(' ').next().is_some_and(|last| last.parse::<u64>().is_ok());
+    let fits = |text: &str| !text.contains('\n') && text_width(text) <= width;
+    let change = format!("{was} \u{2192} {word}");
+    match word {
+        _ if was.is_empty() => ("", word.into()),
+        "" if was.contains('\n') => ("", String::new()),
+        "" => (was, String::new()),
+        _ if is_number(was) || is_number(word) => {
+            let has_room = !change.contains(char::is_alphabetic) && text_width(&change) < width;
+            ("", if has_room { change } else { word.into() })
+        }
+        _ if fits(was) && fits(word) => (was, word.into()),
+        _ => ("", word.into()),
+    }
 }

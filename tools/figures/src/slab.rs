@@ -6,7 +6,7 @@ use page_by_page::chapters::ch05_page_table::PageTable;
 use page_by_page::chapters::ch06_paged::{PageSlab, PagedCache, SharedSlab};
 
 use crate::figures::Figure;
-use crate::picture::{Cell, Grid, Picture, blank, empty, free, held, owned, stale, stale_of};
+use crate::picture::{Cell, Grid, Picture, blank, empty, free, held, owned, stale};
 use crate::rows::{LAYOUT, names};
 use crate::words::{count, listed, pages, span};
 
@@ -171,9 +171,9 @@ impl State {
 impl Page {
     pub fn cells(&self) -> impl Iterator<Item = Cell> {
         self.slots.iter().map(|Slot { row, held: is_held }| match (row, &self.owners[..]) {
-            (Some(row), owners) if *is_held => owned(owners, row, stale(row)),
-            (Some(row), []) => stale(row),
-            (Some(row), [owner, ..]) => stale_of(*owner, row),
+            (Some(row), owners) if *is_held => owned(owners, row, stale(None, row)),
+            (Some(row), []) => stale(None, row),
+            (Some(row), [owner, ..]) => stale(Some(*owner), row),
             (None, []) => free(""),
             (None, [owner, ..]) => empty(*owner),
         })

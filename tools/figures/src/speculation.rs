@@ -1,23 +1,23 @@
-//! A few steps of greedy speculative decoding with the bundled models, and what each model computes and forgets in them, by
+//! A step of greedy speculative decoding with the bundled models, and what each model computes and forgets in it, by
 //! `chapters::ch07_rewind`.
 
 use anyhow::{Result, ensure};
-use page_by_page::cache::CacheError;
 use page_by_page::chapters::ch01_recompute::argmax;
 use page_by_page::chapters::ch03_contiguous::ContiguousCache;
 use page_by_page::chapters::ch08_speculative::{DraftModel, Speculation, accept_matching};
-use page_by_page::decode::{Cached, Draft, LanguageModel, RewindableModel};
+use page_by_page::decode::{Cached, Draft, RewindableModel};
+use page_by_page::model::Model;
 use page_by_page::model::tokenizer::Tokenizer;
-use page_by_page::model::{Model, StepError};
 
 use crate::models::{DRAFT, STORYTELLER, model, tokenizer};
 use crate::words::joined;
 
-pub const PROMPT: &str = "The king lived in a great castle";
+const PROMPT: &str = "The king lived in a great castle";
 pub const K: usize = 3;
 
 pub struct Step {
-    /// The tokens of the sequence before it.
+    /// The sequence before the step.
+    pub text: String,
     pub tokens: Vec<String>,
     pub drafted: Vec<String>,
     /// The target's token for each of its rows, one more than drafted.
@@ -27,17 +27,11 @@ pub struct Step {
     pub draft: Memory,
 }
 
-/// What a model did with its cache in a step.
+/// The tokens that a model computes in a step.
 pub struct Memory {
-    pub passes: Vec<usize>,
-    pub forgotten: Vec<String>,
-}
-
-/// A step after the first, which computes the prompt.
-pub fn step(place: usize) -> Result<Step> {
-    let step = steps(place + 1)?.swap_remove(place);
-    ensure!(step.target.passes == [K + 1], "the target computes the draft and the newest token only");
-    Ok(step)
+    pub computed: Vec<String>,
+    /// How many of them are in its cache after the step. It has forgotten the others.
+    pub kept: usize,
 }
 
 impl Step {
@@ -50,62 +44,49 @@ impl Step {
     }
 }
 
-pub fn italic(words: &[String]) -> String {
-    format!("<em>{}</em>", joined(words, " "))
-}
-
-pub fn passes(n: usize) -> String {
-    if n == 1 { "1 pass".into() } else { format!("{n} passes") }
-}
-
-pub fn text(words: &[String]) -> String {
-    let mut text = String::new();
-    for word in words {
-        if !text.is_empty() && word.chars().any(char::is_alphanumeric) {
-            text.push(' ');
-        }
-        text.push_str(word);
-    }
-    text
-}
-
-pub fn steps(n: usize) -> Result<Vec<Step>> {
+/// A step after the first, which computes the prompt. They are counted from 0.
+pub fn step(place: usize) -> Result<Step> {
     let (models, tokenizer) = ([model(STORYTELLER)?, model(DRAFT)?], tokenizer()?);
     let words = |tokens: &[u32]| tokens.iter().map(|token| word(&tokenizer, *token)).collect::<Result<Vec<_>>>();
     let mut tokens = tokenizer.encode(PROMPT)?;
-    let room = tokens.len() + n * (K + 1);
+    let room = tokens.len() + (place + 1) * (K + 1);
     let cache = |model: &Model| ContiguousCache::new(model.config().kv_layout(), room);
-    let [mut target_cache, mut draft_cache] = [&models[0], &models[1]].map(cache);
-    let mut target = Watched::new(Cached::new(&models[0], &mut target_cache));
-    let mut small = Watched::new(Cached::new(&models[1], &mut draft_cache));
+    let [mut target_cache, mut draft_cache] = models.each_ref().map(cache);
+    let mut target = Cached::new(&models[0], &mut target_cache);
+    let mut draft = Cached::new(&models[1], &mut draft_cache);
     let mut steps = Vec::new();
-    for _ in 0..n {
+    for _ in 0..=place {
         let (mut drafted, mut choices) = (Vec::new(), Vec::new());
         let mut accept = |draft: &Draft, rows: &[Vec<f32>]| {
             drafted = draft.tokens.clone();
             choices = rows.iter().map(|row| argmax(row)).collect();
             accept_matching(&draft.tokens, rows, &mut argmax)
         };
-        let mut drafter = DraftModel::new(&mut small);
+        let before = [&target, &draft].map(|model| (model.cached_len(), model.rows_projected()));
+        let mut drafter = DraftModel::new(&mut draft);
         let mut speculation = Speculation { target: &mut target, drafter: &mut drafter, accept: &mut accept };
         let new_tokens = speculation.step(&tokens, K, &[])?;
-        let memory = |model: &mut Watched| -> Result<Memory> {
-            let forgotten = words(&std::mem::take(&mut model.forgotten))?;
-            Ok(Memory { passes: std::mem::take(&mut model.passes), forgotten })
+        let all = [&tokens[..], &drafted].concat();
+        let memory = |model: &Cached, (held, projected): (usize, u64)| -> Result<Memory> {
+            let is_in_step = model.cached_len() == tokens.len() + new_tokens.len() - 1;
+            ensure!(is_in_step, "both models hold all but the newest token");
+            let computed = words(&all[held..held + (model.rows_projected() - projected) as usize])?;
+            Ok(Memory { computed, kept: model.cached_len() - held })
         };
         steps.push(Step {
+            text: tokenizer.decode(&tokens)?,
             tokens: words(&tokens)?,
             drafted: words(&drafted)?,
             choices: words(&choices)?,
             new_tokens: words(&new_tokens)?,
-            target: memory(&mut target)?,
-            draft: memory(&mut small)?,
+            target: memory(&target, before[0])?,
+            draft: memory(&draft, before[1])?,
         });
         tokens.extend(new_tokens);
-        let held = &tokens[..tokens.len() - 1];
-        ensure!(target.tokens == held && small.tokens == held, "both models hold all but the newest token");
     }
-    Ok(steps)
+    let step = steps.swap_remove(place);
+    ensure!(step.target.computed.len() == K + 1, "the target computes the draft and the newest token only");
+    Ok(step)
 }
 
 /// A token without the space before it. Pieces of words are refused, because they would look like words.
@@ -116,44 +97,6 @@ fn word(tokenizer: &Tokenizer, token: u32) -> Result<String> {
     Ok(text.trim_start().to_owned())
 }
 
-/// A model that notes what it computes and forgets.
-struct Watched<'a> {
-    model: Cached<'a>,
-    /// Those in its cache.
-    tokens: Vec<u32>,
-    /// Since the step began: the tokens of each pass, and the tokens that were forgotten.
-    passes: Vec<usize>,
-    forgotten: Vec<u32>,
-}
-
-impl<'a> Watched<'a> {
-    fn new(model: Cached<'a>) -> Self {
-        Watched { model, tokens: Vec::new(), passes: Vec::new(), forgotten: Vec::new() }
-    }
-}
-
-impl LanguageModel for Watched<'_> {
-    fn next_logits(&mut self, tokens: &[u32]) -> Result<Vec<f32>, StepError> {
-        Ok(self.last_logits(tokens, 1)?.remove(0))
-    }
-}
-
-impl RewindableModel for Watched<'_> {
-    fn cached_len(&self) -> usize {
-        self.model.cached_len()
-    }
-
-    fn last_logits(&mut self, tokens: &[u32], n: usize) -> Result<Vec<Vec<f32>>, StepError> {
-        let rows = self.model.last_logits(tokens, n)?;
-        self.passes.push(tokens.len() - self.tokens.len());
-        self.tokens = tokens.to_vec();
-        Ok(rows)
-    }
-
-    fn rewind(&mut self, n: usize) -> Result<(), CacheError> {
-        self.model.rewind(n)?;
-        let forgotten = self.tokens.split_off(self.tokens.len() - n);
-        self.forgotten.splice(0..0, forgotten);
-        Ok(())
-    }
+pub fn italic(words: &[String]) -> String {
+    format!("<em>{}</em>", joined(words, " "))
 }

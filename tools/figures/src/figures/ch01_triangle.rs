@@ -7,7 +7,7 @@ use page_by_page::model::StepError;
 
 use super::Figure;
 use crate::models::{STORYTELLER, model, sampler, tokenizer};
-use crate::picture::{Anchor, CELL, Fate, again, blank, held};
+use crate::picture::{Anchor, CELL, again, blank, held};
 
 const NEW_TOKENS: usize = 6;
 
@@ -53,8 +53,8 @@ pub fn figure() -> Result<Figure> {
             "{n} new tokens cost {total} rows, of which {n} were needed; <em>start</em> is the mark that begins every sequence."
         ),
         legend: vec![
-            (Fate::Held, "needed: the newest token’s row"),
-            (Fate::Again, "projected before: the same work again"),
+            (held('a', ""), "needed: the newest token’s row"),
+            (again('a', ""), "projected before: the same work again"),
         ],
         ..Figure::default()
     };

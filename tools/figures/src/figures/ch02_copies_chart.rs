@@ -31,7 +31,7 @@ pub fn figure() -> Result<Figure> {
             "For {n} new tokens after a prompt of {PROMPT}, chapter 1 projects {recompute} rows. The flat cache projects {projected}, \
              the thin slice at the left, and copies {copied}."
         ),
-        owners: vec![(held(PROJECTED, ""), "projected"), (held(COPIED, ""), "copied")],
+        legend: vec![(held(PROJECTED, ""), "projected"), (held(COPIED, ""), "copied")],
         ..Figure::default()
     };
     Ok(figure.still(|picture| {

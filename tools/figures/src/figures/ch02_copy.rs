@@ -46,7 +46,7 @@ pub fn figure() -> Result<Figure> {
         setup: format!(
             "Each line is the tensor after one more <code>extend(1)</code> and <code>write</code>; {TOKENS} tokens copy {in_all} rows."
         ),
-        owners: vec![
+        legend: vec![
             (held(PROJECTED, ""), "projected: the new row"),
             (held(COPIED, ""), "copied from the tensor above"),
         ],

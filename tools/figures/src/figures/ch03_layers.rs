@@ -5,7 +5,7 @@ use page_by_page::cache::KvCache;
 use page_by_page::chapters::ch03_contiguous::ContiguousCache;
 
 use super::Figure;
-use crate::picture::{Anchor, Fate, Picture, empty, held};
+use crate::picture::{Anchor, Picture, empty, held};
 use crate::rows::{LAYOUT, address, append, of_layer};
 use crate::words::{listed, span};
 
@@ -29,7 +29,7 @@ pub fn figure() -> Result<Figure> {
     let mut cache = ContiguousCache::new(LAYOUT, CAPACITY);
     let mut figure = Figure {
         message: format!("One tensor of {ROWS} rows is made once, and no row ever moves."),
-        legend: vec![(Fate::Empty, "reserved, empty")],
+        legend: vec![(empty('a'), "reserved, empty")],
         ..Figure::default()
     };
     figure.starts_from(|picture| draw(picture, &vec![None; ROWS], 0));

@@ -5,7 +5,7 @@ use page_by_page::cache::{KvCache, Usage};
 use page_by_page::chapters::ch03_contiguous::{ContiguousCache, wasted_share};
 
 use super::Figure;
-use crate::picture::{Anchor, Fate, empty, held};
+use crate::picture::{Anchor, empty, held};
 use crate::rows::{LAYOUT, append, of_layer};
 use crate::words::{grouped, listed};
 
@@ -51,7 +51,7 @@ pub fn figure() -> Result<Figure> {
             listed(&LARGE_LENGTHS.map(|length| grouped(length as u64))),
             empty_slots(&large)
         ),
-        legend: vec![(Fate::Held, "holds a token"), (Fate::Empty, "reserved, empty")],
+        legend: vec![(held('a', ""), "holds a token"), (empty('b'), "reserved, empty")],
         ..Figure::default()
     };
     Ok(figure.still(|picture| {
@@ -61,7 +61,7 @@ pub fn figure() -> Result<Figure> {
             let cells = (0..usage.slots).map(|slot| if slot < *filled { held(name, "") } else { empty(name) });
             picture.row(&name.to_string(), &format!("{} empty", usage.wasted()), 16, cells);
         }
-        picture.words((picture.right(), picture.y + 15.0), Anchor::End, "b", empty_slots(&usages));
+        picture.bold(picture.right(), picture.y + 15.0, Anchor::End, empty_slots(&usages));
         picture.space(22.0);
     }))
 }

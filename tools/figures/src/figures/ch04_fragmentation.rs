@@ -8,7 +8,7 @@ use page_by_page::chapters::ch04_page_pool::PagePool;
 use page_by_page::experiments::first_fit::{NoGap, Regions};
 
 use super::Figure;
-use crate::picture::{Anchor, Area, CELL, Cell, Fate, Mark, Picture, free, held};
+use crate::picture::{Anchor, Area, CELL, Cell, Picture, free, held};
 use crate::words::{grouped, joined, listed, text_width};
 
 const SLOTS: usize = 2000;
@@ -106,7 +106,7 @@ fn draw_memory(picture: &mut Picture, unit: usize, pieces: &[Piece]) {
             let cuts =
                 (1..end - start).map(|n| x - 1.0 + n as f64 * scale).filter(|at| (at - area.middle()).abs() > half);
             let cuts = cuts.map(|at| format!("M{at:.1} {:.1}v{:.1}", area.y + 1.0, CELL - 2.0)).collect();
-            picture.marks.push(Mark::Line(cuts, None, if owner.is_some() { "cut" } else { "tick" }));
+            picture.path(if owner.is_some() { "cut" } else { "tick" }, cuts);
         }
     }
     picture.space(CELL + 4.0);
@@ -117,7 +117,7 @@ pub fn figure() -> Result<Figure> {
     let mut memories = Memories { regions, pool, in_regions: Vec::new(), in_pages: Vec::new() };
     let mut figure = Figure {
         message: "Memory can be free and of no use.".into(),
-        legend: vec![(Fate::Free, "free")],
+        legend: vec![(free(""), "free")],
         ..Figure::default()
     };
     figure.starts_from(memories.drawing(None)?);

@@ -5,7 +5,7 @@ use page_by_page::cache::{CacheError, PageId};
 use page_by_page::chapters::ch04_page_pool::PagePool;
 
 use super::Figure;
-use crate::picture::{Fate, Picture, blank, free, held, shared};
+use crate::picture::{Picture, blank, free, held, shared};
 use crate::words::{count, pages};
 
 const PAGES: usize = 4;
@@ -81,8 +81,7 @@ pub fn figure() -> Result<Figure> {
         ),
         message: "A page goes on top of the free list when its last owner frees it, and is handed out first.".into(),
         setup: "Pages 0, 1 and 2 were handed out before the first step. Page 0 has two owners for a while.".into(),
-        owners: vec![(held('a', ""), "one owner"), (shared(&['a', 'b'], ""), "two owners")],
-        legend: vec![(Fate::Shared, "")],
+        legend: vec![(held('a', ""), "one owner"), (shared(&['a', 'b'], ""), "two owners")],
         ..Figure::default()
     };
     // The first operation only fills the pool, so that the second has something to change.

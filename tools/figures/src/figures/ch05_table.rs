@@ -42,7 +42,7 @@ pub fn figure() -> Result<Figure> {
     let (mut pool, mut table) = (pool()?, PageTable::new(PAGE_SIZE)?);
     let mut figure = Figure {
         message: "A page table lists the pages in the order of the tokens, wherever they lie.".into(),
-        owners: vec![(held('a', ""), "this sequence\u{2019}s"), (held(OTHERS, ""), "other sequences\u{2019}")],
+        legend: vec![(held('a', ""), "this sequence\u{2019}s"), (held(OTHERS, ""), "other sequences\u{2019}")],
         ..Figure::default()
     };
     table.grow(TOKENS, &mut pool)?;

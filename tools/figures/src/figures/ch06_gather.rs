@@ -6,7 +6,7 @@ use anyhow::{Context, Result, ensure};
 use page_by_page::chapters::ch06_paged::PagedCache;
 
 use super::Figure;
-use crate::picture::{CELL, Fate, Picture, free, held};
+use crate::picture::{CELL, Picture, free, held};
 use crate::rows;
 use crate::slab::{PAGE_SIZE, Page, State, new_slab};
 use crate::words::{listed, pages, span};
@@ -54,7 +54,7 @@ pub fn figure() -> Result<Figure> {
             "Here a reuses the pages of sequences that have ended: {} still lie in its last page, and nothing reads them.",
             listed(&stale)
         ),
-        legend: vec![(Fate::Free, "not gathered yet")],
+        legend: vec![(free(""), "not gathered yet")],
         ..Figure::default()
     };
     let says = format!(

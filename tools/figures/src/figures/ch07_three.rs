@@ -8,7 +8,7 @@ use page_by_page::chapters::ch06_paged::{PageSlab, PagedCache};
 
 use super::Figure;
 use super::ch07_rewind::Operation;
-use crate::picture::{Picture, blank, empty, free, held, stale, stale_of};
+use crate::picture::{Picture, blank, empty, free, held, stale};
 use crate::rows::{LAYOUT, of_layer};
 use crate::words::{count, listed, pages};
 
@@ -125,9 +125,9 @@ fn draw(picture: &mut Picture, state: &State, before: &State) {
         let cut = |slot| row(was, slot).filter(|_| name == "flat" && slot < content.slots);
         let cell = |slot: usize| match row(content, slot).or_else(|| cut(slot)) {
             // Copied into a new tensor, with the new row.
-            Some(name) if slot < state.tokens => held('a', name).lit(content.rows_copied > was.rows_copied),
-            Some(name) if slot < content.slots => stale_of('a', name),
-            Some(name) => stale(name),
+            Some(name) if slot < state.tokens => held('a', name).outlined(content.rows_copied > was.rows_copied),
+            Some(name) if slot < content.slots => stale(Some('a'), name),
+            Some(name) => stale(None, name),
             None if slot < content.slots => empty('a'),
             // The flat cache is exactly as long as its sequence.
             None if name == "flat" => blank(),

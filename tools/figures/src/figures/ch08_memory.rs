@@ -4,7 +4,7 @@
 use anyhow::{Result, ensure};
 
 use super::Figure;
-use crate::picture::{Fate, Picture, blank, free, held};
+use crate::picture::{Picture, blank, free, held};
 use crate::speculation::{self, K, Step, italic};
 
 /// The whole draft is accepted in it.
@@ -16,11 +16,8 @@ const MODELS: [(&str, char, usize); 2] = [("target", 'a', K), ("draft", 'b', K -
 pub fn figure() -> Result<Figure> {
     let step = &speculation::step(PLACE)?;
     let Step { drafted, target, draft, .. } = step;
-    ensure!(
-        step.accepted() == K && draft.passes == [1; K + 1],
-        "all is accepted, and the draft model computes one more"
-    );
-    ensure!(target.forgotten.is_empty() && draft.forgotten.is_empty(), "nothing is forgotten");
+    ensure!([step.accepted(), target.kept, draft.kept] == [K, K + 1, K + 1], "all is accepted");
+    ensure!(draft.computed.len() == K + 1, "the draft model computes one more, and nothing is forgotten");
     let last = italic(&drafted[K - 1..]);
     let figure = Figure {
         label: format!(
@@ -33,12 +30,12 @@ pub fn figure() -> Result<Figure> {
         setup: format!(
             "In this step, the whole draft is accepted. Nothing is forgotten, but the draft model needs one more pass, for {last}."
         ),
-        owners: vec![
+        legend: vec![
             (held('a', ""), "in the target\u{2019}s cache"),
             (held('b', ""), "in the draft model\u{2019}s cache"),
+            (free(""), "not in the cache"),
         ],
-        legend: vec![(Fate::Free, "not in the cache")],
-        outline: "just computed",
+        outline: Some("just computed"),
         ..Figure::default()
     };
     Ok(figure.still(|picture| {
@@ -71,7 +68,7 @@ fn draw_moment(picture: &mut Picture, moment: usize, step: &Step) {
             (BEFORE + computed, BEFORE + K, COLUMNS),
         ][moment];
         let cell = |column: usize| match words[column] {
-            word if column < holds => held(owner, word).lit(column >= had),
+            word if column < holds => held(owner, word).outlined(column >= had),
             word if column < all => free(word),
             _ => blank(),
         };

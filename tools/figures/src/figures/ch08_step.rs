@@ -3,8 +3,8 @@
 use anyhow::{Result, ensure};
 
 use super::Figure;
-use crate::picture::{CELL, Cell, Fate, Grid, Picture, blank, held, part, stale};
-use crate::speculation::{self, K, Step, italic, passes, text};
+use crate::picture::{CELL, Cell, Grid, Picture, blank, held, part, stale};
+use crate::speculation::{self, K, Step, italic};
 use crate::words::listed;
 
 /// Some draft tokens are accepted in it, and some are not.
@@ -14,8 +14,8 @@ const TARGET: char = 'a';
 
 pub fn figure() -> Result<Figure> {
     let step = &speculation::step(PLACE)?;
-    ensure!((1..K).contains(&step.accepted()) && step.draft.passes == [1; K], "a part of the draft is accepted");
-    let Step { tokens, drafted, choices, new_tokens, target, draft } = step;
+    ensure!((1..K).contains(&step.accepted()) && step.draft.computed.len() == K, "a part of the draft is accepted");
+    let Step { text, drafted, choices, new_tokens, target, draft, .. } = step;
     let (newest, accepted) = (step.newest(), step.accepted());
     let mut figure = Figure {
         label: format!(
@@ -28,15 +28,18 @@ pub fn figure() -> Result<Figure> {
             "One pass of the target gives {} tokens, the very ones that it would have generated alone.",
             new_tokens.len()
         ),
-        setup: format!("A step after \u{201c}{}\u{201d}, with <em>k</em> = {K}.", text(tokens)),
-        owners: vec![(held(DRAFT, ""), "the draft model\u{2019}s"), (held(TARGET, ""), "the target\u{2019}s")],
-        legend: vec![(Fate::Stale, "rejected, or forgotten")],
+        setup: format!("A step after \u{201c}{text}\u{201d}, with <em>k</em> = {K}."),
+        legend: vec![
+            (held(DRAFT, ""), "the draft model\u{2019}s"),
+            (held(TARGET, ""), "the target\u{2019}s"),
+            (stale(None, "a"), "rejected, or forgotten"),
+        ],
         ..Figure::default()
     };
     let says = [
         format!(
-            "Draft and verify. The draft model takes {}. In one pass, the target chooses what follows each token.",
-            passes(draft.passes.len())
+            "Draft and verify. The draft model takes {} passes. In one pass, the target chooses what follows each token.",
+            draft.computed.len()
         ),
         format!(
             "Accept. Both agree on {}. Then the target\u{2019}s own <em>{}</em> ends the step, and the rows after it are wasted.",
@@ -46,8 +49,8 @@ pub fn figure() -> Result<Figure> {
         format!(
             "Rewind. The target forgets {}, the draft model {}. Both caches now end with <em>{}</em>, and <em>{}</em> is the newest \
              token.",
-            italic(&target.forgotten),
-            italic(&draft.forgotten),
+            italic(&target.computed[target.kept..]),
+            italic(&draft.computed[draft.kept..]),
             new_tokens[accepted - 1],
             new_tokens[accepted]
         ),
@@ -79,7 +82,7 @@ fn draw(picture: &mut Picture, act: usize, step: &Step) {
     let (newest, accepted) = (step.newest(), step.accepted());
     // The first ones count; the others do so only until `act`.
     let judged = |owner, words: &[String], kept: usize, judged_in: usize| -> Vec<Cell> {
-        let cell = |(i, word)| if act >= judged_in && i >= kept { stale(word) } else { held(owner, word) };
+        let cell = |(i, word)| if act >= judged_in && i >= kept { stale(None, word) } else { held(owner, word) };
         words.iter().enumerate().map(cell).collect()
     };
     let grid = draw_sequence(picture, [vec![part(newest)], judged(DRAFT, drafted, accepted, 1)].concat());
@@ -94,8 +97,6 @@ fn draw(picture: &mut Picture, act: usize, step: &Step) {
     picture.space(4.0);
     picture.heading(["in the caches before the rewind", "in the caches after the step"][act / 2], "");
     for (label, owner, memory) in [("target", TARGET, target), ("draft", DRAFT, draft)] {
-        let computed: Vec<String> =
-            [newest].into_iter().chain(&new_tokens[..accepted]).chain(&memory.forgotten).cloned().collect();
-        row(picture, label, 0, judged(owner, &computed, computed.len() - memory.forgotten.len(), 2));
+        row(picture, label, 0, judged(owner, &memory.computed, memory.kept, 2));
     }
 }

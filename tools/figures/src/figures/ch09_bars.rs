@@ -5,7 +5,7 @@ use page_by_page::chapters::ch09_chance::{accept_sampled, residual, share_to_exp
 use page_by_page::decode::Draft;
 
 use super::Figure;
-use crate::picture::{Anchor, Area, CELL, Cell, Fate, Picture, held, stale};
+use crate::picture::{Anchor, Area, CELL, Cell, Picture, held, stale};
 use crate::words::{joined, text_width};
 
 const P: [f32; 3] = [0.5, 0.375, 0.125];
@@ -53,14 +53,17 @@ pub fn figure() -> Result<Figure> {
             "The draft proposes token 2 too often, so {rejected} is rejected there and goes to the tokens that it proposes too \
              rarely. Counted over {PARTS} × {PARTS} pairs of random numbers, one to judge a draft token and one to replace it."
         ),
-        owners: vec![(held(DRAFTED, ""), "accepted"), (held(REPLACED, ""), "sampled after a rejection")],
-        legend: vec![(Fate::Stale, "rejected")],
+        legend: vec![
+            (held(DRAFTED, ""), "accepted"),
+            (held(REPLACED, ""), "sampled after a rejection"),
+            (stale(None, ""), "rejected"),
+        ],
         ..Figure::default()
     };
     let smaller = |token: usize| f64::from(P[token].min(Q[token]));
     let (kept_of, new_of) = (|share| (held(DRAFTED, ""), share), |share| (held(REPLACED, ""), share));
     let bars = |line: usize, token: usize| match line {
-        0 => [kept_of(smaller(token)), (stale(""), f64::from(Q[token]) - smaller(token))],
+        0 => [kept_of(smaller(token)), (stale(None, ""), f64::from(Q[token]) - smaller(token))],
         _ => [kept_of(accepted[token]), new_of(replaced[token])],
     };
     Ok(figure.still(|picture| draw(picture, bars)))
@@ -86,7 +89,7 @@ fn draw(picture: &mut Picture, bars: impl Fn(usize, usize) -> [(Cell, f64); 2]) 
             for (second, (cell, share)) in bar.into_iter().enumerate().filter(|(_, (_, share))| *share > 0.0) {
                 area.width = share * scale;
                 let word = if area.width > 50.0 { share.to_string() } else { String::new() };
-                picture.cell(area, cell.says(word));
+                picture.cell(area, Cell { word, ..cell });
                 if second == 1 {
                     seconds[line].push(area);
                 }

@@ -8,7 +8,7 @@ use page_by_page::decode::beams::search;
 
 use super::Figure;
 use crate::models::{STORYTELLER, model, tokenizer};
-use crate::picture::{Anchor, Area, CELL, Cell, Fate, Picture, blank, owned, stale};
+use crate::picture::{Anchor, Area, CELL, Cell, Picture, blank, owned, shared, stale};
 
 const PROMPT: &str = "There was once a";
 const WIDTH: usize = 3;
@@ -76,7 +76,7 @@ pub fn figure() -> Result<Figure> {
             let (newest, before) = tokens.split_last().context("a beam has a token")?;
             let parent = step.checked_sub(1).and_then(|step| run.steps[step].iter().position(|beam| beam == before));
             let word = words(&[*newest])?;
-            nodes.push(Node { step, place, parent, cell: owned(&run.from(tokens), &word, stale(&word)) });
+            nodes.push(Node { step, place, parent, cell: owned(&run.from(tokens), &word, stale(None, &word)) });
         }
     }
     let n_pages = run.tables[0].len();
@@ -110,7 +110,7 @@ pub fn figure() -> Result<Figure> {
              begins with the start token, and a beam\u{2019}s newest token has no row yet.",
             run.rows_copied
         ),
-        legend: vec![(Fate::Shared, "shared by several beams"), (Fate::Stale, "dropped")],
+        legend: vec![(shared(&['a', 'b'], ""), "shared by several beams"), (stale(None, ""), "dropped")],
         ..Figure::default()
     };
     Ok(figure.still(|picture| {

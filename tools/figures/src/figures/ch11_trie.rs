@@ -10,7 +10,7 @@ use page_by_page::chapters::ch11_prefix_cache::PrefixCache;
 use page_by_page::prefixes::Prefixes;
 
 use super::Figure;
-use crate::picture::{Area, Fate, Picture, blank, cached, held, owned};
+use crate::picture::{Area, Picture, blank, cached, held, owned, shared};
 use crate::words::{listed, pages, tokens};
 
 const PAGE_SIZE: usize = 2;
@@ -149,9 +149,12 @@ pub fn figure() -> Result<Figure> {
              which was not full and is free again.",
             words('a')
         ),
-        legend: vec![(Fate::Held, "a sequence also owns it"), (Fate::Shared, "several sequences also own it")],
+        legend: vec![
+            (held('b', ""), "a sequence also owns it"),
+            (shared(&['b', 'c'], ""), "several sequences also own it"),
+        ],
         // The swap.
-        telling: Some(4),
+        middle: Some(4),
         ..Figure::default()
     };
     for done in EARLIER + 1..=OPERATIONS.len() {

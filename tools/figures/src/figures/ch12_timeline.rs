@@ -8,7 +8,7 @@ use page_by_page::chapters::ch12_scheduler::Scheduler;
 use page_by_page::serving::schedule::{NextToken, ScheduledChunk, SequenceCounters, SequenceId, StepLimits};
 
 use super::Figure;
-use crate::picture::{Anchor, Area, CELL, Cell, Fate, Picture, again, free, held, stale};
+use crate::picture::{Anchor, Area, CELL, Cell, Picture, again, free, held, stale};
 use crate::words::listed;
 
 const LAYOUT: KvLayout = KvLayout { n_layers: 1, n_kv_heads: 1, head_dim: 2 };
@@ -74,7 +74,7 @@ impl Run {
         let mut sequences = [const { None }; REQUESTS.len()];
         for sequence in self.scheduler.waiting() {
             let (place, is_victim) = (sequence.id.0 as usize, ran.contains(&sequence.id));
-            sequences[place] = Some(if is_victim { (stale("P"), CELL) } else { (free(""), 4.0) });
+            sequences[place] = Some(if is_victim { (stale(None, "P"), CELL) } else { (free(""), 4.0) });
             self.is_back[place] |= is_victim;
         }
         for ScheduledChunk { sequence, tokens, caught_up, .. } in plan {
@@ -134,8 +134,13 @@ pub fn figure() -> Result<Figure> {
             computed - once as u64,
             counters.iter().map(|counters| counters.cached_again).sum::<usize>()
         ),
-        owners: vec![(held('a', "5"), "computes 5 tokens of its prompt"), (held('a', ""), "decodes")],
-        legend: vec![(Fate::Again, "recomputes"), (Fate::Stale, "is preempted"), (Fate::Free, "waits")],
+        legend: vec![
+            (held('a', "5"), "computes 5 tokens of its prompt"),
+            (held('a', ""), "decodes"),
+            (again('c', ""), "recomputes"),
+            (stale(None, "P"), "is preempted"),
+            (free(""), "waits"),
+        ],
         ..Figure::default()
     };
     Ok(figure.still(|picture| draw(picture, &frames)))
@@ -156,7 +161,7 @@ fn draw(picture: &mut Picture, frames: &[Frame]) {
     numbers(picture, "step", &|step| step + 1);
     for place in 0..REQUESTS.len() {
         let name = format!("{}", letter(place));
-        picture.words((picture.left, picture.y + CELL / 2.0 + 4.5), Anchor::Start, "b", name);
+        picture.bold(picture.left, picture.y + CELL / 2.0 + 4.5, Anchor::Start, name);
         for (step, frame) in frames.iter().enumerate() {
             if let Some((cell, height)) = &frame.sequences[place] {
                 let area = column(picture, step);

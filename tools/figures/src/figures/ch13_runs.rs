@@ -54,7 +54,7 @@ pub fn figure() -> Result<Figure> {
              and there is one layer, so page 2 begins at number 16.",
             QUERY[0], QUERY[1],
         ),
-        outline: "read or computed in this step",
+        outline: Some("read or computed in this step"),
         ..Figure::default()
     };
     walk(&mut figure, &cache, &state.slab)?;
@@ -125,7 +125,7 @@ fn draw_pages(picture: &mut Picture, kind: &str, slab: &[Page], read: Option<(us
     let names: Vec<String> = (0..PAGES).map(|page| format!("{kind}, page {page}")).collect();
     let cells = slab.iter().enumerate().flat_map(|(page, content)| {
         let is_read = move |slot| read.is_some_and(|(place, rows)| place == page && slot < rows);
-        content.cells().enumerate().map(move |(slot, cell)| cell.lit(is_read(slot)))
+        content.cells().enumerate().map(move |(slot, cell)| cell.outlined(is_read(slot)))
     });
     picture.pages(&names, PAGE_SIZE, cells)
 }
@@ -139,7 +139,7 @@ fn draw(picture: &mut Picture, slab: &[Page], seen: &Seen) {
     picture.labelled(&["weights"]);
     let old = seen.scores.len() - seen.keys.map_or(0, |(_, rows)| rows);
     let is_new = |i: usize| (old..seen.scores.len()).contains(&i);
-    let cells = numbers(&seen.scores, TOKENS).into_iter().enumerate().map(|(i, cell)| cell.lit(is_new(i)));
+    let cells = numbers(&seen.scores, TOKENS).into_iter().enumerate().map(|(i, cell)| cell.outlined(is_new(i)));
     let scores = picture.row("scores", "", TOKENS, cells);
     if let Some((page, rows)) = seen.keys {
         for i in 0..rows {

@@ -8,7 +8,7 @@ use page_by_page::kernels::RowFormat;
 
 use super::Figure;
 use crate::models::{STORYTELLER, model, tokenizer};
-use crate::picture::{Anchor, Mark, Picture};
+use crate::picture::{Anchor, Picture};
 use crate::words::{listed, text_width};
 
 const PROMPT: &str = "Once upon a time";
@@ -95,7 +95,7 @@ fn draw(picture: &mut Picture, key: &[f32], formats: &[Packed], half_step: f32) 
         |x: f32, error: f32| (left + scale(x, ACROSS) * (right - left), bottom - scale(error, UP) * (bottom - top));
     for exponent in -7..=-1 {
         let (_, y) = at(1.0, 10f32.powi(exponent));
-        picture.marks.push(Mark::Line(format!("M{left:.1} {y:.1}H{right:.1}"), None, "tick"));
+        picture.path("tick", format!("M{left:.1} {y:.1}H{right:.1}"));
         picture.text(
             left - 8.0,
             y + 4.5,
@@ -114,11 +114,11 @@ fn draw(picture: &mut Picture, key: &[f32], formats: &[Packed], half_step: f32) 
         let [first, last] = ACROSS.map(|exponent| 10f32.powf(exponent as f32));
         let last = if bits(*format).is_some() { last } else { largest(key) };
         let [(x1, y1), (x2, y2)] = [first, last].map(|x| at(x, bound(x)));
-        picture.marks.push(Mark::Line(format!("M{x1:.1} {y1:.1}L{x2:.1} {y2:.1}"), Some(place), LOOKS[place]));
+        picture.path(format!("{} o{place}", LOOKS[place]), format!("M{x1:.1} {y1:.1}L{x2:.1} {y2:.1}"));
         // Clear of the line, which rises.
         let under = 6.0 + text_width(format.name());
         let y = y1 + (y2 - y1) * under / (x2 - x1) - 6.0;
-        picture.words((x1 + 6.0, y), Anchor::Start, "b", format.name());
+        picture.bold(x1 + 6.0, y, Anchor::Start, format.name());
         let points: String = key
             .iter()
             .zip(errors)
@@ -127,7 +127,7 @@ fn draw(picture: &mut Picture, key: &[f32], formats: &[Packed], half_step: f32) 
                 point(place, x, y)
             })
             .collect();
-        picture.marks.push(Mark::Line(points, Some(place), "fill"));
+        picture.path(format!("fill o{place}"), points);
     }
     picture.space(312.0);
 }

@@ -6,7 +6,7 @@ use page_by_page::simulation::planted::{Bug, Planted};
 use page_by_page::simulation::{Case, Event, Make, rule_broken, search, story};
 
 use super::Figure;
-use crate::picture::{Anchor, Fate, Mark, held};
+use crate::picture::{Anchor, held};
 use crate::words::{escaped, joined};
 
 const BUG: Bug = Bug::CancelLeaks;
@@ -94,8 +94,7 @@ pub fn figure() -> Result<Figure> {
             BUG.name(),
             joined(&story, "; ")
         ),
-        owners: KINDS.iter().map(|(says, letter, _)| (held(*letter, ""), *says)).collect(),
-        legend: vec![(Fate::Held, "")],
+        legend: KINDS.iter().map(|(says, letter, _)| (held(*letter, ""), *says)).collect(),
         ..Figure::default()
     };
     Ok(figure.still(|picture| {
@@ -110,10 +109,10 @@ pub fn figure() -> Result<Figure> {
                 };
                 let strip: String = kept.iter().filter(|place| events[**place] == kind).map(event).collect();
                 if !strip.is_empty() {
-                    picture.marks.push(Mark::Line(strip, Some(*letter as usize - 'a' as usize), "fill"));
+                    picture.path(format!("fill o{}", *letter as usize - 'a' as usize), strip);
                 }
             }
-            picture.words((picture.right() - 42.0, picture.y + 13.0), Anchor::End, "b", kept.len());
+            picture.bold(picture.right() - 42.0, picture.y + 13.0, Anchor::End, kept.len());
             picture.text(picture.right(), picture.y + 13.0, Anchor::End, runs);
             picture.space(23.0);
         }

@@ -12,7 +12,7 @@ use page_by_page::disk::{PageFile, PageShape};
 use page_by_page::kernels::RowFormat;
 
 use super::Figure;
-use crate::picture::{Anchor, Area, Cell, Fate, Picture, again, free, held};
+use crate::picture::{Anchor, Area, Cell, Picture, again, free, held};
 use crate::words::{count, tokens};
 
 const SHAPE: PageShape = PageShape {
@@ -185,11 +185,10 @@ pub fn figure() -> Result<Figure> {
              once in the rows.",
             SHAPE.page_size
         ),
-        owners: vec![(held('a', ""), "can be found")],
-        legend: vec![(Fate::Held, ""), (Fate::Again, "half written")],
-        outline: "read or changed in this step",
+        legend: vec![(held('a', ""), "can be found"), (again('a', ""), "half written")],
+        outline: Some("read or changed in this step"),
         // The first kill.
-        telling: Some(3),
+        middle: Some(3),
         ..Figure::default()
     };
     for (words, run_it) in OPERATIONS {
@@ -228,7 +227,7 @@ impl Place {
             Part::Torn(new, old) => free(format!("parts of\n{new} and {old}")),
             Part::Whole(word) if !self.is_known => free(word),
             Part::Whole(word) if matches!(self.parts[0], Part::Torn(..)) => again('a', word),
-            Part::Whole(word) => held('a', word).lit(self.is_read),
+            Part::Whole(word) => held('a', word).outlined(self.is_read),
         }
     }
 }

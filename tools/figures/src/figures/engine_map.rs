@@ -6,7 +6,7 @@ use anyhow::{Result, ensure};
 use page_by_page::chapters;
 
 use super::Figure;
-use crate::picture::{Anchor, Area, Fate, Picture, held, part};
+use crate::picture::{Anchor, Area, Cell, Picture, held, part};
 use crate::words::listed;
 
 /// A part of the engine, and the chapters that build it; given if there are none.
@@ -60,8 +60,7 @@ pub fn figure() -> Result<Figure> {
         ),
         message: "The model is given; you build the memory in its middle and the loop around it.".into(),
         setup: "The numbers are chapters.".into(),
-        owners: vec![(held(BUILT, ""), "you build it"), (part(""), "given")],
-        legend: vec![(Fate::Held, "")],
+        legend: vec![(held(BUILT, ""), "you build it"), (part(""), "given")],
         ..Figure::default()
     };
     Ok(figure.still(|picture| {
@@ -106,7 +105,7 @@ fn draw_band(picture: &mut Picture, parts: &[Part], is_flow: bool) {
             let classes: BTreeSet<String> = chapters.iter().map(|n| format!("p{}", part_of_book(n))).collect();
             let cell = if chapters.is_empty() { part(word) } else { held(BUILT, word) };
             let area = Area { x, y: picture.y, width, height };
-            picture.cell(area, cell.class(classes.into_iter().collect::<Vec<_>>().join(" ")));
+            picture.cell(area, Cell { class: Vec::from_iter(classes).join(" "), ..cell });
             if let Some(last) = last.filter(|_| is_flow) {
                 if n > 0 {
                     picture.arrow((x - BETWEEN + 2.0, area.y + height / 2.0), (x - 2.0, area.y + height / 2.0));
@@ -131,7 +130,7 @@ fn draw_names(picture: &mut Picture, titles: &[(usize, &str)]) {
     let width = picture.width / columns as f64;
     for (n, (number, title)) in titles.iter().enumerate() {
         let (x, y) = (picture.left + (n / lines) as f64 * width, picture.y + (n % lines) as f64 * 19.0 + 12.0);
-        picture.words((x + 18.0, y), Anchor::End, "b", number);
+        picture.bold(x + 18.0, y, Anchor::End, number);
         picture.text(x + 25.0, y, Anchor::Start, title);
     }
     picture.space(lines as f64 * 19.0);

@@ -4,7 +4,7 @@ use anyhow::Result;
 
 use super::Figure;
 use crate::models::{STORYTELLER, model};
-use crate::picture::{Anchor, Area, Cell, Fate, Picture, held, part};
+use crate::picture::{Anchor, Area, Cell, Picture, held, part};
 
 const BUILT: char = 'b';
 /// Room for the line that leads x past the boxes.
@@ -38,8 +38,7 @@ pub fn figure() -> Result<Figure> {
              of a row.",
             config.n_layers
         ),
-        owners: vec![(held(BUILT, ""), "you build it"), (part(""), "given")],
-        legend: vec![(Fate::Held, "")],
+        legend: vec![(held(BUILT, ""), "you build it"), (part(""), "given")],
         ..Figure::default()
     };
     Ok(figure.still(|picture| {

@@ -15,7 +15,7 @@ use page_by_page::serving::{SequenceOutput, Serving};
 
 use super::Figure;
 use crate::models::{STORYTELLER, model, sampler, tokenizer};
-use crate::picture::{Anchor, Area, Cell, Fate, Picture, cached, free, held, owned};
+use crate::picture::{Anchor, Area, Cell, Kind, Picture, cached, free, held, owned, shared};
 use crate::words::{count, joined, listed, pages};
 
 const PAGE_SIZE: usize = 8;
@@ -97,7 +97,7 @@ pub fn figure() -> Result<Figure> {
              the end, {} of {} prompt tokens were cached.",
             CANCELLED.0, counts.cached_tokens, counts.prompt_tokens
         ),
-        legend: vec![(Fate::Shared, "shared by several sequences")],
+        legend: vec![(shared(&['a', 'b'], ""), "shared by several sequences")],
         ..Figure::default()
     };
     for (view, ended) in frames {
@@ -108,8 +108,8 @@ pub fn figure() -> Result<Figure> {
 
 fn draw(picture: &mut Picture, view: &View) {
     let cells: Vec<Cell> = (0..PAGES).map(|page| content(view, page)).collect();
-    let n = |fate| cells.iter().filter(|cell| cell.fate == fate).count();
-    let (cached, free) = (n(Fate::Cached), n(Fate::Free));
+    let n = |fate| cells.iter().filter(|cell| cell.kind == fate).count();
+    let (cached, free) = (n(Kind::Cached), n(Kind::Free));
     let note = format!("{} in use, {cached} cached, {free} free", PAGES - cached - free);
     picture.heading(&format!("step {}", view.steps), &note);
     picture.row("", "", 6, cells);
@@ -147,7 +147,7 @@ fn step_text(view: &View, ended: &[String]) -> String {
         let names: Vec<char> = sequences.into_iter().map(letter).collect();
         parts.push(format!("{} share {}, the full pages of their prompt.", listed(&names), pages(&shared)));
     }
-    let n_cached = (0..PAGES).filter(|page| content(view, *page).fate == Fate::Cached).count();
+    let n_cached = (0..PAGES).filter(|page| content(view, *page).kind == Kind::Cached).count();
     if n_cached > 0 {
         parts.push(format!("{} stay cached.", count(n_cached, "page")));
     }
