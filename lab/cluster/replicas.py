@@ -1,8 +1,6 @@
-#!/usr/bin/env python3
 """Puts a router before two of this project's servers, and prints what their prefix caches find under each of its policies.
 
-`run replicas` builds the server and calls this. The router is SGLang's, as its package is: it speaks OpenAI's protocol to
-both sides, and needs no change.
+The router is SGLang's, as its package is: it speaks OpenAI's protocol to both sides, and needs no change.
 """
 
 import contextlib
@@ -14,8 +12,8 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from client import Server
-from servers import LOGS, PAGE_SIZE, PAGES, START_LIMIT, Failed, Running
-from servers import arguments, free_port, our_server, our_version, python_of, run, say, versions_of
+from machine import PROGRAM, answer_of, python_of
+from servers import LOGS, PAGE_SIZE, PAGES, START_LIMIT, Running, free_port, our_server, say, versions_of
 
 POLICIES = ("round_robin", "random", "power_of_two", "cache_aware")
 # Seven documents do not fit into one pool, and do into two.
@@ -23,11 +21,13 @@ DOCUMENTS, WORDS, ROUNDS, NEW_TOKENS = 7, 440, 4, 4
 TIMES = 3  # for each policy: which request comes first is not the same each time
 
 
-def compare(args):
-    python = python_of("router", "the router", "lab/cluster/setup router")
+def compare(args) -> bool:
+    """Prints what is found. There is nothing that should be the same."""
+    python = python_of("router")
     [router] = versions_of(python, "sglang-router")
     found = {policy: [routed(args, python, policy) for _ in range(TIMES)] for policy in POLICIES}
     report(args, router, found)
+    return True
 
 
 def rounds() -> list[list[str]]:
@@ -43,7 +43,7 @@ def routed(args, python: Path, policy: str) -> list[tuple[int, int]]:
     """Tokens asked for and found at each server, when all of a round ask at the same time."""
     say(policy)
     with contextlib.ExitStack() as running:
-        addresses = [running.enter_context(our_server(args, args.model, f"replica-{one}")) for one in (1, 2)]
+        addresses = [running.enter_context(our_server(args.model, f"replica-{one}")) for one in (1, 2)]
         port = free_port()
         command = [python, "-m", "sglang_router.launch_router", "--worker-urls", *addresses, "--policy", policy,
                    "--host", "127.0.0.1", "--port", port, "--prometheus-port", free_port()]
@@ -68,11 +68,11 @@ def wait_for_workers(address: str, workers: int):
             if sum(worker["is_healthy"] for worker in json.load(answer)["workers"]) == workers:
                 return
         time.sleep(0.1)
-    raise Failed(f"the router did not find {workers} servers within {START_LIMIT} s: {LOGS / 'router.log'} says why")
+    raise RuntimeError(f"the router did not find {workers} servers within {START_LIMIT} s: {LOGS / 'router.log'} says why")
 
 
 def report(args, router: str, found: dict):
-    print(f"two servers of {our_version(args)}, {args.model.name}, behind sglang-router {router};")
+    print(f"two servers of {answer_of(PROGRAM, '--version')}, {args.model.name}, behind sglang-router {router};")
     print(f"{PAGES} pages of {PAGE_SIZE} tokens each;")
     print(f"{DOCUMENTS} documents, {ROUNDS} questions about each; the {DOCUMENTS} of a round are asked at the same time")
     print(f"\n  {'policy':<16}{'prompts':>10}   tokens found, time after time")
@@ -80,7 +80,3 @@ def report(args, router: str, found: dict):
         asked = {sum(queries for queries, _ in servers) for servers in times}
         hits = "".join(f"{sum(hits for _, hits in servers):>8,}" for servers in times)
         print(f"  {policy:<16}{'/'.join(f'{tokens:,}' for tokens in sorted(asked)):>10}{hits}")
-
-
-if __name__ == "__main__":
-    run(arguments("lab/cluster/run replicas", "Two servers behind a router."), compare)

@@ -1,6 +1,5 @@
 """Servers that a comparison starts. One runs at a time, or some together; all are stopped again, also on Ctrl-C."""
 
-import argparse
 import contextlib
 import os
 import signal
@@ -9,19 +8,14 @@ import subprocess
 import sys
 import time
 import urllib.request
-from collections.abc import Callable
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parents[2]
-HOME = Path(os.environ.get("PEERS_HOME", ROOT / "target/peers")).resolve()
-LOGS = Path(os.environ.get("CARGO_TARGET_DIR", ROOT / "target")).resolve() / "cluster"
+from machine import PROGRAM, ROOT, TARGET, answer_of
+
+LOGS = TARGET / "cluster"
 
 PAGE_SIZE, PAGES = 32, 64  # vLLM's attention on a processor reads blocks of a multiple of 32
 START_LIMIT, STOP_LIMIT = 600, 30  # seconds: to start, and to end before it is killed
-
-
-class Failed(Exception):
-    """Something that the reader of the report should know, and no report."""
 
 
 class Running:
@@ -42,12 +36,12 @@ class Running:
         end = time.monotonic() + START_LIMIT
         while time.monotonic() < end:
             if (status := self.process.poll()) is not None:
-                raise Failed(f"{self.name} ended with status {status}:\n{self.last_words()}")
+                raise RuntimeError(f"{self.name} ended with status {status}:\n{self.last_words()}")
             with contextlib.suppress(OSError), urllib.request.urlopen(f"{address}/health", timeout=5) as answer:
                 if answer.status == 200:
                     return
             time.sleep(0.2)
-        raise Failed(f"{self.name} was not ready after {START_LIMIT} s:\n{self.last_words()}")
+        raise RuntimeError(f"{self.name} was not ready after {START_LIMIT} s:\n{self.last_words()}")
 
     def last_words(self) -> str:
         lines = self.log.read_text(errors="replace").splitlines()
@@ -73,15 +67,15 @@ class Running:
 
 
 @contextlib.contextmanager
-def our_server(args, model: Path, name: str):
+def our_server(model: Path, name: str):
     """Our server with a model; its address."""
-    command = [args.binary, "serve", "--model", model, "--port", "0", "--page-size", PAGE_SIZE, "--pages", PAGES]
+    command = [PROGRAM, "serve", "--model", model, "--port", "0", "--page-size", PAGE_SIZE, "--pages", PAGES]
     with Running(name, command) as running:
         # The first line of its output is its address. It comes, or the output ends.
         address = running.process.stdout.readline().strip()
         if not address:
             running.process.wait(STOP_LIMIT)
-            raise Failed(f"our server did not start; was it built with --features solution,serve?\n{running.last_words()}")
+            raise RuntimeError(f"our server did not start:\n{running.last_words()}")
         running.wait_for(address)
         yield address
 
@@ -92,53 +86,11 @@ def free_port() -> int:
         return free.getsockname()[1]
 
 
-def python_of(folder: str, what: str, setup: str) -> Path:
-    """The interpreter of an environment that `setup` makes."""
-    python = HOME / folder / "bin/python"
-    if not python.exists():
-        raise Failed(f"{what} is not installed below {HOME}: run {setup}, or set PEERS_HOME to the folder that has it")
-    return python
-
-
 def versions_of(python: Path, *packages: str) -> list[str]:
     """Asked of the packages' records, which takes no import."""
     script = "import sys; from importlib.metadata import version as v; print(*map(v, sys.argv[1:]))"
-    done = subprocess.run([python, "-c", script, *packages], capture_output=True, text=True, timeout=60)
-    if done.returncode != 0:
-        raise Failed(f"{python} lacks a package: run lab/cluster/setup\n{done.stderr.strip()}")
-    return done.stdout.split()
-
-
-def our_version(args) -> str:
-    return subprocess.run([args.binary, "--version"], capture_output=True, text=True, timeout=60).stdout.strip()
+    return answer_of(python, "-c", script, *packages).split()
 
 
 def say(text: str):
     print(text, file=sys.stderr, flush=True)
-
-
-def arguments(name: str, description: str) -> argparse.ArgumentParser:
-    """The options that all comparisons have."""
-    parser = argparse.ArgumentParser(prog=name, description=description)
-    parser.add_argument("--model", type=Path, default=ROOT / "assets/storyteller", metavar="DIR",
-                        help="a Qwen3 folder (default: the bundled story teller)")
-    parser.add_argument("--binary", type=Path, default=Path("target/release/page-by-page"), metavar="FILE",
-                        help="this project's program, built with the features solution and serve")
-    return parser
-
-
-def run(parser: argparse.ArgumentParser, compare: Callable) -> bool:
-    """Compares, or says in a line why not, with no server left."""
-    args = parser.parse_args()
-    args.model, args.binary = args.model.resolve(), args.binary.resolve()
-    for needed in (args.model / "config.json", args.model / "tokenizer.json", args.binary):
-        if not needed.exists():
-            parser.error(f"{needed} is missing")
-    for number in (signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, lambda number, _: sys.exit(f"{parser.prog}: stopped by signal {number}; no server is left"))
-    try:
-        return compare(args)
-    except (Failed, OSError, RuntimeError) as error:
-        sys.exit(f"{parser.prog}: {error}")
-    except KeyboardInterrupt:
-        sys.exit(f"{parser.prog}: stopped; no server is left")

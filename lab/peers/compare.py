@@ -4,13 +4,12 @@
     python3 lab/peers/compare.py --model assets/storyteller
     python3 lab/peers/compare.py --model /tmp/qwen3-0.6b --engines ours,llama.cpp --rounds 3
 
-setup installs the others. README.md says what is measured, and how.
+lab/setup installs the others. README.md says what is measured, and how.
 """
 
 import argparse
 import json
 import os
-import platform
 import statistics
 import subprocess
 import sys
@@ -20,9 +19,10 @@ from pathlib import Path
 
 from worker import tokens_of
 
-ROOT = Path(__file__).resolve().parents[2]
 HERE = Path(__file__).resolve().parent
-HOME = Path(os.environ.get("PEERS_HOME", ROOT / "target/peers")).resolve()
+sys.path.append(str(HERE.parent))
+from machine import HOME, PROGRAM, ROOT, answer_of, processor, python_of
+
 PAUSE = 1.0  # seconds before each turn: the threads of the one before go on spinning for a moment
 ALONE, TOGETHER = "side by side", "pages, in place"  # one sequence in one piece, eight as they are served
 OURS = {"ours": "f32", "ours-f16": "f16"}  # how rows are stored
@@ -43,19 +43,18 @@ def tasks_for(positions: int) -> dict:
 class Peer:
     """Another engine in its own process, which opens the model once and waits between its turns."""
 
-    def __init__(self, name: str, model: Path, threads: int, gguf: Path, log):
-        python = HOME / name / "bin/python"
+    def __init__(self, name: str, args, gguf: Path):
         environment = os.environ | {
             "GGUF_HOME": str(gguf),
-            "OMP_NUM_THREADS": str(threads),
+            "OMP_NUM_THREADS": str(args.threads),
             "PYTHONPATH": str(HERE),
             "HF_HUB_OFFLINE": "1",
         }
         self.name = name
-        self.process = subprocess.Popen(
-            [python, HERE / "worker.py", WORKERS[name], str(model), str(threads)],
-            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, text=True, env=environment,
-        )
+        command = [python_of(name), HERE / "worker.py", WORKERS[name], str(args.model.resolve()), str(args.threads)]
+        with open(HOME / f"{name}.log", "w", encoding="utf-8") as log:
+            self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, text=True,
+                                            env=environment)
         about = self.answer()
         self.version, self.arithmetic = about["version"], about["arithmetic"]
 
@@ -93,19 +92,15 @@ class Ours:
     def __init__(self, name: str, args):
         self.name, self.rows, self.model, self.threads = name, OURS[name], args.model, args.threads
         self.binary, self.seconds = args.binary, args.seconds
-        commit = subprocess.run(["git", "-C", ROOT, "rev-parse", "--short", "HEAD"], capture_output=True, text=True)
-        self.version = f"Page by Page {commit.stdout.strip()}".strip()
+        self.version = f"Page by Page {answer_of('git', '-C', ROOT, 'rev-parse', '--short', 'HEAD')}"
         self.arithmetic = f"f32, rows in {self.rows}"
 
     def choices(self, sequences: list) -> list:
         return [self.choice(tokens) for tokens in sequences]
 
     def choice(self, tokens: list) -> int:
-        said = subprocess.run(
-            [self.binary, "logits", "--model", self.model, "--tokens", ",".join(map(str, tokens))],
-            check=True, capture_output=True, text=True,
-        )
-        logits = our_logits(json.loads(said.stdout))
+        answer = answer_of(self.binary, "logits", "--model", self.model, "--tokens", ",".join(map(str, tokens)))
+        logits = json.loads(answer)["logits"]
         return logits.index(max(logits))
 
     def turn(self, tasks: dict, round: int) -> dict:
@@ -121,20 +116,12 @@ class Ours:
         """What a `bench` command writes with --json."""
         with tempfile.TemporaryDirectory() as folder:
             file = Path(folder) / "numbers.json"
-            command = [self.binary, "bench", *what, "--model", self.model, "--threads", str(self.threads),
-                       "--seconds", str(self.seconds), "--json", file]
-            done = subprocess.run(command, capture_output=True, text=True)
-            if done.returncode != 0:
-                raise RuntimeError(f"{' '.join(map(str, command))}: {done.stderr.strip()}")
+            answer_of(self.binary, "bench", *what, "--model", self.model, "--threads", self.threads,
+                      "--seconds", self.seconds, "--json", file)
             return json.loads(file.read_text())
 
     def close(self):
         pass
-
-
-def our_logits(answer) -> list:
-    """What `logits` prints: the row of the last token."""
-    return answer["logits"]
 
 
 def our_rates(engine: dict, alone: dict, together: dict) -> dict:
@@ -162,6 +149,8 @@ def main():
                 engines[-1].version += ", its file in large pages"
         except (RuntimeError, OSError) as error:
             print(f"left out: {name}: {error}", file=sys.stderr)
+    if not engines:
+        sys.exit("error: no engine is left to measure")
     check_choices(engines, config["vocab_size"])
     rates = {engine.name: {task: [] for task in tasks} for engine in engines}
     for round in range(args.rounds + 1):  # the first warms up and does not count
@@ -189,7 +178,7 @@ def parse_args():
     parser.add_argument("--rounds", type=int, default=5, metavar="N", help="turns that count (default: 5)")
     parser.add_argument("--seconds", type=int, default=4, metavar="N",
                         help="each of the three commands in a turn of ours (default: 4)")
-    parser.add_argument("--binary", type=Path, default=ROOT / "target/release/page-by-page", metavar="FILE",
+    parser.add_argument("--binary", type=Path, default=PROGRAM, metavar="FILE",
                         help="this project's program (default: target/release/page-by-page)")
     parser.add_argument("--json", type=Path, metavar="FILE", help="also write every measurement here")
     return parser.parse_args()
@@ -202,10 +191,7 @@ def open_engine(name: str, args, gguf: Path):
         return Ours(name, args)
     if name not in WORKERS:
         raise RuntimeError(f"known are {', '.join([*OURS, *WORKERS])}")
-    if not (HOME / name / "bin/python").exists():
-        raise RuntimeError(f"not installed: lab/peers/setup {name}")
-    with open(HOME / f"{name}.log", "w", encoding="utf-8") as log:
-        return Peer(name, args.model.resolve(), args.threads, gguf, log)
+    return Peer(name, args, gguf)
 
 
 def check_choices(engines: list, vocabulary: int):
@@ -252,14 +238,6 @@ def show(rate: float | None) -> str:
     if rate is None:
         return "–"
     return f"{rate:,.0f}" if rate >= 100 else f"{rate:.1f}"
-
-
-def processor() -> str:
-    try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-        return next(line.split(":", 1)[1].strip() for line in lines if line.startswith("model name"))
-    except (OSError, StopIteration):
-        return platform.processor() or platform.machine()
 
 
 if __name__ == "__main__":
