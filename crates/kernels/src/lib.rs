@@ -22,8 +22,8 @@
 //! - `matrix`: weights as they lie in a checkpoint; `products`: rows against them; `tiles`: several rows at a time;
 //! - `rows`: keys and values as a cache keeps them; `stored`: reading them; `attention`: queries against them, wherever
 //!   they lie;
-//! - `steps`: attention in single steps, for a reader to put together;
-//! - `small`: softmax, norm, gate; `parallel`: work for several threads; `limit`: what all of them cannot surpass.
+//! - `steps`: dot product, softmax, norm, gate; `parallel`: work for several threads; `limit`: what all of them cannot
+//!   surpass.
 //!
 //! **One loop for every processor.** The loops are written over vectors of sixteen numbers; `vector` defines what those
 //! are on AVX-512, on AVX2, on Neon and elsewhere. `vectorized` picks at run time. On x86 processors without fused
@@ -37,7 +37,6 @@ mod parallel;
 mod products;
 mod registers;
 mod rows;
-mod small;
 mod steps;
 mod stored;
 mod tiles;
@@ -48,8 +47,7 @@ pub use limit::multiply_adds;
 pub use matrix::{Dtype, Matrix};
 pub use products::{matmul, matmuls};
 pub use rows::{RowFormat, Run, SequenceRows};
-pub use small::{rms_norm, silu_times, softmax};
-pub use steps::{add_scaled, dot, softmax_scaled};
+pub use steps::{add_scaled, dot, rms_norm, silu_times, softmax, softmax_scaled};
 
 /// Goes up with every change to the bits of a result: another order of a sum, another polynomial of an exponential. It
 /// is part of a model's fingerprint, so no file of rows is taken for what a different arithmetic would have computed.

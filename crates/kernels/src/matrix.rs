@@ -2,7 +2,7 @@
 
 use rayon::prelude::*;
 
-use crate::vector::{LANES, Lanes, Plain, Vector, whole};
+use crate::vector::{LANES, Lanes, Plain, Vector, f32_lanes, whole};
 
 /// How the numbers of a weight are stored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -99,7 +99,7 @@ fn all_finite(dtype: Dtype, bytes: &[u8]) -> bool {
 #[inline(always)]
 pub(crate) fn decode<V: Vector>(dtype: Dtype, bytes: &[u8]) -> V {
     match dtype {
-        Dtype::F32 => V::load_f32(&whole(bytes)),
+        Dtype::F32 => V::load(&f32_lanes(&whole(bytes))),
         Dtype::F16 => V::load_f16(&whole(bytes)),
         Dtype::Bf16 => V::load_bf16(&whole(bytes)),
     }

@@ -16,7 +16,7 @@ use crate::matrix::{Dtype, Matrix, decode, decode_rest};
 use crate::parallel::{Columns, for_each, threads};
 use crate::registers::{Kernel, vectorized};
 use crate::tiles::{InTiles, in_tiles, pack, tile};
-use crate::vector::{LANES, Lanes, Vector, lane_sums, padded};
+use crate::vector::{LANES, Lanes, Vector, lane_sums, padded, rows_of};
 
 /// `out[r] = x[r] · w[o]` for every row `r` of `x` and every row `o` of `w`.
 ///
@@ -43,15 +43,21 @@ pub fn matmuls(x: &[f32], products: &mut [(Matrix<'_>, &mut [f32])]) {
         let out = Columns::new(out, w.rows());
         let width = way.columns(w);
         let columns = (0..w.rows()).step_by(width).map(|first| first..(first + width).min(w.rows()));
-        blocks.extend(columns.map(|columns| (way, Block { x, n, w: *w, columns, out })));
+        blocks.extend(columns.map(|columns| Block { way, x, n, w: *w, columns, out }));
         work += n * w.rows() * w.cols;
     }
-    for_each(blocks.into_iter(), work, |(way, block)| match way {
-        Way::Stream => vectorized(WeightStream(block)),
-        Way::Few => vectorized(FewRows(block)),
+    for_each(blocks.into_iter(), work, |block| match block.way {
+        Way::Stream => vectorized(Direct::<true>(block)),
+        Way::Few => vectorized(Direct::<false>(block)),
         Way::Tiles => vectorized(Tiles(block)),
     });
 }
+
+/// Input rows up to which converting the weights into a buffer costs more than it saves.
+const FEW: usize = 16;
+
+/// Bytes of a weight row up to which four of them side by side are as good as one after the other.
+const SHORT: usize = 1024;
 
 /// How a product is computed.
 #[derive(Clone, Copy)]
@@ -83,6 +89,7 @@ impl Way {
 
 /// All input rows against some weight rows, which are output columns.
 struct Block<'a> {
+    way: Way,
     /// `[n, w.cols]`.
     x: &'a [f32],
     n: usize,
@@ -107,34 +114,146 @@ impl Block<'_> {
     }
 }
 
-/// A block with one input row.
-struct WeightStream<'a>(Block<'a>);
+/// A block whose weights come straight from memory, for one input row or for a few.
+struct Direct<'a, const ONE_ROW: bool>(Block<'a>);
 
-impl Kernel for WeightStream<'_> {
+impl<const ONE_ROW: bool> Kernel for Direct<'_, ONE_ROW> {
     type Output = ();
 
     #[inline(always)]
     fn run<V: Vector>(self) {
         // The type of the weights is settled here, outside the loops.
         match self.0.w.dtype {
-            Dtype::F32 => self.run_as::<V>(Dtype::F32),
-            Dtype::F16 => self.run_as::<V>(Dtype::F16),
-            Dtype::Bf16 => self.run_as::<V>(Dtype::Bf16),
+            Dtype::F32 => self.0.direct::<V, ONE_ROW>(Dtype::F32),
+            Dtype::F16 => self.0.direct::<V, ONE_ROW>(Dtype::F16),
+            Dtype::Bf16 => self.0.direct::<V, ONE_ROW>(Dtype::Bf16),
         }
     }
 }
 
-impl WeightStream<'_> {
+/// A block whose weights are converted once.
+struct Tiles<'a>(Block<'a>);
+
+impl Kernel for Tiles<'_> {
+    type Output = ();
+
     #[inline(always)]
-    fn run_as<V: Vector>(self, dtype: Dtype) {
-        let last = self.0.columns.end - 1;
-        for column in self.0.columns.clone().step_by(4) {
+    fn run<V: Vector>(self) {
+        let Block { x, n, w, columns, .. } = &self.0;
+        let (depth, width) = (w.cols.div_ceil(LANES), V::COLUMNS);
+        let mut weights = vec![[0.0; LANES]; columns.len().next_multiple_of(width) * depth];
+        for (o, row) in columns.clone().enumerate() {
+            let packed = &mut weights[o / width * width * depth..][..width * depth];
+            let bytes = w.row(row).chunks_exact(LANES * w.dtype.size());
+            let rest = bytes.remainder();
+            pack(bytes.map(|bytes| decode::<V>(w.dtype, bytes).lanes()), o % width, width, packed);
+            if !rest.is_empty() {
+                packed[(depth - 1) * width + o % width] = decode_rest(w.dtype, rest);
+            }
+        }
+        let x = match x.as_chunks() {
+            (whole, []) if w.cols.is_multiple_of(LANES) => Cow::Borrowed(whole),
+            _ => x.chunks_exact(w.cols).flat_map(|row| row.chunks(LANES).map(padded)).collect(),
+        };
+        in_tiles::<V>(0..*n, &mut PackedTiles { block: &self.0, x: &x, weights: &weights, depth });
+    }
+}
+
+impl Block<'_> {
+    #[inline(always)]
+    fn direct<V: Vector, const ONE_ROW: bool>(&self, dtype: Dtype) {
+        if ONE_ROW { self.stream::<V>(dtype) } else { self.few_rows::<V>(dtype) }
+    }
+
+    /// One input row.
+    #[inline(always)]
+    fn stream<V: Vector>(&self, dtype: Dtype) {
+        let last = self.columns.end - 1;
+        for column in self.columns.clone().step_by(4) {
             let mut sums = [V::splat(0.0); 4];
             // One row after the other: side by side they would share the loads of `x`, but memory is fastest in order.
             for (c, sums) in sums.iter_mut().enumerate() {
-                *sums = add_row(self.0.x, dtype, self.0.w.row((column + c).min(last)));
+                *sums = add_row(self.x, dtype, self.w.row((column + c).min(last)));
             }
-            self.0.write(0, column, &V::sum_4(&sums));
+            self.write(0, column, &V::sum_4(&sums));
+        }
+    }
+
+    /// A few input rows.
+    #[inline(always)]
+    fn few_rows<V: Vector>(&self, dtype: Dtype) {
+        let mut first = 0;
+        while first < self.n {
+            first += match self.n - first {
+                _ if V::ONE_BY_ONE || self.columns.len() < 4 => self.run_rows::<V, 1, 1>(dtype, first),
+                1 => self.run_rows::<V, 1, 4>(dtype, first),
+                2 => self.run_rows::<V, 2, 4>(dtype, first),
+                3 | 5 | 6 | 9 if V::MANY_REGISTERS => self.run_rows::<V, 3, 4>(dtype, first),
+                _ if V::MANY_REGISTERS => self.run_rows::<V, 4, 4>(dtype, first),
+                _ => self.run_rows::<V, 3, 2>(dtype, first),
+            };
+        }
+    }
+
+    /// `R` input rows from `first` on, `C` columns at a time; returns `R`.
+    #[inline(always)]
+    fn run_rows<V: Vector, const R: usize, const C: usize>(&self, dtype: Dtype, first: usize) -> usize {
+        let cols = self.w.cols;
+        let rows: [&[f32]; R] = rows_of(self.x, first, cols, cols);
+        for column in self.columns.clone().step_by(C) {
+            // The last few columns come with some that are known: computed again, they are the same.
+            self.run_columns::<V, R, C>(dtype, rows, first, column.min(self.columns.end - C));
+        }
+        R
+    }
+
+    /// `R` input rows against `C` weight rows: every number that is loaded or converted is used `R` or `C` times.
+    #[inline(always)]
+    fn run_columns<V: Vector, const R: usize, const C: usize>(
+        &self,
+        dtype: Dtype,
+        rows: [&[f32]; R],
+        first: usize,
+        column: usize,
+    ) {
+        let cols = self.w.cols;
+        let size = LANES * dtype.size();
+        let full = cols / LANES;
+        let mut whole: [&[Lanes]; R] = [&[]; R];
+        for r in 0..R {
+            whole[r] = &rows[r].as_chunks().0[..full];
+        }
+        let mut weights: [&[u8]; C] = [&[]; C];
+        for (c, weights) in weights.iter_mut().enumerate() {
+            *weights = &self.w.row(column + c)[..cols * dtype.size()];
+        }
+        let mut sums = [[V::splat(0.0); C]; R];
+        for k in 0..full {
+            let mut vectors = [V::splat(0.0); C];
+            for c in 0..C {
+                let bytes = &weights[c][k * size..][..size];
+                prefetch(bytes.as_ptr().wrapping_add(PREFETCH));
+                vectors[c] = decode(dtype, bytes);
+            }
+            for r in 0..R {
+                let row = V::load(&whole[r][k]);
+                for c in 0..C {
+                    sums[r][c] = row.mul_add(vectors[c], sums[r][c]);
+                }
+            }
+        }
+        if !cols.is_multiple_of(LANES) {
+            for c in 0..C {
+                let rest = decode_rest(dtype, &weights[c][full * size..]);
+                for r in 0..R {
+                    let row = V::load(&padded(&rows[r][full * LANES..]));
+                    sums[r][c] = row.mul_add(V::load(&rest), sums[r][c]);
+                }
+            }
+        }
+        for (r, sums) in sums.iter().enumerate() {
+            // SAFETY: these columns are this block's alone.
+            unsafe { self.out.write(first + r, column, &lane_sums(sums)) };
         }
     }
 }
@@ -170,138 +289,6 @@ pub(crate) fn prefetch(_address: *const u8) {
     }
 }
 
-/// Input rows up to which converting the weights into a buffer costs more than it saves.
-const FEW: usize = 16;
-
-/// Bytes of a weight row up to which four of them side by side are as good as one after the other.
-const SHORT: usize = 1024;
-
-/// A block with a few input rows.
-struct FewRows<'a>(Block<'a>);
-
-impl Kernel for FewRows<'_> {
-    type Output = ();
-
-    #[inline(always)]
-    fn run<V: Vector>(self) {
-        match self.0.w.dtype {
-            Dtype::F32 => self.run_as::<V>(Dtype::F32),
-            Dtype::F16 => self.run_as::<V>(Dtype::F16),
-            Dtype::Bf16 => self.run_as::<V>(Dtype::Bf16),
-        }
-    }
-}
-
-impl FewRows<'_> {
-    #[inline(always)]
-    fn run_as<V: Vector>(self, dtype: Dtype) {
-        let mut first = 0;
-        while first < self.0.n {
-            first += match self.0.n - first {
-                _ if V::ONE_BY_ONE || self.0.columns.len() < 4 => self.run_rows::<V, 1, 1>(dtype, first),
-                1 => self.run_rows::<V, 1, 4>(dtype, first),
-                2 => self.run_rows::<V, 2, 4>(dtype, first),
-                3 | 5 | 6 | 9 if V::MANY_REGISTERS => self.run_rows::<V, 3, 4>(dtype, first),
-                _ if V::MANY_REGISTERS => self.run_rows::<V, 4, 4>(dtype, first),
-                _ => self.run_rows::<V, 3, 2>(dtype, first),
-            };
-        }
-    }
-
-    /// `R` input rows from `first` on, `C` columns at a time; returns `R`.
-    #[inline(always)]
-    fn run_rows<V: Vector, const R: usize, const C: usize>(&self, dtype: Dtype, first: usize) -> usize {
-        let cols = self.0.w.cols;
-        let mut rows: [&[f32]; R] = [&[]; R];
-        for (r, row) in rows.iter_mut().enumerate() {
-            *row = &self.0.x[(first + r) * cols..][..cols];
-        }
-        for column in self.0.columns.clone().step_by(C) {
-            // The last few columns come with some that are known: computed again, they are the same.
-            self.run_columns::<V, R, C>(dtype, rows, first, column.min(self.0.columns.end - C));
-        }
-        R
-    }
-
-    /// `R` input rows against `C` weight rows: every number that is loaded or converted is used `R` or `C` times.
-    #[inline(always)]
-    fn run_columns<V: Vector, const R: usize, const C: usize>(
-        &self,
-        dtype: Dtype,
-        rows: [&[f32]; R],
-        first: usize,
-        column: usize,
-    ) {
-        let cols = self.0.w.cols;
-        let size = LANES * dtype.size();
-        let full = cols / LANES;
-        let mut whole: [&[Lanes]; R] = [&[]; R];
-        for r in 0..R {
-            whole[r] = &rows[r].as_chunks().0[..full];
-        }
-        let mut weights: [&[u8]; C] = [&[]; C];
-        for (c, weights) in weights.iter_mut().enumerate() {
-            *weights = &self.0.w.row(column + c)[..cols * dtype.size()];
-        }
-        let mut sums = [[V::splat(0.0); C]; R];
-        for k in 0..full {
-            let mut vectors = [V::splat(0.0); C];
-            for c in 0..C {
-                let bytes = &weights[c][k * size..][..size];
-                prefetch(bytes.as_ptr().wrapping_add(PREFETCH));
-                vectors[c] = decode(dtype, bytes);
-            }
-            for r in 0..R {
-                let row = V::load(&whole[r][k]);
-                for c in 0..C {
-                    sums[r][c] = row.mul_add(vectors[c], sums[r][c]);
-                }
-            }
-        }
-        if !cols.is_multiple_of(LANES) {
-            for c in 0..C {
-                let rest = decode_rest(dtype, &weights[c][full * size..]);
-                for r in 0..R {
-                    let row = V::load(&padded(&rows[r][full * LANES..]));
-                    sums[r][c] = row.mul_add(V::load(&rest), sums[r][c]);
-                }
-            }
-        }
-        for (r, sums) in sums.iter().enumerate() {
-            // SAFETY: these columns are this block's alone.
-            unsafe { self.0.out.write(first + r, column, &lane_sums(sums)) };
-        }
-    }
-}
-
-/// A block with many input rows.
-struct Tiles<'a>(Block<'a>);
-
-impl Kernel for Tiles<'_> {
-    type Output = ();
-
-    #[inline(always)]
-    fn run<V: Vector>(self) {
-        let Block { x, n, w, columns, .. } = &self.0;
-        let (depth, width) = (w.cols.div_ceil(LANES), V::COLUMNS);
-        let mut weights = vec![[0.0; LANES]; columns.len().next_multiple_of(width) * depth];
-        for (o, row) in columns.clone().enumerate() {
-            let packed = &mut weights[o / width * width * depth..][..width * depth];
-            let bytes = w.row(row).chunks_exact(LANES * w.dtype.size());
-            let rest = bytes.remainder();
-            pack(bytes.map(|bytes| decode::<V>(w.dtype, bytes).lanes()), o % width, width, packed);
-            if !rest.is_empty() {
-                packed[(depth - 1) * width + o % width] = decode_rest(w.dtype, rest);
-            }
-        }
-        let x = match x.as_chunks() {
-            (whole, []) if w.cols.is_multiple_of(LANES) => Cow::Borrowed(whole),
-            _ => x.chunks_exact(w.cols).flat_map(|row| row.chunks(LANES).map(padded)).collect(),
-        };
-        in_tiles::<V>(0..*n, &mut PackedTiles { block: &self.0, x: &x, weights: &weights, depth });
-    }
-}
-
 /// A block whose rows and weights are whole vectors, `depth` of them each; the weights are converted and packed.
 struct PackedTiles<'a> {
     block: &'a Block<'a>,
@@ -314,10 +301,7 @@ impl InTiles for PackedTiles<'_> {
     #[inline(always)]
     fn rows<V: Vector, const R: usize, const C: usize>(&mut self, first: usize) -> usize {
         let depth = self.depth;
-        let mut rows: [&[Lanes]; R] = [&[]; R];
-        for (r, row) in rows.iter_mut().enumerate() {
-            *row = &self.x[(first + r) * depth..][..depth];
-        }
+        let rows: [&[Lanes]; R] = rows_of(self.x, first, depth, depth);
         let columns = self.block.columns.clone().step_by(C);
         for (packed, column) in self.weights.chunks_exact(C * depth).zip(columns) {
             let mut sums = [[V::splat(0.0); C]; R];

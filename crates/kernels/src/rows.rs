@@ -1,7 +1,6 @@
 //! Rows of keys and values: where they lie in memory, and in which format.
 
 use std::fmt;
-use std::str::FromStr;
 
 /// Rows side by side in memory.
 ///
@@ -35,15 +34,6 @@ pub enum RowFormat {
     Bf16,
     /// Whole numbers from -127 to 127, and for each head of each row a 32-bit scale.
     Int8,
-}
-
-impl FromStr for RowFormat {
-    type Err = String;
-
-    fn from_str(name: &str) -> Result<Self, String> {
-        let named = RowFormat::ALL.into_iter().find(|format| format.name() == name);
-        named.ok_or_else(|| format!("unknown row format {name:?} (supported: f32, f16, bf16, int8)"))
-    }
 }
 
 impl fmt::Display for RowFormat {

@@ -2,10 +2,10 @@
 
 use crate::registers::{Kernel, vectorized};
 use crate::stored::{Head, HeadOf, Stored};
-use crate::vector::{LANES, Lanes, Vector, lane_sums};
+use crate::vector::{LANES, Lanes, Vector, lane_sums, rows_of};
 
 use super::Attention;
-use super::sums::{Weights, put_sums, query_rows, sums_at};
+use super::sums::{put_sums, sums_at};
 
 /// Keys that a query meets at a time, so that four sums of lanes are taken together.
 const KEYS: usize = 4;
@@ -79,7 +79,7 @@ impl<S: Stored> Scores<'_, S> {
     #[inline(always)]
     fn meet<V: Vector, const R: usize>(&mut self, keys: &[Head<'_, S>; KEYS], first: usize, at: usize) -> usize {
         let depth = self.task.depth();
-        let rows = query_rows::<R>(self.queries, depth, first);
+        let rows = rows_of::<_, R>(self.queries, first, depth, depth);
         let full = keys[0].full().len();
         let chunks = [keys[0].full(), &keys[1].full()[..full], &keys[2].full()[..full], &keys[3].full()[..full]];
         let scales: [V; KEYS] = [keys[0].scale(), keys[1].scale(), keys[2].scale(), keys[3].scale()];
@@ -171,7 +171,7 @@ impl<S: Stored> Mix<'_, S> {
                 continue;
             }
             let weights =
-                Weights { scores: &self.scores[first * self.stride + at + seen.start..], stride: self.stride };
+                Weights { of_first: &self.scores[first * self.stride + at + seen.start..], stride: self.stride };
             let (places, sums) = (&block[seen], &mut self.sums[first * self.task.depth()..]);
             match together {
                 2 if !V::ONE_BY_ONE => add_all::<V, S, 2>(head, places, weights, sums),
@@ -183,6 +183,14 @@ impl<S: Stored> Mix<'_, S> {
     }
 }
 
+/// The weights of some queries. They begin with those of the first query, from its first value on, and those of the
+/// next query follow `stride` weights later.
+#[derive(Clone, Copy)]
+struct Weights<'a> {
+    of_first: &'a [f32],
+    stride: usize,
+}
+
 /// Adds the values at some places to the sums of `R` queries, weighted.
 #[inline(always)]
 fn add_all<V: Vector, S: Stored, const R: usize>(
@@ -191,23 +199,20 @@ fn add_all<V: Vector, S: Stored, const R: usize>(
     weights: Weights<'_>,
     sums: &mut [Lanes],
 ) {
-    let full = head.dim / LANES;
+    let (full, depth) = (head.dim / LANES, head.dim.div_ceil(LANES));
     let mut at = 0;
-    while at < full {
-        at += match full - at {
+    while at < depth {
+        at += match full.saturating_sub(at) {
             _ if V::ONE_BY_ONE => add::<V, S, R, 1>(head, places, weights, sums, at),
-            1 => add::<V, S, R, 1>(head, places, weights, sums, at),
+            0 | 1 => add::<V, S, R, 1>(head, places, weights, sums, at),
             8.. if V::MANY_REGISTERS && R <= 2 => add::<V, S, R, 8>(head, places, weights, sums, at),
             4.. if V::MANY_REGISTERS => add::<V, S, R, 4>(head, places, weights, sums, at),
             _ => add::<V, S, R, 2>(head, places, weights, sums, at),
         };
     }
-    if !head.dim.is_multiple_of(LANES) {
-        add_last::<V, S, R>(head, places, weights, sums);
-    }
 }
 
-/// Adds `C` full vectors of each value, from vector `at` on. Returns `C`.
+/// Adds `C` vectors of each value, from vector `at` on; several only if they are full. Returns `C`.
 #[inline(always)]
 fn add<V: Vector, S: Stored, const R: usize, const C: usize>(
     head: &HeadOf<'_, S>,
@@ -218,37 +223,24 @@ fn add<V: Vector, S: Stored, const R: usize, const C: usize>(
 ) -> usize {
     let depth = head.dim.div_ceil(LANES);
     let mut out = sums_at::<V, R, C>(sums, depth, at);
-    let weights = weights.rows::<R>(places.len());
+    let weights = rows_of::<_, R>(weights.of_first, 0, weights.stride, places.len());
     for (position, place) in places.iter().enumerate() {
         let value = head.at(*place);
-        let (chunks, scale) = (&value.full()[at..][..C], value.scale());
+        let mut vectors = [V::splat(0.0); C];
+        if C == 1 {
+            vectors[0] = value.chunk(at);
+        } else {
+            let (chunks, scale) = (&value.full()[at..][..C], value.scale());
+            for c in 0..C {
+                vectors[c] = S::decode(&chunks[c], scale);
+            }
+        }
         for c in 0..C {
-            let value = S::decode::<V>(&chunks[c], scale);
             for r in 0..R {
-                out[r][c] = V::splat(weights[r][position]).mul_add(value, out[r][c]);
+                out[r][c] = V::splat(weights[r][position]).mul_add(vectors[c], out[r][c]);
             }
         }
     }
     put_sums(&out, sums, depth, at);
     C
-}
-
-/// Adds the last vector of each value, which is not full.
-#[inline(always)]
-fn add_last<V: Vector, S: Stored, const R: usize>(
-    head: &HeadOf<'_, S>,
-    places: &[usize],
-    weights: Weights<'_>,
-    sums: &mut [Lanes],
-) {
-    let full = head.dim / LANES;
-    let mut out = sums_at::<V, R, 1>(sums, full + 1, full);
-    let weights = weights.rows::<R>(places.len());
-    for (position, place) in places.iter().enumerate() {
-        let value = V::load(&head.at(*place).last());
-        for r in 0..R {
-            out[r][0] = V::splat(weights[r][position]).mul_add(value, out[r][0]);
-        }
-    }
-    put_sums(&out, sums, full + 1, full);
 }

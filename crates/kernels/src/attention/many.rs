@@ -5,10 +5,10 @@ use std::ops::Range;
 use crate::registers::{Kernel, vectorized};
 use crate::stored::{HeadOf, Stored};
 use crate::tiles::{InTiles, in_tiles, pack, tile};
-use crate::vector::{LANES, Lanes, Vector, lane_sums};
+use crate::vector::{LANES, Lanes, Vector, lane_sums, rows_of};
 
 use super::Attention;
-use super::sums::{Weights, put_sums, query_rows, sums_at};
+use super::sums::{put_sums, sums_at};
 
 /// Keys that are packed at a time: whole tiles.
 const KEYS: usize = 20;
@@ -99,7 +99,7 @@ impl InTiles for Scores<'_> {
     #[inline(always)]
     fn rows<V: Vector, const R: usize, const C: usize>(&mut self, first: usize) -> usize {
         let depth = self.task.depth();
-        let rows = query_rows::<R>(self.queries, depth, first);
+        let rows = rows_of::<_, R>(self.queries, first, depth, depth);
         for (packed, at) in self.keys.chunks_exact(C * depth).zip((0..).step_by(C)) {
             let mut sums = [[V::splat(0.0); C]; R];
             tile(rows, packed, &mut sums);
@@ -188,9 +188,8 @@ impl Mix<'_> {
         at: usize,
     ) -> usize {
         let depth = self.task.depth();
-        let weights = Weights { scores: &self.scores[first * self.stride + values.start..], stride: self.stride };
         let n = values.len();
-        let weights = weights.rows::<R>(n);
+        let weights = rows_of::<_, R>(&self.scores[values.start..], first, self.stride, n);
         let values = &self.values[values.start * depth..values.end * depth];
         let sums = &mut self.sums[first * depth..];
         let mut out = sums_at::<V, R, C>(sums, depth, at);

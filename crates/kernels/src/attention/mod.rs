@@ -17,9 +17,8 @@ mod sums;
 use std::ops::Range;
 
 use crate::parallel::{Columns, for_each, threads};
-use crate::registers::vectorized;
 use crate::rows::{RowFormat, SequenceRows};
-use crate::small::Softmax;
+use crate::steps::softmax_scaled;
 use crate::stored::{Bf16, F16, F32, HeadOf, Int8, Stored, words};
 use crate::vector::{LANES, Lanes, padded};
 
@@ -213,7 +212,7 @@ impl<'a> Attention<'a> {
     fn softmax(&self, scores: &mut [f32], stride: usize) {
         let scale = 1.0 / (self.heads.head_dim as f32).sqrt();
         for (query, scores) in scores.chunks_exact_mut(stride).enumerate() {
-            vectorized(Softmax { scores: &mut scores[..self.seen(query)], scale });
+            softmax_scaled(&mut scores[..self.seen(query)], scale);
         }
     }
 }

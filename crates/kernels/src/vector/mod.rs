@@ -4,6 +4,26 @@
 //! lanes in the same order, so all processors give the same bits. Left to itself, the compiler finds vector
 //! instructions for such loops in one build and misses them in the next.
 
+/// Operations of [`Vector`] that take one instruction for each register: those of a tuple struct of registers. So
+/// `lanewise!(Avx2 [0 1]: add(b) _mm256_add_ps)` is
+/// `fn add(self, b: Self) -> Self { Avx2(_mm256_add_ps(self.0, b.0), _mm256_add_ps(self.1, b.1)) }`.
+#[cfg(any(target_arch = "aarch64", target_arch = "x86_64"))]
+macro_rules! lanewise {
+    ($vector:ident $registers:tt: $($name:ident $others:tt $instruction:ident),*) => {
+        $(lanewise!(@ $vector $registers $name $others $instruction);)*
+    };
+    (@ $vector:ident [$($register:tt)*] $name:ident $others:tt $instruction:ident) => {
+        lanewise!(@@ $vector $name $others $instruction: $($register $others)*);
+    };
+    (@@ $vector:ident $name:ident ($($declared:ident),*) $instruction:ident: $($register:tt ($($other:ident),*))*) => {
+        #[inline(always)]
+        fn $name(self, $($declared: Self),*) -> Self {
+            // SAFETY: the processor has these instructions; they touch no memory.
+            unsafe { $vector($($instruction(self.$register, $($other.$register),*)),*) }
+        }
+    };
+}
+
 #[cfg(target_arch = "aarch64")]
 mod neon;
 mod plain;
@@ -50,8 +70,6 @@ pub(crate) trait Vector: Copy {
     fn splat(number: f32) -> Self;
     /// Reads sixteen numbers.
     fn load(numbers: &Lanes) -> Self;
-    /// Reads sixteen f32 numbers, little-endian, at any address.
-    fn load_f32(bytes: &[u8; 4 * LANES]) -> Self;
     /// Reads sixteen bf16 numbers, little-endian.
     fn load_bf16(bytes: &[u8; 2 * LANES]) -> Self;
     /// Reads sixteen f16 numbers, little-endian.
@@ -118,6 +136,16 @@ pub(crate) fn padded<const N: usize>(numbers: &[f32]) -> [f32; N] {
     }
 }
 
+/// `R` rows of `len` values each, from row `first` on: a row begins `stride` values after the one before.
+#[inline(always)]
+pub(crate) fn rows_of<T, const R: usize>(values: &[T], first: usize, stride: usize, len: usize) -> [&[T]; R] {
+    let mut rows: [&[T]; R] = [&[]; R];
+    for (r, row) in rows.iter_mut().enumerate() {
+        *row = &values[(first + r) * stride..][..len];
+    }
+    rows
+}
+
 /// The sum of each vector.
 #[inline(always)]
 pub(crate) fn lane_sums<V: Vector, const C: usize>(vectors: &[V; C]) -> [f32; C] {
@@ -146,6 +174,16 @@ pub(crate) fn dot<V: Vector>(a: &[f32], b: &[f32]) -> f32 {
         sums = V::load(&padded(a_rest)).mul_add(V::load(&padded(b_rest)), sums);
     }
     sums.sum()
+}
+
+/// Sixteen f32 numbers, little-endian.
+#[inline(always)]
+pub(crate) fn f32_lanes(bytes: &[u8; 4 * LANES]) -> Lanes {
+    let mut lanes = [0.0; LANES];
+    for (lane, b) in lanes.iter_mut().zip(bytes.as_chunks().0) {
+        *lane = f32::from_le_bytes(*b);
+    }
+    lanes
 }
 
 /// Sixteen f16 numbers, without instructions for them. Compiled once and not for speed.

@@ -37,15 +37,6 @@ impl Vector for Plain {
     }
 
     #[inline(never)]
-    fn load_f32(bytes: &[u8; 4 * LANES]) -> Self {
-        let mut lanes = [0.0; LANES];
-        for (lane, b) in lanes.iter_mut().zip(bytes.as_chunks().0) {
-            *lane = f32::from_le_bytes(*b);
-        }
-        Plain(lanes)
-    }
-
-    #[inline(never)]
     fn load_bf16(bytes: &[u8; 2 * LANES]) -> Self {
         let mut lanes = [0.0; LANES];
         for (lane, b) in lanes.iter_mut().zip(bytes.as_chunks().0) {

@@ -41,13 +41,8 @@ impl Vector for Simd128 {
 
     #[inline(always)]
     fn load(numbers: &Lanes) -> Self {
-        Self::load_f32(numbers.map(f32::to_le_bytes).as_flattened().first_chunk().expect("sixteen numbers"))
-    }
-
-    #[inline(always)]
-    fn load_f32(bytes: &[u8; 4 * LANES]) -> Self {
-        let start = bytes.as_ptr().cast::<v128>();
-        // SAFETY: the loads read the 64 bytes of `bytes`, and take any address.
+        let start = numbers.as_ptr().cast::<v128>();
+        // SAFETY: the loads read the 64 bytes of `numbers`, and take any address.
         unsafe {
             Simd128([v128_load(start), v128_load(start.add(1)), v128_load(start.add(2)), v128_load(start.add(3))])
         }

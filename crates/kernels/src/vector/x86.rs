@@ -8,20 +8,6 @@ use std::mem::transmute;
 use super::{LANES, Lanes, Vector};
 use crate::registers::Kernel;
 
-/// Operations of [`Vector`] that take one instruction for each register: those of the tuple struct `$vector`.
-macro_rules! lanewise {
-    ($vector:ident $registers:tt: $($name:ident $instruction:ident),*) => {
-        $(lanewise!(@ $vector $registers $name $instruction);)*
-    };
-    (@ $vector:ident [$($register:tt)*] $name:ident $instruction:ident) => {
-        #[inline(always)]
-        fn $name(self, other: Self) -> Self {
-            // SAFETY: the processor has these instructions; they touch no memory.
-            unsafe { $vector($($instruction(self.$register, other.$register)),*) }
-        }
-    };
-}
-
 /// One register of 512 bits.
 #[derive(Clone, Copy)]
 pub struct Avx512(__m512);
@@ -52,12 +38,6 @@ impl Vector for Avx512 {
     }
 
     #[inline(always)]
-    fn load_f32(bytes: &[u8; 4 * LANES]) -> Self {
-        // SAFETY: both are 64 bytes that may hold anything.
-        Avx512(unsafe { transmute::<[u8; 64], __m512>(*bytes) })
-    }
-
-    #[inline(always)]
     fn load_bf16(bytes: &[u8; 2 * LANES]) -> Self {
         // SAFETY: the processor has these instructions; both sides of the transmute are 32 bytes that may hold
         // anything.
@@ -79,18 +59,13 @@ impl Vector for Avx512 {
         Avx512(unsafe { _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(transmute::<[u8; 16], __m128i>(*bytes))) })
     }
 
-    lanewise!(Avx512 [0]: mul _mm512_mul_ps, div _mm512_div_ps, add _mm512_add_ps, max _mm512_max_ps, min _mm512_min_ps);
+    lanewise!(Avx512 [0]: mul(b) _mm512_mul_ps, div(b) _mm512_div_ps, add(b) _mm512_add_ps);
+    lanewise!(Avx512 [0]: max(other) _mm512_max_ps, min(other) _mm512_min_ps, mul_add(b, sum) _mm512_fmadd_ps);
 
     #[inline(always)]
     fn lanes(self) -> Lanes {
         // SAFETY: both are 64 bytes that may hold anything.
         unsafe { transmute::<__m512, Lanes>(self.0) }
-    }
-
-    #[inline(always)]
-    fn mul_add(self, b: Self, sum: Self) -> Self {
-        // SAFETY: the processor has these instructions; they touch no memory.
-        Avx512(unsafe { _mm512_fmadd_ps(self.0, b.0, sum.0) })
     }
 
     #[inline(always)]
@@ -166,13 +141,6 @@ impl Vector for Avx2 {
     }
 
     #[inline(always)]
-    fn load_f32(bytes: &[u8; 4 * LANES]) -> Self {
-        // SAFETY: both are 64 bytes that may hold anything.
-        let [low, high] = unsafe { transmute::<[u8; 64], [__m256; 2]>(*bytes) };
-        Avx2(low, high)
-    }
-
-    #[inline(always)]
     fn load_bf16(bytes: &[u8; 2 * LANES]) -> Self {
         // SAFETY: the processor has these instructions; both sides of the transmute are 32 bytes that may hold
         // anything.
@@ -204,18 +172,13 @@ impl Vector for Avx2 {
         }
     }
 
-    lanewise!(Avx2 [0 1]: mul _mm256_mul_ps, div _mm256_div_ps, add _mm256_add_ps, max _mm256_max_ps, min _mm256_min_ps);
+    lanewise!(Avx2 [0 1]: mul(b) _mm256_mul_ps, div(b) _mm256_div_ps, add(b) _mm256_add_ps);
+    lanewise!(Avx2 [0 1]: max(other) _mm256_max_ps, min(other) _mm256_min_ps, mul_add(b, sum) _mm256_fmadd_ps);
 
     #[inline(always)]
     fn lanes(self) -> Lanes {
         // SAFETY: both are 64 bytes that may hold anything.
         unsafe { transmute::<[__m256; 2], Lanes>([self.0, self.1]) }
-    }
-
-    #[inline(always)]
-    fn mul_add(self, b: Self, sum: Self) -> Self {
-        // SAFETY: the processor has these instructions; they touch no memory.
-        unsafe { Avx2(_mm256_fmadd_ps(self.0, b.0, sum.0), _mm256_fmadd_ps(self.1, b.1, sum.1)) }
     }
 
     #[inline(always)]

@@ -5,7 +5,7 @@
 mod attention;
 mod definition;
 mod products;
-mod small;
+mod steps;
 
 use std::process::{Command, Output};
 
