@@ -25,12 +25,11 @@ pub struct Build {
     pub folder: TempDir,
     pub findings: Findings,
     /// The pages that it was rendered from, in order.
-    pub pages: Vec<(Page, Contents)>,
+    pub pages: Vec<Page>,
 }
 
 /// Renders the book in `root/book` into a temporary folder and checks it. It is an error only when there is no book to
-/// show. These figures take the place of the book's own of the same names;
-/// a repository is linked to.
+/// show. These figures take the place of the book's own of the same names; a repository is linked to.
 pub fn build(root: &Path, figures: &BTreeMap<String, String>, repository: Option<&str>) -> Result<Build> {
     let folder = tempfile::tempdir().context("no temporary folder to render into")?;
     let mut findings = Findings::default();
@@ -39,10 +38,10 @@ pub fn build(root: &Path, figures: &BTreeMap<String, String>, repository: Option
     let pages = read_pages(root, &listed, &mut findings);
 
     let names = Names::read(root);
-    for (page, contents) in &pages {
-        claims::check(root, page, contents, &names, &mut findings);
-        markup::check(page, contents, &mut findings);
-        words::check(page, contents, &mut findings);
+    for page in &pages {
+        claims::check(root, page, &names, &mut findings);
+        markup::check(page, &mut findings);
+        words::check(page, &mut findings);
     }
     if !is_whole {
         // mdBook stops at a page that is not there: say with it what else has been found.
@@ -81,23 +80,15 @@ pub fn read_summary(root: &Path, findings: &mut Findings) -> Result<Vec<PathBuf>
     Ok(pages)
 }
 
-pub fn read_pages(root: &Path, listed: &[PathBuf], findings: &mut Findings) -> Vec<(Page, Contents)> {
-    let pages: Vec<(Page, Contents)> = listed
-        .iter()
-        .filter_map(|file| Page::read(root, file, findings).ok())
-        .map(|page| {
-            let contents = Contents::read(&page.text);
-            (page, contents)
-        })
-        .collect();
-
+pub fn read_pages(root: &Path, listed: &[PathBuf], findings: &mut Findings) -> Vec<Page> {
+    let pages: Vec<Page> = listed.iter().filter_map(|file| Page::read(root, file, findings).ok()).collect();
     for entry in WalkDir::new(root.join(SOURCE)).into_iter().flatten() {
         let file = entry.path().strip_prefix(root).unwrap_or(entry.path());
         let is_page = file.extension().is_some_and(|extension| extension == "md");
         let is_known = file == Path::new(SUMMARY)
             || file.ends_with("404.md")
             || listed.iter().any(|page| page == file)
-            || pages.iter().any(|(page, _)| page.includes.iter().any(|included| included == file));
+            || pages.iter().any(|page| page.includes.iter().any(|included| included == file));
         if is_page && !is_known {
             findings.add(
                 Place::new(file, 1),
@@ -113,10 +104,10 @@ pub fn read_pages(root: &Path, listed: &[PathBuf], findings: &mut Findings) -> V
 /// its place in the repository, and from the server.
 pub const EXERCISE_LINK: &str = "../../exercises/";
 
-fn check_links(root: &Path, pages: &[(Page, Contents)], rendered: &RenderedBook, findings: &mut Findings) {
-    for (page, contents) in pages {
+fn check_links(root: &Path, pages: &[Page], rendered: &RenderedBook, findings: &mut Findings) {
+    for page in pages {
         let from = rendered_name(page);
-        for (line, target) in &contents.links {
+        for (line, target) in &page.contents.links {
             let exercise = target.strip_prefix(EXERCISE_LINK).filter(|name| !name.contains('/'));
             if let Some(name) = exercise {
                 if !root.join("exercises").join(name).is_file() {
@@ -135,13 +126,9 @@ fn check_links(root: &Path, pages: &[(Page, Contents)], rendered: &RenderedBook,
     }
 }
 
-fn check_rendered(pages: &[(Page, Contents)], rendered: &RenderedBook, findings: &mut Findings) {
-    const NO_NETWORK: &str = "the book must read the same without a network: put the file under book/ and name that";
-
-    for (page, _) in pages {
-        let Some(html) = rendered.pages.get(&rendered_name(page)) else {
-            continue;
-        };
+fn check_rendered(pages: &[Page], rendered: &RenderedBook, findings: &mut Findings) {
+    for page in pages {
+        let Some(html) = rendered.pages.get(&rendered_name(page)) else { continue };
         for id in &html.repeated_ids {
             // A heading that mdBook gave its id has none of these spellings.
             let spellings = [format!("id=\"{id}\""), format!("#{id}}}")];
@@ -152,28 +139,20 @@ fn check_rendered(pages: &[(Page, Contents)], rendered: &RenderedBook, findings:
                 "give each its own; several headings with one text get a number by themselves",
             );
         }
-        for address in html.remote.iter().filter(|address| page.text.contains(address.as_str())) {
-            findings.add(page.find(address), format!("the page fetches `{address}`"), NO_NETWORK);
+        for image in &html.wordless_images {
+            let next_step = "say in `![…]` or `alt=\"…\"` what it shows";
+            findings.add(page.find_last(image), "the image has no alternative text", next_step);
         }
-    }
-
-    // What no page has written comes from the theme or the stylesheets.
-    let from_theme = (rendered.pages.iter())
-        .flat_map(|(file, html)| html.remote.iter().map(move |address| (file, address)))
-        .filter(|(_, address)| !pages.iter().any(|(page, _)| page.text.contains(address.as_str())));
-    for (file, address) in from_theme.chain(rendered.remote_in_css.iter().map(|(file, address)| (file, address))) {
-        let problem = format!("`{}` fetches `{address}`", file.display());
-        findings.add(Place::new("book/book.toml", 1), problem, NO_NETWORK);
     }
 }
 
 /// Adds a warning of mdBook's own. A check above has said what its includes lack.
-fn report(complaint: &Complaint, pages: &[(Page, Contents)], findings: &mut Findings) {
+fn report(complaint: &Complaint, pages: &[Page], findings: &mut Findings) {
     let message = &complaint.message;
     if complaint.from.ends_with("links") {
         return;
     }
-    let page = pages.iter().map(|(page, _)| &page.file).find(|file| {
+    let page = pages.iter().map(|page| &page.file).find(|file| {
         let name = file.strip_prefix(SOURCE).unwrap_or(file).display();
         message.contains(&format!("`{name}`")) || message.contains(&format!("in {name} "))
     });

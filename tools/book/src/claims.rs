@@ -8,7 +8,6 @@ use std::sync::LazyLock;
 use regex::Regex;
 use walkdir::WalkDir;
 
-use crate::contents::Contents;
 use crate::finding::{Findings, did_you_mean};
 use crate::names::Names;
 use crate::page::Page;
@@ -36,8 +35,8 @@ const CRATE_ROOTS: &str = "chapters crate page_by_page self super";
 const LINK_FOREIGN: &str =
     "write the name as the code has it; a name from another project goes into a link to that project";
 
-pub fn check(root: &Path, page: &Page, contents: &Contents, names: &Names, findings: &mut Findings) {
-    for (line, span) in &contents.code_spans {
+pub fn check(root: &Path, page: &Page, names: &Names, findings: &mut Findings) {
+    for (line, span) in &page.contents.code_spans {
         let claim = if let Some(file) = FILE.captures(span) {
             check_file(root, &file[1])
         } else if let Some(function) = FUNCTION.captures(span) {

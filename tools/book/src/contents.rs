@@ -14,10 +14,8 @@ pub struct Contents {
     pub code_spans: Vec<(usize, String)>,
     pub code_blocks: Vec<CodeBlock>,
     pub links: Vec<(usize, String)>,
-    /// Running text outside of block quotes and tables, an item of a list as well. Inline code reads `code`.
+    /// Running text outside of block quotes and tables, an item of a list as well. Inline code keeps its backticks.
     pub paragraphs: Vec<(usize, String)>,
-    /// Markdown images: line and alternative text.
-    pub images: Vec<(usize, String)>,
     pub html: Vec<(usize, Piece)>,
 }
 
@@ -50,7 +48,6 @@ impl Contents {
         let mut only_html = blanked(text);
         let mut in_foreign_link = false;
         let mut block: Option<CodeBlock> = None;
-        let mut image: Option<(usize, String)> = None;
         let (mut in_quote, mut paragraph) = (false, None::<(usize, String)>);
 
         for (event, range) in new_cmark_parser(text, &MarkdownOptions::default()).into_offset_iter() {
@@ -64,7 +61,7 @@ impl Contents {
                 }
                 (Event::SoftBreak | Event::HardBreak, Some(words)) => words.push(' '),
                 (Event::Text(text), Some(words)) => words.push_str(text),
-                (Event::Code(_), Some(words)) => words.push_str("`code`"),
+                (Event::Code(code), Some(words)) => words.push_str(&format!("`{code}`")),
                 _ => {}
             }
             match event {
@@ -74,28 +71,15 @@ impl Contents {
                     contents.links.push((line, dest_url.to_string()));
                 }
                 Event::End(TagEnd::Link) => in_foreign_link = false,
-                Event::Start(Tag::Image { dest_url, .. }) => {
-                    contents.links.push((line, dest_url.to_string()));
-                    image = Some((line, String::new()));
-                }
-                Event::End(TagEnd::Image) => contents.images.extend(image.take()),
+                Event::Start(Tag::Image { dest_url, .. }) => contents.links.push((line, dest_url.to_string())),
                 Event::Start(Tag::CodeBlock(kind)) => block = Some(CodeBlock::begin(line, &kind)),
                 Event::End(TagEnd::CodeBlock) => contents.code_blocks.extend(block.take()),
                 Event::Text(text) => {
                     if let Some(block) = &mut block {
                         block.text.push_str(&text);
                     }
-                    if let Some((_, alt)) = &mut image {
-                        alt.push_str(&text);
-                    }
                 }
-                Event::Code(code) => {
-                    if let Some((_, alt)) = &mut image {
-                        alt.push_str(&code);
-                    } else if !in_foreign_link {
-                        contents.code_spans.push((line, code.to_string()));
-                    }
-                }
+                Event::Code(code) if !in_foreign_link => contents.code_spans.push((line, code.to_string())),
                 Event::Html(_) | Event::InlineHtml(_) => {
                     only_html[range.clone()].copy_from_slice(&text.as_bytes()[range]);
                 }

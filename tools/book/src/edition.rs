@@ -15,8 +15,9 @@ use regex::Regex;
 
 use crate::about::description;
 use crate::check::{Build, EXERCISE_LINK, rendered_name};
-use crate::html::{self, Piece};
+use crate::html::Piece;
 use crate::markdown;
+use crate::page::Page;
 use crate::publish::files_in;
 
 /// Among the files to add: the picture that link previews show, 1200 pixels wide and 630 high, and the book on paper.
@@ -88,11 +89,11 @@ pub fn make(root: &Path, build: &Build, address: Option<&str>, extra: Option<&Pa
         title: book.config.book.title.context("book.toml names no title")?,
         summary: book.config.book.description.context("book.toml has no description")?,
         address,
-        picture: build.pages.iter().find_map(|(page, _)| picture(&page.text)).unwrap_or_default(),
+        picture: build.pages.iter().find_map(picture).unwrap_or_default(),
         has_preview: folder.join(PREVIEW).is_file(),
         has_paper: folder.join(PAPER).is_file(),
     };
-    for (leaf, (page, _)) in edition.leaves.iter().zip(&build.pages) {
+    for (leaf, page) in edition.leaves.iter().zip(&build.pages) {
         edition.write(&format!("{}.md", leaf.file), markdown::plain(&page.text, published_link))?;
     }
     edition.write("llms.txt", edition.llms())?;
@@ -138,7 +139,7 @@ fn leaves(book: &MDBook, build: &Build) -> Vec<Leaf> {
             BookItem::Separator => {}
         }
     }
-    let leaves = build.pages.iter().map(|(page, _)| {
+    let leaves = build.pages.iter().map(|page| {
         let file = rendered_name(page);
         let (part, title) =
             listed.get(&Some(&*file.with_extension("md"))).map_or(("", ""), |(part, title)| (part, title));
@@ -146,15 +147,15 @@ fn leaves(book: &MDBook, build: &Build) -> Vec<Leaf> {
             file: file.to_string_lossy().replace('\\', "/"),
             part: part.to_string(),
             title: title.to_string(),
-            description: description(&page.text),
+            description: description(&page.contents),
         }
     });
     leaves.collect()
 }
 
 /// The words for the first picture of a page.
-fn picture(text: &str) -> Option<String> {
-    html::pieces(text).iter().find_map(|(_, piece)| match piece {
+fn picture(page: &Page) -> Option<String> {
+    page.contents.html.iter().find_map(|(_, piece)| match piece {
         Piece::Open(element) if element.name == "svg" => element.says("aria-label").map(str::to_string),
         Piece::Open(element) if element.name == "img" => element.says("alt").map(str::to_string),
         _ => None,

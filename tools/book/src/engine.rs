@@ -64,7 +64,7 @@ pub enum Chapters {
 
 /// Whether a page has a place for the engine.
 pub fn has_place(build: &Build) -> bool {
-    build.pages.iter().any(|(page, _)| page.text.contains("class=\"pbp-live\""))
+    build.pages.iter().any(|page| page.text.contains("class=\"pbp-live\""))
 }
 
 /// Puts the engine beside the pages in `folder`.

@@ -5,24 +5,16 @@ use std::sync::LazyLock;
 
 use regex::Regex;
 
-use crate::contents::Contents;
 use crate::finding::Findings;
 use crate::html::{Element, Piece};
 use crate::page::Page;
 
 static UNFINISHED: LazyLock<Regex> = LazyLock::new(|| Regex::new(r"\b(TODO|FIXME)\b").expect("valid pattern"));
 
-const NO_WORDS: &str = "the image has no alternative text";
-
-pub fn check(page: &Page, contents: &Contents, findings: &mut Findings) {
+pub fn check(page: &Page, findings: &mut Findings) {
     check_lines(page, findings);
-    check_headings(page, contents, findings);
-    for (line, alt) in &contents.images {
-        if alt.trim().is_empty() {
-            findings.add(page.place_of_line(*line), NO_WORDS, "say between the brackets what it shows");
-        }
-    }
-    check_html(page, contents, findings);
+    check_headings(page, findings);
+    check_html(page, findings);
 }
 
 fn check_lines(page: &Page, findings: &mut Findings) {
@@ -40,8 +32,8 @@ fn check_lines(page: &Page, findings: &mut Findings) {
     }
 }
 
-fn check_headings(page: &Page, contents: &Contents, findings: &mut Findings) {
-    let mut titles = contents.headings.iter().filter(|(_, level)| *level == 1);
+fn check_headings(page: &Page, findings: &mut Findings) {
+    let mut titles = page.contents.headings.iter().filter(|(_, level)| *level == 1);
     if titles.next().is_none() {
         findings.add(page.place_of_line(1), "the page has no title", "begin it with one `# Title`");
     }
@@ -49,7 +41,7 @@ fn check_headings(page: &Page, contents: &Contents, findings: &mut Findings) {
         let next_step = "a page has one `#` heading; use `##` here";
         findings.add(page.place_of_line(*line), "the page has a second title", next_step);
     }
-    for pair in contents.headings.windows(2) {
+    for pair in page.contents.headings.windows(2) {
         let [(_, above), (line, level)] = pair else { continue };
         if *level > above + 1 {
             findings.add(
@@ -62,10 +54,10 @@ fn check_headings(page: &Page, contents: &Contents, findings: &mut Findings) {
 }
 
 /// Whether each element is closed is for mdBook to say.
-fn check_html(page: &Page, contents: &Contents, findings: &mut Findings) {
+fn check_html(page: &Page, findings: &mut Findings) {
     let (mut in_svg, mut in_verbatim) = (0_usize, 0_usize);
     let mut unnamed_fold = None;
-    for (line, piece) in &contents.html {
+    for (line, piece) in &page.contents.html {
         let (name, element) = match piece {
             Piece::Text(text) => {
                 // Markdown does not look inside a block of HTML: what is written there is shown as it stands.
@@ -101,9 +93,6 @@ fn check_html(page: &Page, contents: &Contents, findings: &mut Findings) {
 fn check_element(page: &Page, line: usize, element: &Element, in_svg: usize, findings: &mut Findings) {
     let name = element.name.as_str();
     let mut add = |problem: &str, next_step| findings.add(page.place_of_line(line), problem, next_step);
-    if name == "img" && element.says("alt").is_none() {
-        add(NO_WORDS, "say in `alt=\"…\"` what it shows");
-    }
     let is_hidden = element.attribute("aria-hidden") == Some("true");
     let is_named = element.attribute("role") == Some("img") && element.says("aria-label").is_some();
     if name == "svg" && in_svg == 1 && !is_hidden && !is_named {

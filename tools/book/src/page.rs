@@ -4,13 +4,15 @@ use std::path::{Path, PathBuf};
 
 use page_by_page_course::includes::Expanded;
 
+use crate::contents::Contents;
 use crate::finding::{Findings, Place, did_you_mean};
 
-/// One page of the book, includes expanded.
 pub struct Page {
     /// The Markdown file, from the repository root: `book/src/ch02.md`.
     pub file: PathBuf,
+    /// Includes expanded.
     pub text: String,
+    pub contents: Contents,
     /// The files that the page includes, from the repository root.
     pub includes: Vec<PathBuf>,
     expanded: Expanded,
@@ -27,7 +29,7 @@ impl Page {
             findings.add(problem.place.clone(), &problem.what, next_step);
         }
         let (text, includes) = (std::mem::take(&mut expanded.text), std::mem::take(&mut expanded.files));
-        Ok(Self { file: file.to_path_buf(), text, includes, expanded })
+        Ok(Self { file: file.to_path_buf(), contents: Contents::read(&text), text, includes, expanded })
     }
 
     /// Where the byte `offset` of the expanded text was written.
@@ -42,8 +44,8 @@ impl Page {
         self.place(before.map(str::len).sum())
     }
 
-    /// Where `needle` first occurs; the first line of the page if it does not.
-    pub fn find(&self, needle: &str) -> Place {
-        self.place(self.text.find(needle).unwrap_or(0))
+    /// Where `needle` last occurs; the first line of the page if it does not.
+    pub fn find_last(&self, needle: &str) -> Place {
+        self.place(self.text.rfind(needle).unwrap_or(0))
     }
 }

@@ -1,61 +1,39 @@
-//! The rendered book: which pages and ids there are for links to point at, and that nothing in it needs a network.
+//! The rendered book: which pages and ids there are for links to point at.
 
 use std::collections::{BTreeMap, HashSet};
 use std::fs;
 use std::path::{Component, Path, PathBuf};
-use std::sync::LazyLock;
 
 use anyhow::{Context, Result};
 use percent_encoding::percent_decode_str;
-use regex::Regex;
-use walkdir::WalkDir;
 
 use crate::contents::is_web_address;
 use crate::finding::did_you_mean;
 use crate::html::{self, Piece};
-
-static REMOTE_IN_CSS: LazyLock<Regex> = LazyLock::new(|| {
-    Regex::new(r#"(?i)(?:url\(\s*['"]?|@import\s+['"])((?:https?:)?//[^'")\s]+)"#).expect("valid pattern")
-});
+use crate::publish::files_in;
 
 pub struct RenderedBook {
     folder: PathBuf,
     /// By path in the rendered book: `part1/ch02.html`.
     pub pages: BTreeMap<PathBuf, RenderedPage>,
-    /// Stylesheets that fetch something, and what.
-    pub remote_in_css: Vec<(PathBuf, String)>,
 }
 
 #[derive(Default)]
 pub struct RenderedPage {
     pub ids: HashSet<String>,
     pub repeated_ids: Vec<String>,
-    /// Addresses on other machines that the page fetches when it is shown.
-    pub remote: Vec<String>,
+    /// The addresses of images without alternative text.
+    pub wordless_images: Vec<String>,
 }
 
 impl RenderedBook {
     pub fn read(folder: &Path) -> Result<Self> {
-        let mut book = Self { folder: folder.to_path_buf(), pages: BTreeMap::new(), remote_in_css: Vec::new() };
-        for entry in WalkDir::new(folder).sort_by_file_name() {
-            let entry = entry?;
-            let path = entry.path();
-            let name = path.strip_prefix(folder)?.to_path_buf();
-            let extension = path.extension().and_then(|extension| extension.to_str());
-            let read = || fs::read_to_string(path).with_context(|| format!("reading {}", path.display()));
-            match extension {
-                Some("html") => {
-                    book.pages.insert(name, RenderedPage::read(&read()?));
-                }
-                Some("css") => {
-                    let text = read()?;
-                    let remote = remote_in_css(&text).map(|address| (name.clone(), address));
-                    book.remote_in_css.extend(remote);
-                }
-                _ => {}
-            }
-        }
-        Ok(book)
+        let files = files_in(folder)?.into_iter();
+        let pages = files.filter(|file| file.extension().is_some_and(|end| end == "html")).map(|file| {
+            let text = fs::read_to_string(folder.join(&file)).with_context(|| format!("reading {}", file.display()))?;
+            Ok((file, RenderedPage::read(&text)))
+        });
+        Ok(Self { folder: folder.to_path_buf(), pages: pages.collect::<Result<_>>()? })
     }
 
     /// Nothing if `target`, as written in the page `from`, leads somewhere; or what is wrong and what to do.
@@ -116,35 +94,17 @@ impl RenderedBook {
 impl RenderedPage {
     fn read(text: &str) -> Self {
         let mut page = Self::default();
-        let mut in_style = false;
         for (_, piece) in html::pieces(text) {
-            match piece {
-                Piece::Open(element) => {
-                    in_style = element.name == "style";
-                    if let Some(id) = element.attribute("id")
-                        && !page.ids.insert(id.to_string())
-                    {
-                        page.repeated_ids.push(id.to_string());
-                    }
-                    // A link is followed only when the reader clicks it.
-                    let fetches: &[&str] = match element.name.as_str() {
-                        "a" | "base" => &[],
-                        _ => &["src", "srcset", "href", "xlink:href", "data", "poster"],
-                    };
-                    let fetched = fetches.iter().filter_map(|name| element.attribute(name));
-                    let remote = fetched.filter(|target| is_web_address(target) || target.starts_with("//"));
-                    page.remote.extend(remote.map(str::to_string));
-                    page.remote.extend(element.attribute("style").into_iter().flat_map(remote_in_css));
-                }
-                Piece::Close(_) => in_style = false,
-                Piece::Text(text) if in_style => page.remote.extend(remote_in_css(&text)),
-                Piece::Text(_) => {}
+            let Piece::Open(element) = piece else { continue };
+            if let Some(id) = element.attribute("id")
+                && !page.ids.insert(id.to_string())
+            {
+                page.repeated_ids.push(id.to_string());
+            }
+            if element.name == "img" && element.says("alt").is_none() {
+                page.wordless_images.extend(element.attribute("src").map(str::to_string));
             }
         }
         page
     }
-}
-
-fn remote_in_css(text: &str) -> impl Iterator<Item = String> {
-    REMOTE_IN_CSS.captures_iter(text).map(|found| found[1].to_string())
 }

@@ -5,7 +5,6 @@ use std::sync::LazyLock;
 
 use regex::Regex;
 
-use crate::contents::Contents;
 use crate::finding::Findings;
 use crate::page::Page;
 
@@ -26,11 +25,13 @@ static REPLACED: LazyLock<[(Regex, &str); 3]> = LazyLock::new(|| {
 /// A phrase in which it is the right word.
 const FINE: &str = "texts in the training data";
 static QUOTED: LazyLock<Regex> = LazyLock::new(|| Regex::new("[\"“][^\"”]*[\"”]").expect("valid pattern"));
+static CODE: LazyLock<Regex> = LazyLock::new(|| Regex::new("`[^`]*`").expect("valid pattern"));
 
-pub fn check(page: &Page, contents: &Contents, findings: &mut Findings) {
-    for (line, paragraph) in &contents.paragraphs {
+pub fn check(page: &Page, findings: &mut Findings) {
+    for (line, paragraph) in &page.contents.paragraphs {
         // Somebody else's words stay as they are.
-        let paragraph = QUOTED.replace_all(paragraph, "\"quoted\"").replace(FINE, "");
+        let paragraph = QUOTED.replace_all(paragraph, "\"quoted\"");
+        let paragraph = CODE.replace_all(&paragraph, "`code`").replace(FINE, "");
         for (word, next_step) in &*REPLACED {
             if let Some(found) = word.find(&paragraph) {
                 let problem = format!("the paragraph has `{}`", found.as_str());
