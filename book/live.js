@@ -176,6 +176,7 @@
             this.bar.setAttribute("aria-label", "Loading");
             this.summary = element("p", "pbp-live-summary");
             this.drafts = element("ol", "pbp-live-drafts");
+            this.root = element("div", "");
             this.head = element("div", "pbp-live-bar", this.go, this.once, ...this.controls, this.bar);
             const words = [...place.querySelectorAll(":scope > p")].at(-1);
             words.after(this.head, this.status);
@@ -265,7 +266,8 @@
             if (data.loading !== undefined) {
                 this.bar.value = data.loading;
             } else if (data.ready) {
-                this.makeView();
+                this.place.classList.add("pbp-live-on");
+                this.place.append(this.summary, this.drafts, this.root);
                 this.begin(true);
                 this.then();
             } else if (data.view) {
@@ -284,23 +286,11 @@
             }
         }
 
-        /** The view takes the place of the picture. */
-        makeView() {
-            if (this.view) {
-                return;
-            }
-            const root = element("div", "");
-            this.root = root;
-            const cancel = (id) =>
-                new Promise((done) => {
-                    this.cancelling.set(id, done);
-                    this.send("cancel", { id });
-                });
-            this.place.classList.add("pbp-live-on");
-            this.place.append(this.summary, this.drafts, root);
-            const say = (message, isBad) => this.say(message, isBad);
-            this.view = new PoolView(root, { cancel, say, keepsOrder: true, numbers: false, ...this.experiment.view });
-            this.view.model = "storyteller";
+        cancel(id) {
+            return new Promise((done) => {
+                this.cancelling.set(id, done);
+                this.send("cancel", { id });
+            });
         }
 
         /** Asks for the sequences, in a new pool or in the one that is there. */
@@ -309,12 +299,14 @@
                 this.rounds = 0;
                 this.session += 1;
                 this.most = 0;
-                this.view.startAgain();
                 const { session, settings, experiment } = this;
                 this.send("open", { session, settings, stepsPerSecond: experiment.stepsPerSecond });
             }
+            const cancel = (id) => this.cancel(id);
+            const say = (message, isBad) => this.say(message, isBad);
+            const options = { model: "storyteller", cancel, say, keepsOrder: true, numbers: false, ...this.experiment.view };
+            this.view = new PoolView(this.root, options);
             this.drafts.replaceChildren();
-            this.view.forgetEnded();
             this.say(this.about.says);
             this.rounds += 1;
             for (const start of this.starts) {
@@ -348,7 +340,7 @@
             this.cancelling.clear();
             this.place.classList.remove("pbp-live-on");
             this.view = undefined;
-            this.root?.remove();
+            this.root.remove();
             this.summary.textContent = "";
             this.drafts.replaceChildren();
             this.to("off");

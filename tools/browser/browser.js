@@ -18,10 +18,11 @@ export async function start() {
 }
 
 /**
- * Opens pages of the book one after the other in a window of its own, and closes it when `use` is done.
- * `faults` gets a line for everything that a page should not do.
+ * Opens a window of its own, and closes it when `use(tab, faults)` is done. Returns a line for everything that its pages should not do,
+ * and for what `use` finds.
  */
-export async function inWindow(browser, { theme = "light", width = WIDE, faults = [], prepare, ...options }, use) {
+export async function inWindow(browser, { theme = "light", width = WIDE, prepare, ...options }, use) {
+  const faults = [];
   const context = await browser.newContext({
     viewport: { width, height: width === NARROW ? 740 : 900 },
     reducedMotion: "reduce",
@@ -49,7 +50,8 @@ export async function inWindow(browser, { theme = "light", width = WIDE, faults 
         faults.push(`leaves the computer: ${request.url()}`);
       }
     });
-    return await use(page);
+    const found = (await use(page, faults)) ?? [];
+    return [...faults, ...found];
   } finally {
     await context.close();
   }

@@ -6,56 +6,58 @@ import { createRequire } from "node:module";
 import { NARROW, WIDE, inWindow } from "./browser.js";
 
 const AXE = createRequire(import.meta.url).resolve("axe-core/axe.min.js");
-const CONTRAST = ["color-contrast"];
+export const CONTRAST = ["color-contrast"];
 
 /** All checks: `[name, run]`. `pages` as in the sidebar. */
 export function checks({ browser, address, pages, figures }) {
   const list = [];
-  const check = (name, run) => list.push([name, run]);
-  const open = (options, use) => inWindow(browser, options, use);
+  const check = (name, options, use) => list.push([name, () => inWindow(browser, options, use)]);
   const withFigures = pages.filter((page) => figures[page] > 0);
 
+  const prepare = () => localStorage.setItem("page-by-page.read", JSON.stringify(["setup.html"]));
   for (const page of pages) {
-    for (const width of [WIDE, NARROW]) {
-      check(`${page}, ${width} wide`, async () => {
-        const faults = [];
-        const themes = ["navy", ...(width === WIDE && page === withFigures.at(-1) ? ["rust", "coal", "ayu"] : [])];
-        const prepare = () => localStorage.setItem("page-by-page.read", JSON.stringify(["setup.html"]));
-        await open({ width, faults, prepare }, async (tab) => {
-          await tab.goto(address + page);
-          faults.push(...(await edges(tab)), ...(await unreadable(tab)));
-          for (const theme of themes) {
-            await tab.locator(`#mdbook-theme-${theme}`).evaluate((button) => button.click());
-            const found = await inaccessible(tab, CONTRAST);
-            faults.push(...found.map((fault) => `in ${theme}: ${fault}`));
-          }
-        });
-        return faults;
-      });
-    }
+    const themes = page === withFigures.at(-1) ? ["navy", "rust", "coal", "ayu"] : ["navy"];
+    check(`${page}, ${WIDE} wide`, { prepare }, (tab) => looks(tab, address + page, themes));
+    check(`${page}, ${NARROW} wide`, { prepare, width: NARROW }, (tab) => looks(tab, address + page, []));
   }
-
   for (const page of withFigures) {
-    check(`the steps of the figures of ${page}`, () => open({}, (tab) => steps(tab, address, page)));
-    check(`the steps of the figures of ${page} on a phone`, () =>
-      open({ width: NARROW, hasTouch: true }, (tab) => fingers(tab, address, page)),
-    );
-    check(`the figures of ${page} without script`, () =>
-      open({ javaScriptEnabled: false }, (tab) => withoutScript(tab, address + page, figures[page])),
+    check(`the steps of the figures of ${page}`, { width: NARROW, hasTouch: true }, (tab) => fingers(tab, address, page));
+    check(`the figures of ${page} without script`, { javaScriptEnabled: false }, (tab) =>
+      withoutScript(tab, address + page, figures[page]),
     );
   }
-  check("bar, sidebar and foot say where the reader is", () => open({}, (tab) => around(tab, address, pages)));
-  check("a command is copied without its prompt", () => open({}, (tab) => commands(tab, address, pages)));
-  check("one of two pictures is shown", () => pictures(browser, address, pages[0]));
-  check("search", () => open({}, (tab) => search(tab, address)));
-  check("pages read are remembered", () => open({}, (tab) => progress(tab, address, pages)));
-  check("a browser that keeps nothing", () => forgetful(browser, address, withFigures[0]));
-  check("code too wide for a phone, and the sidebar, with the keyboard", () =>
-    open({ width: NARROW }, (tab) => keyboard(tab, address, pages)),
+  check("bar, sidebar and foot say where the reader is", {}, (tab) => around(tab, address, pages));
+  check("a command is copied without its prompt", {}, (tab) => commands(tab, address, pages));
+  check("one of two pictures is shown", {}, (tab) => pictures(tab, address + pages[0]));
+  for (const colorScheme of ["light", "dark"]) {
+    check(`one of two pictures is shown without script, ${colorScheme}`, { javaScriptEnabled: false, colorScheme }, (tab) =>
+      picturesWithoutScript(tab, address + pages[0], colorScheme),
+    );
+  }
+  check("search", {}, (tab) => search(tab, address));
+  check("pages read are remembered", {}, (tab) => progress(tab, address, pages));
+  check("mouse and keyboard, in a browser that keeps nothing", { prepare: blockStorage }, (tab) =>
+    forgetful(tab, address, withFigures[0]),
   );
-  check("the print page", () => open({}, (tab) => print(tab, address, pages, figures)));
+  check("code too wide for a phone, and the sidebar, with the keyboard", { width: NARROW }, (tab) => keyboard(tab, address, pages));
+  check("the print page", { prepare: () => (window.print = () => {}) }, (tab) => print(tab, address, pages, figures));
   return list;
 }
+
+async function looks(tab, address, themes) {
+  await tab.goto(address);
+  const faults = [...(await edges(tab)), ...(await unreadable(tab))];
+  await sizes(tab);
+  for (const theme of themes) {
+    await choose(tab, theme);
+    const found = await inaccessible(tab, CONTRAST);
+    faults.push(...found.map((fault) => `in ${theme}: ${fault}`));
+  }
+  return faults;
+}
+
+/** Chooses a theme in the menu. */
+export const choose = (tab, theme) => tab.locator(`#mdbook-theme-${theme}`).evaluate((button) => button.click());
 
 /** What makes the page scroll sideways, and what axe finds. */
 export async function unreadable(tab) {
@@ -135,6 +137,7 @@ async function parts(figure) {
     next: figure.getByRole("button", { name: "Next step" }),
     at: async (step, isFirst = false) => {
       const place = `${step + 1} of ${last + 1}`;
+      await figure.locator(`input[aria-valuetext="${place}"]`).waitFor();
       assert.ok(sentences[step].startsWith(`${place} `), sentences[step]);
       const aloud = isFirst ? "" : sentences[step];
       assert.deepEqual(await shown(figure), { pictures: [step], sentences: [step], aloud, value: place });
@@ -173,11 +176,11 @@ export async function steps(tab, address, page) {
     await at(0);
     assert.equal(tab.url(), address + page, "arrow keys in a stepper turn the page");
   }
-  await sizes(tab, 540);
 }
 
 /** Pictures are as large as they are drawn, or smaller where there is no room; words are as large as in the book's small print. */
-async function sizes(tab, highest) {
+async function sizes(tab) {
+  const highest = tab.viewportSize().width === NARROW ? 900 : 540;
   for (const picture of await tab.locator("figure[data-figure] .pbp-frame > svg:visible").all()) {
     const { width, height } = await picture.boundingBox();
     const drawn = Number(await picture.getAttribute("width"));
@@ -205,7 +208,7 @@ async function fingers(tab, address, page) {
       assert.ok(jump <= 1, `the figure changes its height by ${jump}`);
     }
   }
-  await sizes(tab, 900);
+  await sizes(tab);
 }
 
 /** Two or three frames below each other, each with its sentence; of a figure without steps the picture. */
@@ -245,9 +248,8 @@ async function keyboard(tab, address, pages) {
   const wide = code.nth(at);
   await wide.focus();
   await tab.keyboard.press("ArrowRight");
-  await tab.waitForTimeout(300);
+  await tab.waitForFunction((box) => box.scrollLeft > 0, await wide.elementHandle());
   assert.equal(tab.url(), address + page, "the arrow turns the page");
-  assert.ok((await wide.evaluate((box) => box.scrollLeft)) > 0, "the code does not scroll");
   const toggle = tab.getByRole("button", { name: "Toggle Table of Contents" });
   const isOpen = () => tab.locator("html.sidebar-visible").count();
   for (const [key, expected] of [["Enter", 1], [" ", 0]]) {
@@ -301,37 +303,35 @@ async function commands(tab, address, pages) {
 }
 
 /** A picture in two versions, one for light themes and one for dark ones. */
-async function pictures(browser, address, page) {
-  const faults = [];
-  const add = () => {
-    const main = document.querySelector("main");
-    main.insertAdjacentHTML("beforeend", '<img class="pbp-light" alt=""><img class="pbp-dark" alt="">');
-    return main.lastElementChild;
-  };
-  const look = async (tab, expected, where) => {
-    const shown = await tab.locator("main img:is(.pbp-light, .pbp-dark):not([src])").evaluateAll((found) =>
-      found.filter((picture) => getComputedStyle(picture).display !== "none").map((picture) => picture.className),
-    );
-    if (shown.join() !== expected) faults.push(`${where}: ${shown.join(" and ") || "none"}`);
-  };
+async function pictures(tab, address) {
+  await tab.goto(address);
+  await addPictures(tab);
   for (const theme of ["light", "rust", "coal", "navy", "ayu"]) {
-    await inWindow(browser, { theme }, async (tab) => {
-      await tab.goto(address + page);
-      await tab.evaluate(add);
-      await look(tab, ["light", "rust"].includes(theme) ? "pbp-light" : "pbp-dark", theme);
-      await tab.emulateMedia({ media: "print" });
-      await look(tab, "pbp-light", `${theme}, printed`);
-    });
+    await choose(tab, theme);
+    await isAlone(tab, ["light", "rust"].includes(theme) ? "pbp-light" : "pbp-dark", theme);
+    await tab.emulateMedia({ media: "print" });
+    await isAlone(tab, "pbp-light", `${theme}, printed`);
+    await tab.emulateMedia({ media: "screen" });
   }
-  for (const colorScheme of ["light", "dark"]) {
-    await inWindow(browser, { javaScriptEnabled: false, colorScheme }, async (tab) => {
-      await tab.goto(address + page);
-      // Evaluation still works where the page's own scripts do not run.
-      await tab.evaluate(add);
-      await look(tab, `pbp-${colorScheme}`, `${colorScheme}, without script`);
-    });
-  }
-  return faults;
+}
+
+async function picturesWithoutScript(tab, address, colorScheme) {
+  await tab.goto(address);
+  await addPictures(tab);
+  await isAlone(tab, `pbp-${colorScheme}`);
+}
+
+/** Evaluation also works where the page's own scripts do not run. */
+const addPictures = (tab) =>
+  tab.locator("main").evaluate((main) => {
+    main.insertAdjacentHTML("beforeend", '<img class="pbp-light" alt=""><img class="pbp-dark" alt="">');
+  });
+
+async function isAlone(tab, expected, where) {
+  const shown = await tab.locator("main img:is(.pbp-light, .pbp-dark):not([src])").evaluateAll((found) =>
+    found.filter((picture) => getComputedStyle(picture).display !== "none").map((picture) => picture.className),
+  );
+  assert.deepEqual(shown, [expected], where);
 }
 
 async function search(tab, address) {
@@ -375,29 +375,23 @@ async function progress(tab, address, pages) {
   assert.equal(await tick(second).count(), 0, "not forgotten");
 }
 
-async function forgetful(browser, address, page) {
-  const faults = [];
-  const prepare = () => {
-    Object.defineProperty(window, "localStorage", {
-      get() {
-        throw new DOMException("blocked", "SecurityError");
-      },
-    });
-  };
-  await inWindow(browser, { faults, prepare }, async (tab) => {
-    await steps(tab, address, page);
-    await tab.locator("main > :last-child").evaluate((end) => end.scrollIntoView());
-    await tab.waitForTimeout(200);
-    assert.equal(await tab.locator(".pbp-read, .pbp-progress").count(), 0);
+function blockStorage() {
+  Object.defineProperty(window, "localStorage", {
+    get() {
+      throw new DOMException("blocked", "SecurityError");
+    },
   });
-  return faults;
+}
+
+async function forgetful(tab, address, page) {
+  await steps(tab, address, page);
+  await tab.locator("main > :last-child").evaluate((end) => end.scrollIntoView());
+  await tab.waitForTimeout(200);
+  assert.equal(await tab.locator(".pbp-read, .pbp-progress").count(), 0);
 }
 
 async function print(tab, address, pages, figures) {
   const faults = [];
-  await tab.addInitScript(() => {
-    window.print = () => {};
-  });
   await tab.goto(`${address}print.html`);
   const titles = await tab.locator("main h1").count();
   if (titles !== pages.length) {

@@ -38,12 +38,12 @@ for (const page of pages) {
   figures[page] = html.split("<figure class=\"pbp-figure\"").length - 1;
 }
 
-const { PUBLISHED: published, PROGRAM: program, KERNELS: kernels } = process.env;
+const { PUBLISHED: published, PROGRAM: program } = process.env;
 const site = await serve(folder);
 const browser = await start();
 const all = checks({ browser, address: site.address, pages, figures });
 all.push(...publishedChecks({ browser, folder: published, pages, figures }));
-all.push(...placeChecks({ browser, address: site.address, pages: places, published, program, kernels }));
+all.push(...placeChecks({ browser, address: site.address, pages: places, published, program }));
 all.push(...liveChecks({ browser, program }));
 const waiting = all.filter(([name]) => name.includes(options.only));
 let passed = 0;

@@ -3,35 +3,38 @@
 
 import assert from "node:assert/strict";
 import { execFile } from "node:child_process";
-import { readFile } from "node:fs/promises";
 import { join } from "node:path";
 import { pathToFileURL } from "node:url";
 import { promisify } from "node:util";
 
 import { NARROW, WIDE, inWindow } from "./browser.js";
-import { inaccessible, pressAll, showsFocus, unreadable } from "./checks.js";
+import { choose, inaccessible, pressAll, showsFocus, unreadable } from "./checks.js";
 
 const HOME = "index.html";
 /** In the order of the sidebar. */
 const PAGES = ["home.html", "ch06_paged.html", "ch08_speculative.html", "ch10_fork.html", "ch11_prefix_cache.html", "ch12_scheduler.html", "live.html"];
 
+/** What the server answers for some files, and what the page says. */
+const BROKEN = [
+  ["a broken module", "**/engine/engine.wasm", { body: "no module" }, "The engine can't be loaded"],
+  ["a broken model", "**/model.safetensors", { body: "no" }, /a safetensors file has at least 8 bytes, this one has 2.* Press Run to try again/],
+  ["no engine beside the pages", "**/engine/**", { status: 404 }, "this copy of the book has no engine beside it"],
+];
+
 /** All checks: `[name, run]`. `pages` have a place each, `published` is the folder of the book as it is published. */
-export function placeChecks({ browser, address, pages, published, program, kernels }) {
+export function placeChecks({ browser, address, pages, published, program }) {
   const list = [];
   const check = (name, page, use, options = {}) =>
-    list.push([`the engine in a page: ${name}`, async () => {
-      const faults = [];
-      await inWindow(browser, { faults, ...options }, async (tab) => {
-        await tab.goto(address + page);
+    list.push([`the engine in a page: ${name}`, () =>
+      inWindow(browser, options, async (tab, faults) => {
+        await tab.goto(new URL(page, address).href);
         await use(tab, faults);
-      });
-      return faults;
-    }]);
+      }),
+    ]);
   for (const width of [WIDE, NARROW]) {
     check(`${width} wide, light and dark`, HOME, looks, { width });
   }
-  check("its stories are the program's", HOME, (tab) => stories(tab, program));
-  check("nothing is fetched before Run", HOME, unasked);
+  check("nothing is fetched before Run, and its stories are the program's", HOME, (tab) => stories(tab, program));
   check("cancel frees pages", HOME, cancel);
   check("with the keyboard alone, and the page answers while it runs", HOME, keyboard);
   check("page sizes", "ch06_paged.html", pageSizes);
@@ -40,12 +43,11 @@ export function placeChecks({ browser, address, pages, published, program, kerne
   check("a prompt asked twice, and a different one", "ch11_prefix_cache.html", prefixes);
   check("pool and budget", "ch12_scheduler.html", scheduler);
   check("the first two steps, and too few pages", "live.html", interlude);
-  check("a broken module", HOME, broken);
-  check("a broken model", HOME, brokenModel);
+  for (const [name, files, answer, message] of BROKEN) {
+    check(name, HOME, (tab, faults) => broken(tab, faults, files, answer, message));
+  }
   check("stopped and started while it loads", HOME, impatient);
-  check("no engine beside the pages", HOME, absent);
-  check("the kernels' tests", HOME, (tab) => kernelTests(tab, kernels));
-  list.push(["the engine in a page: opened as a file", () => asFile(browser, published)]);
+  check("opened as a file", pathToFileURL(join(published, HOME)).href, asFile);
   list.push(["the engine in a page: each place has a check", async () => assert.deepEqual(pages, PAGES)]);
   return list;
 }
@@ -53,20 +55,16 @@ export function placeChecks({ browser, address, pages, published, program, kerne
 const place = (tab) => tab.locator(".pbp-live");
 const press = (tab, name) => place(tab).getByRole("button", { name, exact: true }).click();
 
-/** Waits until all is generated and drawn: the button changes at once, the view in the next frame. */
-async function ended(tab) {
-  await place(tab).getByRole("button", { name: "Run again" }).waitFor();
-  await tab.evaluate(() => new Promise((done) => { requestAnimationFrame(done); }));
-}
+// A place draws a view together with its button and its line. So once one of these has been seen, all of them can be read. A button
+// or slider changes the place at once, so the state before it is never taken for the one after.
+
+/** Waits until all is generated. */
+const ended = (tab) => place(tab).getByRole("button", { name: "Run again" }).waitFor();
 
 const says = (tab, what) => place(tab).locator("p[class]").filter({ hasText: what }).waitFor();
 
-/** Waits until no page looks like this and says that. The view is drawn in the next frame. */
-const gone = (tab, like, what = "") =>
-  tab.waitForFunction(
-    ([selector, text]) => ![...document.querySelectorAll(`.grid ${selector}`)].some((cell) => cell.textContent.includes(text)),
-    [like, what],
-  );
+/** Waits until no page of the pool looks like this. */
+const gone = (tab, like, options) => place(tab).locator(`.grid ${like}`, options).first().waitFor({ state: "detached" });
 
 /** Moves a slider to this value. */
 async function move(tab, label, value) {
@@ -104,7 +102,7 @@ async function looks(tab, faults) {
   faults.push(...(await unreadable(tab)));
   await cancelAll(tab);
   faults.push(...(await unreadable(tab)));
-  await tab.locator("#mdbook-theme-navy").evaluate((button) => button.click());
+  await choose(tab, "navy");
   faults.push(...(await inaccessible(tab)).map((fault) => `in navy: ${fault}`));
 }
 
@@ -114,6 +112,9 @@ async function cancelAll(tab) {
 }
 
 async function stories(tab, program) {
+  const asked = await tab.evaluate(() => performance.getEntriesByType("resource").map(({ name }) => name));
+  assert.deepEqual(asked.filter((name) => name.includes("/engine/")), []);
+  await hasPicture(tab);
   await press(tab, "Run");
   await ended(tab);
   const ours = await place(tab).locator(".sequences .story").allTextContents();
@@ -125,17 +126,11 @@ async function stories(tab, program) {
   assert.deepEqual(ours.sort(), theirs.sort());
 }
 
-async function unasked(tab) {
-  const asked = await tab.evaluate(() => performance.getEntriesByType("resource").map(({ name }) => name));
-  assert.deepEqual(asked.filter((name) => name.includes("/engine/")), []);
-  assert.equal(await place(tab).locator("img:visible").count(), 1);
-}
-
 async function cancel(tab) {
   await step(tab, 24, "24 of 240 new tokens");
   await place(tab).getByRole("button", { name: "Cancel sequence C" }).click();
   await says(tab, /^Sequence C is cancelled\. Its \d+ pages: \d+ free again/);
-  await gone(tab, ".own", "C");
+  await gone(tab, ".own", { hasText: "C" });
   await cancelAll(tab);
   await gone(tab, ":is(.own, .shared)");
   await says(tab, /^All fitted into at most \d+ of 100 pages\./);
@@ -186,7 +181,6 @@ async function drafts(tab) {
   assert.ok((await place(tab).locator(".pbp-live-drafts :is(ins, del)").count()) > 8);
   const story = await place(tab).locator(".story").textContent();
   await move(tab, "Draft tokens per step", 4);
-  await place(tab).locator(".sequences > li:not(.over)").waitFor();
   assert.match(await summary(tab), /^29 steps, .* 71 of 114 draft tokens accepted\.$/);
   assert.equal(await place(tab).locator(".story").first().textContent(), story);
 }
@@ -200,7 +194,6 @@ async function forks(tab) {
   assert.match(await summary(tab), /at most 53 so far/);
   const outputs = await place(tab).locator(".story").allTextContents();
   await place(tab).getByLabel("Fork the first sample").uncheck();
-  await place(tab).locator(".sequences > li:not(.over)").first().waitFor();
   assert.match(await summary(tab), /at most 88 so far/);
   assert.deepEqual((await place(tab).locator(".story").allTextContents()).sort(), outputs.sort());
 }
@@ -209,12 +202,10 @@ async function prefixes(tab) {
   await press(tab, "Run");
   assert.equal(await summary(tab), "0 of the prompt's 42 tokens cached.");
   await press(tab, "Run again");
-  await cards(tab, "40 of 42 prompt tokens cached").waitFor();
   assert.equal(await summary(tab), "40 of the prompt's 42 tokens cached.");
   const prompt = place(tab).getByLabel("Prompt");
   await prompt.fill((await prompt.inputValue()).replace("Once", "Twice"));
   await press(tab, "Run again");
-  await place(tab).locator(".sequences > li:not(.over)").waitFor();
   assert.equal(await summary(tab), "0 of the prompt's 44 tokens cached.");
   await prompt.fill("king ".repeat(1_100));
   await press(tab, "Run again");
@@ -226,20 +217,17 @@ async function scheduler(tab) {
     await ended(tab);
     return place(tab).locator(".lost-says").textContent();
   };
-  const again = () => place(tab).locator(".sequences > li:not(.over)").first().waitFor();
   await press(tab, "Run");
   assert.match(await preemptions(), /^4, /);
   const outputs = await place(tab).locator(".story").allTextContents();
   for (const [pages, expected] of [[24, /^17, /], [128, /^0, /]]) {
     await move(tab, "Pages", pages);
-    await again();
     assert.match(await preemptions(), expected);
     assert.deepEqual((await place(tab).locator(".story").allTextContents()).sort(), outputs.sort());
   }
   await move(tab, "Pages", 64);
   await move(tab, "Token budget", 8);
-  await again();
-  assert.match(await place(tab).locator(".budget-says").textContent(), / of 8 tokens scheduled/);
+  await place(tab).locator(".budget-says", { hasText: " of 8 tokens scheduled" }).waitFor();
 }
 
 async function interlude(tab) {
@@ -256,27 +244,19 @@ async function interlude(tab) {
   await cards(tab, "was preempted and waits, number 1 in the queue").first().waitFor();
 }
 
-/** The browser's messages about missing files aren't the page's faults. */
-const forgive = (faults) => faults.splice(0, faults.length, ...faults.filter((fault) => !/404|Failed to load/.test(fault)));
+const hasPicture = async (tab) => assert.equal(await place(tab).locator("img:visible").count(), 1, "the picture is gone");
 
-async function broken(tab, faults) {
-  await tab.route("**/engine/engine.wasm", (route) => route.fulfill({ body: "no module" }));
+/** While these files are broken the picture stays and the page says why; once they are mended, the engine runs. */
+async function broken(tab, faults, files, answer, message) {
+  await tab.route(files, (route) => route.fulfill(answer));
   await press(tab, "Run");
-  await says(tab, "The engine can't be loaded");
-  assert.equal(await place(tab).locator("img:visible").count(), 1, "the picture is gone");
-  await tab.unroute("**/engine/engine.wasm");
+  await says(tab, message);
+  await hasPicture(tab);
+  await tab.unroute(files);
   await press(tab, "Run");
   await place(tab).locator(".grid .own").first().waitFor();
-  forgive(faults);
-}
-
-async function brokenModel(tab) {
-  await tab.route("**/model.safetensors", (route) => route.fulfill({ body: "no" }));
-  await press(tab, "Run");
-  await says(tab, /a safetensors file has at least 8 bytes, this one has 2.* Press Run to try again/);
-  await tab.unroute("**/model.safetensors");
-  await press(tab, "Run");
-  await place(tab).locator(".grid .own").first().waitFor();
+  // The browser's messages about missing files aren't the page's faults.
+  faults.splice(0, faults.length, ...faults.filter((fault) => !/404|Failed to load/.test(fault)));
 }
 
 /** However often it is stopped while it loads, one engine runs, and it can be paused. The focus stays where it is. */
@@ -296,13 +276,13 @@ async function impatient(tab) {
       }
     };
   });
-  await tab.route("**/about.json", async (route) => {
-    await new Promise((done) => { setTimeout(done, 500); });
-    await route.continue();
-  });
+  let goOn;
+  const isPatient = new Promise((done) => { goOn = done; });
+  await tab.route("**/about.json", (route) => isPatient.then(() => route.continue()));
   for (const name of ["Run", "Stop", "Run", "Stop", "Run"]) {
     await press(tab, name);
   }
+  goOn();
   await place(tab).locator(".grid .own").first().waitFor();
   assert.equal(await tab.evaluate(() => globalThis.workers), 1);
   await press(tab, "Pause");
@@ -313,33 +293,10 @@ async function impatient(tab) {
   assert.equal(await tab.evaluate(() => document.activeElement.textContent), "One step");
 }
 
-async function absent(tab, faults) {
-  await tab.route("**/engine/**", (route) => route.fulfill({ status: 404 }));
-  await press(tab, "Run");
-  await says(tab, "this copy of the book has no engine beside it");
-  assert.equal(await place(tab).locator("img:visible").count(), 1, "the picture is gone");
-  forgive(faults);
-}
-
-async function kernelTests(tab, kernels) {
-  const bytes = (await readFile(kernels)).toString("base64");
-  const code = await tab.evaluate(async (base64) => {
-    const module = await (await fetch(`data:application/wasm;base64,${base64}`)).arrayBuffer();
-    const { instance } = await WebAssembly.instantiate(module);
-    return instance.exports.main(0, 0);
-  }, bytes);
-  assert.equal(code, 0);
-}
-
-async function asFile(browser, published) {
-  const faults = [];
-  await inWindow(browser, { faults }, async (tab) => {
-    await tab.goto(pathToFileURL(join(published, HOME)).href);
-    await says(tab, "opened as a file");
-    assert.equal(await place(tab).locator("img:visible").count(), 1, "the picture is gone");
-    assert.equal(await place(tab).getByRole("button").count(), 0);
-  });
-  return faults;
+async function asFile(tab) {
+  await says(tab, "opened as a file");
+  await hasPicture(tab);
+  assert.equal(await place(tab).getByRole("button").count(), 0);
 }
 
 /** The picture that a place has before it runs: the pages after some steps. */

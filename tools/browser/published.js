@@ -15,20 +15,17 @@ const PATH = new URL(SITE).pathname;
 
 export function publishedChecks({ browser, folder, pages, figures }) {
   const withFigures = pages.filter((page) => figures[page] > 0);
-  const read = (tab, address) => visit(tab, address, pages, withFigures.at(-1));
+  const visited = (address) => inWindow(browser, {}, (tab, faults) => visit(tab, faults, address, pages, withFigures.at(-1)));
   return [
     ["published: every link leads somewhere", () => links(folder)],
     ["published: each page says what it is and has", () => descriptions(folder, pages)],
-    ["published: opened as files", () => watched(browser, (tab) => read(tab, pathToFileURL(join(folder, "/")).href))],
+    ["published: opened as files", () => visited(pathToFileURL(join(folder, "/")).href)],
     [
       "published: below a path",
       async () => {
         const site = await serve(folder, PATH);
         try {
-          return [
-            ...(await watched(browser, (tab) => read(tab, site.address))),
-            ...(await lost(browser, site.address, pages)),
-          ];
+          return [...(await visited(site.address)), ...(await lost(browser, site.address, pages))];
         } finally {
           site.stop();
         }
@@ -37,18 +34,9 @@ export function publishedChecks({ browser, folder, pages, figures }) {
   ];
 }
 
-/** What goes wrong while `use` is at work. */
-async function watched(browser, use) {
-  const faults = [];
-  await inWindow(browser, { faults }, async (tab) => {
-    tab.on("requestfailed", (request) => faults.push(`fails: ${request.url()}`));
-    await use(tab);
-  });
-  return faults;
-}
-
 /** Reads the first page, turns it, steps a figure, searches and follows what was found. */
-async function visit(tab, address, pages, page) {
+async function visit(tab, faults, address, pages, page) {
+  tab.on("requestfailed", (request) => faults.push(`fails: ${request.url()}`));
   await tab.goto(`${address}index.html`);
   assert.ok(await tab.evaluate(() => document.fonts.ready.then((fonts) => [...fonts].some((font) => font.status === "loaded"))), "no font");
   await tab.locator(`#mdbook-sidebar a[href$="${pages[1]}"]`).first().click();
@@ -65,15 +53,15 @@ async function visit(tab, address, pages, page) {
   await field.press("Shift");
   await tab.locator("#mdbook-searchresults a", { hasText: "The page table" }).first().click();
   await tab.waitForURL((url) => url.href.startsWith(`${address}ch05_page_table.html`));
-  assert.ok(await tab.locator("main mark").count(), "what was searched for is not marked");
+  // What was searched for is marked.
+  await tab.locator("main mark").first().waitFor();
 }
 
 /** A wrong address, also one deep below the book: styled, and with links that lead back. */
 async function lost(browser, address, pages) {
   const found = [];
   for (const wrong of ["nowhere.html", "deep/down/nowhere.html"]) {
-    const faults = [];
-    await inWindow(browser, { faults }, async (tab) => {
+    const faults = await inWindow(browser, {}, async (tab) => {
       const answer = await tab.goto(address + wrong);
       assert.equal(answer.status(), 404);
       assert.match(await tab.locator("main h1").textContent(), /not found/i);

@@ -158,18 +158,16 @@ function number(known) {
 
 const browser = await start();
 try {
-  const faults = [];
-  const prepare = () => (window.print = () => {});
-  await inWindow(browser, { faults, prepare }, async (tab) => {
+  const faults = await inWindow(browser, { prepare: () => (window.print = () => {}) }, async (tab) => {
     await tab.goto(pathToFileURL(join(resolve(options.book), "print.html")).href);
-    faults.push(...(await tab.evaluate(rearrange, { site, style })));
+    const faults = await tab.evaluate(rearrange, { site, style });
     let found = { changed: 1, missing: [] };
     for (let printing = 0; found.changed > 0 && printing < PRINTINGS; printing += 1) {
       await tab.pdf({ ...PRINTING, path: options.to, timeout: 0 });
       found = await tab.evaluate(number, places(options.to));
     }
     faults.push(...found.missing.map((id) => `no page has #${id}`));
-    if (found.changed > 0) faults.push(`${found.changed} page numbers still move`);
+    return found.changed > 0 ? [...faults, `${found.changed} page numbers still move`] : faults;
   });
   if ((await readFile(options.to, "latin1")).includes("/URI (file:")) faults.push("a link leads to a file of this computer");
   if (faults.length > 0) throw new Error([...new Set(faults)].join("\n"));

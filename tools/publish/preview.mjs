@@ -33,8 +33,7 @@ const subtitle = /<meta name="description" content="([^"&<]+)">/.exec(general)?.
 if (!subtitle) throw new Error("print.html has no description");
 const browser = await start();
 try {
-  const faults = [];
-  await inWindow(browser, { faults, viewport: SIZE }, async (tab) => {
+  const faults = await inWindow(browser, { viewport: SIZE }, async (tab) => {
     await tab.goto(pathToFileURL(join(folder, "index.html")).href);
     await tab.evaluate(async ({ style, subtitle }) => {
       const title = document.querySelector("main h1").textContent.trim();

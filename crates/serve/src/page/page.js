@@ -1,4 +1,4 @@
-// Takes the views that /pages sends, twenty times a second at most, and asks the server for sequences. A view is whole, so
+// Draws the views that /pages sends, twenty times a second at most, and asks the server for sequences. A view is whole, so
 // nothing is lost if one is left out; only what has ended comes once.
 "use strict";
 
@@ -18,11 +18,23 @@ function write(target, className, text) {
 const say = (message, isBad = false) => write($("says"), isBad ? "bad" : "", message);
 const connection = (state, says) => write($("connection"), state, says);
 
-const view = new PoolView($("pool"), {
-  cancel: (id) => send("DELETE", `sequences/${id}`),
-  say,
-  idle: "No sequence is running or waiting. Press “Eight at once”.",
-});
+const cancel = (id) => send("DELETE", `sequences/${id}`);
+const idle = "No sequence is running or waiting. Press “Eight at once”.";
+const newPool = (model) => new PoolView($("pool"), { model, cancel, say, idle });
+let pool = newPool("");
+/** The newest view that is not drawn yet, with all that has ended since the last one that is. */
+let next = null;
+
+/** Draws in the next frame: a slow computer leaves views out instead of falling behind. */
+function drawSoon(view) {
+  next = { ...view, ended: [...view.ended, ...(next?.ended ?? [])] };
+  requestAnimationFrame(() => {
+    if (next) {
+      pool.take(next);
+      next = null;
+    }
+  });
+}
 
 /** Takes views until there are no more. Returns what came: "views", a "refusal", or a "key" to try. */
 async function watchOnce() {
@@ -45,9 +57,9 @@ async function watchOnce() {
       return "refusal";
     }
     const models = await fetch("v1/models", { headers: headers() });
-    view.model = (await models.json()).data[0].id;
     // This may be a different server, whose sequences have the same numbers.
-    view.startAgain();
+    pool = newPool((await models.json()).data[0].id);
+    next = null;
     connection("here", "Connected");
     let rest = "";
     const reader = answer.body.pipeThrough(new TextDecoderStream()).getReader();
@@ -56,7 +68,7 @@ async function watchOnce() {
       const events = (rest + value).split("\n\n");
       rest = events.pop();
       for (const event of events.filter((line) => line.startsWith("data: "))) {
-        view.take(JSON.parse(event.slice(6)));
+        drawSoon(JSON.parse(event.slice(6)));
       }
     }
     return "views";

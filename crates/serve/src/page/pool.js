@@ -82,9 +82,7 @@
   globalThis.PoolView = class PoolView {
     #id = `pool-${++views}`;
     #options;
-    #model = "";
     #view = null;
-    #isDrawing = false;
     /** Sequences that have ended; those of the newest view first. */
     #ended = [];
     /** What each page shows, as a string that changes with it; and its element. */
@@ -108,9 +106,10 @@
     #more = element("p", "more");
 
     /**
-     * `cancel(id)`: asks for the end of a sequence; returns `{ status, refusal }`. `say(message, isBad)`: shows a message.
-     * `keepsOrder`: cards stay in the order of their numbers, instead of moving down at their end. `numbers`: whether they are
-     * shown. `legend`: the kinds of pages to explain, such as `["own", "free"]`. `idle`: the words where there is no sequence.
+     * `model`: its name. `cancel(id)`: asks for the end of a sequence; returns `{ status, refusal }`. `say(message, isBad)`:
+     * shows a message. `keepsOrder`: cards stay in the order of their numbers, instead of moving down at their end. `numbers`:
+     * whether they are shown. `legend`: the kinds of pages to explain, such as `["own", "free"]`. `idle`: the words where there
+     * is no sequence.
      */
     constructor(root, options) {
       const kinds = LEGEND.map(([kind]) => kind);
@@ -124,64 +123,19 @@
       this.#listen();
     }
 
-    /** Shows this view, the newest, in the next frame. */
+    /** Draws this view, the newest. */
     take(next) {
       const wasBusy = this.#view?.sequences.length > 0;
       this.#ended = [...next.ended, ...this.#ended].slice(0, MOST_ENDED);
       this.#view = next;
-      this.#drawSoon();
+      this.#drawSequences();
+      this.#drawPages();
+      this.#drawNumbers();
       if (wasBusy && next.sequences.length === 0) {
         const areAllFree = next.owners.every((count) => count === 0);
         const pages = areAllFree ? "All pages are free again." : "The pages that the prefix cache keeps are hatched.";
         this.#options.say(`All sequences have ended. ${pages}`);
       }
-    }
-
-    /** Forgets the sequences that have ended. */
-    forgetEnded() {
-      this.#ended = [];
-      this.#drawSoon();
-    }
-
-    /** Forgets everything: sequences of other views can have the same numbers. */
-    startAgain() {
-      this.#view = null;
-      this.#ended = [];
-      this.#holders = [];
-      this.#pointed = -1;
-      this.#marked = null;
-      this.#cards.clear();
-      this.#sequences.replaceChildren();
-      this.#idle.hidden = false;
-      this.#build(0);
-      this.#grid.classList.remove("marking");
-      write(this.#pageSays, POINT);
-      for (const words of [this.#more, ...Object.values(this.#words)]) {
-        write(words, "");
-      }
-      for (const part of Object.values(this.#bars)) {
-        part.style.width = "0";
-      }
-    }
-
-    set model(name) {
-      this.#model = name;
-      this.#drawSoon();
-    }
-
-    #drawSoon() {
-      if (this.#isDrawing) {
-        return;
-      }
-      this.#isDrawing = true;
-      requestAnimationFrame(() => {
-        this.#isDrawing = false;
-        if (this.#view) {
-          this.#drawSequences();
-          this.#drawPages();
-          this.#drawNumbers();
-        }
-      });
     }
 
     #section(className, title, ...children) {
@@ -485,7 +439,7 @@
         "queue-says": `${running} of at most ${most_running} running, ${sequences.length - running} waiting`,
         "steps-say": `${number(steps)}, for ${plural(counts.new_tokens, "new token")}`,
         "lost-says": `${number(counts.preemptions)}, ${plural(counts.recomputed_tokens, "token")} recomputed`,
-        about: `${this.#model ? `${this.#model}: ` : ""}${plural(all, "page")} of ${plural(page_size, "slot")}${drawn}`,
+        about: `${this.#options.model}: ${plural(all, "page")} of ${plural(page_size, "slot")}${drawn}`,
       };
       for (const [part, bar] of Object.entries(this.#bars)) {
         bar.style.width = `${100 * shares[part]}%`;
