@@ -24,6 +24,8 @@
 //! Everything else is the same in both. `cargo course stubs` writes the stubs, `cargo course check` finds those that are not
 //! what their solution gives.
 
+use crate::chapters::task_label;
+
 /// The stub of the chapter `name`, such as `ch06_paged`.
 ///
 /// # Errors
@@ -68,14 +70,9 @@ pub fn stub_of(name: &str, solution: &str) -> Result<String, (usize, String)> {
 
 /// `// ch06 task 2: scatter the new rows` → `ch06 task 2: scatter the new rows`
 fn mark<'a>(code: &'a str, chapter: &str) -> Result<Option<&'a str>, String> {
-    let parts = || {
-        let words = code.strip_prefix("// ")?;
-        let (of, rest) = words.split_once(" task ")?;
-        let (task, what) = rest.split_once(": ")?;
-        let is_mark = of.starts_with("ch") && !of.contains(' ') && task.parse::<u32>().is_ok();
-        is_mark.then_some((words, of, what))
-    };
-    let Some((words, of, what)) = parts() else { return Ok(None) };
+    let Some(words) = code.strip_prefix("// ") else { return Ok(None) };
+    let Some((number, _, what)) = task_label(words) else { return Ok(None) };
+    let of = format!("ch{number:02}");
     if of != chapter {
         return Err(format!("a mark of {of} in {chapter}"));
     }

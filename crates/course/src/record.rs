@@ -94,17 +94,6 @@ pub struct Tally {
     pub of: usize,
 }
 
-/// How the last run relates to the exercise as it is now.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Standing {
-    /// Its checks have not run.
-    NoRun,
-    /// They ran, but the file has changed since.
-    Changed,
-    /// They ran on this content.
-    Current,
-}
-
 impl Default for Record {
     fn default() -> Self {
         Record { version: VERSION, at: None, chapters: BTreeMap::new() }
@@ -165,15 +154,6 @@ impl Record {
     pub fn hints_seen(&self, name: &str, task: u32) -> usize {
         self.chapters.get(name).and_then(|ran| ran.hints.get(&task)).copied().unwrap_or(0)
     }
-
-    /// Whether the last run of the chapter `name` is about the text with this fingerprint.
-    pub fn standing(&self, name: &str, fingerprint: &str) -> Standing {
-        match self.chapters.get(name).map_or("", |ran| &ran.fingerprint) {
-            "" => Standing::NoRun,
-            ran if ran == fingerprint => Standing::Current,
-            _ => Standing::Changed,
-        }
-    }
 }
 
 impl LastRun {
@@ -222,12 +202,8 @@ mod tests {
         let ran = &record.chapters["ch02_flat"];
         assert_eq!((ran.ran, ran.hints[&1], ran.tasks[&2]), (1_795_335_000, 2, Tally { green: 2, of: 3 }));
         assert_eq!((ran.tasks_green(), ran.checks()), (Tally { green: 1, of: 2 }, Tally { green: 11, of: 15 }));
-        assert_eq!(record.standing("ch02_flat", "85944171f73967e8"), Standing::Current);
-        assert_eq!(record.standing("ch02_flat", "85944171f73967e9"), Standing::Changed);
-        assert_eq!(record.standing("ch03_contiguous", "85944171f73967e8"), Standing::NoRun);
         // A hint was shown, but nothing has run.
         record.chapter_mut("ch03_contiguous").hints.insert(1, 1);
-        assert_eq!(record.standing("ch03_contiguous", ""), Standing::NoRun);
         assert!(!record.chapters["ch03_contiguous"].checks().all_green());
     }
 

@@ -8,7 +8,7 @@ use page_by_page_course::stub;
 
 use crate::files::{names, read};
 use crate::finding::Report;
-use crate::{graders, mistakes, protection, stubs, tasks};
+use crate::{mistakes, protection, stubs, tasks};
 
 /// Looks at everything.
 pub fn check(root: &Path) -> Result<Report> {
@@ -40,13 +40,40 @@ fn check_chapter(root: &Path, chapter: &Chapter, report: &mut Report) -> Result<
     if let Some((line, problem)) = stub::refused(&solution) {
         report.add(chapter.solution(), line, problem);
     }
-    graders::check_module(root, chapter, report)?;
-    graders::check(chapter, &grader, report);
+    check_module(root, chapter, report)?;
+    check_grader(chapter, &grader, report);
     mistakes::check(root, chapter, &solution, &grader, report)?;
     if let Some(stub) = stubs::check(root, chapter, report) {
         tasks::check(root, chapter, &stub, &grader, report);
     }
     Ok(())
+}
+
+/// The chapters' modules.
+const MODULES: &str = "src/chapters.rs";
+
+/// Checks the module of a chapter: attributes that name a different chapter's file would compile, and grade the wrong one.
+fn check_module(root: &Path, chapter: &Chapter, report: &mut Report) -> Result<()> {
+    let name = &chapter.name;
+    let module = format!(
+        "#[cfg_attr(reference = \"{name}\", path = \"../solutions/{name}.rs\")]\n\
+         #[cfg_attr(not(reference = \"{name}\"), path = \"../exercises/{name}.rs\", allow(unused))]\n\
+         pub mod {name};\n"
+    );
+    if !read(root, MODULES)?.contains(&module) {
+        report.add(MODULES, 0, format!("lacks these lines:\n{module}"));
+    }
+    Ok(())
+}
+
+/// Checks that a grader is ignored while its chapter is untouched, and says whose code it ran.
+fn check_grader(chapter: &Chapter, grader: &str, report: &mut Report) {
+    for wanted in ["\ngrading::grader!();\n".into(), format!("\n#[cfg(not(unstarted = \"{}\"))]\n", chapter.name)] {
+        if !grader.contains(&wanted) {
+            let problem = format!("lacks `{}`: an untouched chapter would not be ignored", wanted.trim());
+            report.add(chapter.grader(), 0, problem);
+        }
+    }
 }
 
 #[cfg(test)]
@@ -56,58 +83,47 @@ mod tests {
     use tempfile::TempDir;
 
     use super::*;
+    use crate::copy::RepositoryCopy;
     use crate::protection::HELD;
 
     const SOLUTION: &str = "solutions/ch02_flat.rs";
     const GRADER: &str = "tests/ch02_flat.rs";
     const STUB: &str = "exercises/ch02_flat.rs";
 
-    /// This repository's course in a folder of its own, to be broken.
-    fn copy() -> TempDir {
-        let repository = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
-        let copy = tempfile::tempdir().unwrap();
-        for folder in [
-            "exercises",
-            "solutions",
-            "src",
-            "crates/grading/src",
-            "tests",
-            "tests/snapshots",
-            "book/src",
-            "tools/check/mistakes",
-            ".cargo",
-            ".config",
-        ] {
-            fs::create_dir_all(copy.path().join(folder)).unwrap();
-            for entry in fs::read_dir(repository.join(folder)).unwrap().map(|entry| entry.unwrap()) {
-                if entry.file_type().unwrap().is_file() {
-                    fs::copy(entry.path(), copy.path().join(folder).join(entry.file_name())).unwrap();
-                }
-            }
-        }
-        copy
-    }
-
-    /// Breaks a file. Without a text to find, it is written anew.
-    fn broken(file: &str, find: &str, replace: &str) -> TempDir {
-        let copy = copy();
-        let text = match find {
-            "" => replace.to_string(),
-            _ => read(copy.path(), file).unwrap().replace(find, replace),
-        };
-        assert!(read(copy.path(), file).ok().as_ref() != Some(&text), "{file} does not hold {find}");
-        fs::write(copy.path().join(file), text).unwrap();
-        copy
+    /// This repository in a folder of its own, to be broken.
+    fn copy() -> (TempDir, RepositoryCopy) {
+        let folder = tempfile::tempdir().unwrap();
+        fs::create_dir(folder.path().join("copy")).unwrap();
+        let copy = RepositoryCopy::open(&Path::new(env!("CARGO_MANIFEST_DIR")).join("../.."), folder.path()).unwrap();
+        (folder, copy)
     }
 
     #[track_caller]
-    fn expect(copy: &TempDir, problem: &str) {
-        let found = check(copy.path()).unwrap().0;
+    fn expect(copy: &RepositoryCopy, problem: &str) {
+        let found = check(&copy.root).unwrap().0;
         assert!(found.iter().any(|finding| finding.contains(problem)), "not found: {problem}\n{found:#?}");
+    }
+
+    /// Expects a problem while a text in a file is replaced; without a text to find, the file is written anew.
+    #[track_caller]
+    fn expect_when(copy: &RepositoryCopy, file: &str, find: &str, replace: &str, problem: &str) {
+        let before = read(&copy.root, file).ok();
+        let broken = match &before {
+            Some(text) if !find.is_empty() => text.replace(find, replace),
+            _ => replace.to_string(),
+        };
+        assert!(before.as_ref() != Some(&broken), "{file} does not hold {find}");
+        copy.put(file, broken).unwrap();
+        expect(copy, problem);
+        match before {
+            Some(text) => copy.put(file, text).unwrap(),
+            None => fs::remove_file(copy.root.join(file)).unwrap(),
+        }
     }
 
     #[test]
     fn what_does_not_fit_together_is_found() {
+        let (_folder, copy) = copy();
         let page = "book/src/ch04_page_pool.md";
         for (file, find, replace, problem) in [
             ("tests/ch17_more.rs", "", "x", "tests: has a file of ch17_more, which is no chapter"),
@@ -133,31 +149,30 @@ mod tests {
                 "expects the word \"doubled\"",
             ),
         ] {
-            expect(&broken(file, find, replace), problem);
+            expect_when(&copy, file, find, replace, problem);
         }
         for (file, lines, _) in HELD {
-            expect(&broken(file, lines, "# gone"), &format!("{file}: must hold `{lines}`"));
+            expect_when(&copy, file, lines, "# gone", &format!("{file}: must hold `{lines}`"));
         }
-        let copy = copy();
-        fs::remove_file(copy.path().join(GRADER)).unwrap();
+        fs::remove_file(copy.root.join(GRADER)).unwrap();
         expect(&copy, "tests/ch02_flat.rs: tests/ch02_flat.rs is missing");
     }
 
     #[test]
-    fn a_solution_that_changed_without_its_stub_is_found_and_mended() {
-        let copy = broken(SOLUTION, "task 1: copy into", "task 1: move into");
+    fn stubs_are_mended_and_a_readers_work_is_never_overwritten() {
+        let (_folder, copy) = copy();
+        let changed = read(&copy.root, SOLUTION).unwrap().replace("task 1: copy into", "task 1: move into");
+        copy.put(SOLUTION, changed).unwrap();
         expect(&copy, "exercises/untouched.txt: solutions/ch02_flat.rs gives a stub that is not the recorded one");
-        let written = stubs::write(copy.path()).unwrap();
+        let written = stubs::write(&copy.root).unwrap();
         assert_eq!(written, "written: exercises/ch02_flat.rs, exercises/untouched.txt");
-        assert!(read(copy.path(), STUB).unwrap().contains("todo!(\"ch02 task 1: move into"));
-        assert_eq!(stubs::write(copy.path()).unwrap(), "all stubs are current");
-    }
+        let stub = read(&copy.root, STUB).unwrap();
+        assert!(stub.contains("todo!(\"ch02 task 1: move into"));
+        assert_eq!(stubs::write(&copy.root).unwrap(), "all stubs are current");
 
-    #[test]
-    fn a_readers_work_is_found_and_never_overwritten() {
-        let copy = broken(STUB, "todo!(\"ch02 task 2", "let mine = 1; todo!(\"ch02 task 2");
+        copy.put(STUB, stub.replace("todo!(\"ch02 task 2", "let mine = 1; todo!(\"ch02 task 2")).unwrap();
         expect(&copy, "a reader has started it");
-        assert!(stubs::write(copy.path()).unwrap_err().to_string().contains("it would be lost"));
-        assert!(read(copy.path(), STUB).unwrap().contains("let mine"));
+        assert!(stubs::write(&copy.root).unwrap_err().to_string().contains("it would be lost"));
+        assert!(read(&copy.root, STUB).unwrap().contains("let mine"));
     }
 }

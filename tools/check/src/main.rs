@@ -9,7 +9,6 @@ mod copy;
 mod files;
 mod finding;
 mod grade;
-mod graders;
 mod mistakes;
 mod protection;
 mod run;

@@ -62,21 +62,11 @@ fn is_in(span: &Value, file: &str) -> bool {
         || span["expansion"].get("span").is_some_and(|span| is_in(span, file))
 }
 
-/// Whether cargo reports its own progress in this line.
+/// Whether cargo reports its own progress in this line: a verb that ends in column 12, as in `   Compiling serde`.
 pub fn is_progress(line: &str) -> bool {
-    const VERBS: [&str; 10] = [
-        "Compiling",
-        "Finished",
-        "Running",
-        "Blocking",
-        "Building",
-        "Fresh",
-        "Updating",
-        "Downloading",
-        "Downloaded",
-        "Locking",
-    ];
-    line.starts_with(' ') && line.split_whitespace().next().is_some_and(|verb| VERBS.contains(&verb))
+    let verb = line.get(..12).unwrap_or_default().trim_start();
+    let is_verb = verb.starts_with(char::is_uppercase) && verb.chars().all(char::is_alphabetic);
+    is_verb && line.starts_with(' ') && line[12..].starts_with(' ')
 }
 
 /// Why nothing was compiled: the words of cargo and of `build.rs`, without cargo's lines about its progress.

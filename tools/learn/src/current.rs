@@ -54,12 +54,6 @@ impl Current {
         red.map(|(task, _)| *task).or_else(|| self.first_left())
     }
 
-    /// The chapter's title without its number: `The flat cache`.
-    pub fn title(&self) -> &str {
-        let title = self.lesson.as_ref().map_or(self.chapter.name.as_str(), |lesson| lesson.title.as_str());
-        title.split_once(". ").map_or(title, |(_, title)| title)
-    }
-
     /// The page's section about the current task.
     pub fn section(&self) -> Option<&Task> {
         self.lesson.as_ref().ok()?.tasks.iter().find(|task| Some(task.number) == self.task)

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::path::Path;
 
 use page_by_page_course::chapters::{Chapter, Exercise, State};
-use page_by_page_course::record::{LastRun, Record, Standing, is_green};
+use page_by_page_course::record::{LastRun, Record, is_green};
 
 use crate::text::count;
 
@@ -46,11 +46,12 @@ impl<'a> Progress<'a> {
     fn of(root: &Path, chapter: &'a Chapter, record: &'a Record) -> Self {
         let exercise = chapter.read(root);
         let fingerprint = exercise.as_ref().map_or("", |exercise| &exercise.fingerprint);
-        let ran = record.chapters.get(&chapter.name);
-        let found = match (record.standing(&chapter.name, fingerprint), ran) {
+        // With a hint shown and no run, there is an entry without a fingerprint.
+        let ran = record.chapters.get(&chapter.name).filter(|ran| !ran.fingerprint.is_empty());
+        let found = match ran {
             _ if is_green(root, &chapter.name, fingerprint, ran.map_or(0, |ran| ran.ran)) => Found::Green,
-            (Standing::NoRun, _) | (_, None) => Found::NoRun,
-            (standing, Some(ran)) => Found::Ran(ran, standing == Standing::Current),
+            Some(ran) => Found::Ran(ran, ran.fingerprint == fingerprint),
+            None => Found::NoRun,
         };
         Progress { chapter, exercise, found }
     }

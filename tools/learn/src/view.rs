@@ -75,7 +75,7 @@ fn head(app: &App, columns: usize) -> Paragraph {
     };
     let right = prose(words, style).and(seconds, DIM);
     let room = columns.saturating_sub(right.width() + 2);
-    let title = format!("{} · {}", app.current.chapter.number, app.current.title());
+    let title = format!("{} · {}", app.current.chapter.number, app.current.chapter.title);
     let mut line = prose(title, BOLD).cut(room);
     let gap = columns.saturating_sub(right.width() + line.width());
     line = line.and(" ".repeat(gap), PLAIN);

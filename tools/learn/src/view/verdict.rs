@@ -48,7 +48,7 @@ pub fn lines(current: &Current, room: Room) -> Vec<Paragraph> {
 /// What each task has come to, a line each: for output without a screen.
 pub fn tallies(current: &Current) -> Vec<Paragraph> {
     let (number, file) = (current.chapter.number, current.chapter.exercise());
-    let mut lines = vec![plain(format!("Chapter {number}, {}: {file}", current.title()))];
+    let mut lines = vec![plain(format!("Chapter {number}, {}: {file}", current.chapter.title))];
     for (about, name, title) in super::parts(current) {
         let tally = current.verdict().tally_of(about);
         if tally.of > 0 {
