@@ -16,7 +16,6 @@ use crate::includes::{Expanded, Problem};
 /// A chapter's page.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Lesson {
-    /// In the order of the page.
     pub tasks: Vec<Task>,
     /// In the order of the page: *Check yourself*.
     pub questions: Vec<Question>,
@@ -27,7 +26,6 @@ pub struct Lesson {
 /// The section of a task.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Task {
-    /// From 1.
     pub number: u32,
     /// Without its number: `make room`.
     pub title: String,
@@ -53,7 +51,6 @@ pub struct Hint {
 /// A question of *Check yourself*.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Question {
-    /// As it is written.
     pub question: String,
     /// As Markdown.
     pub answer: String,

@@ -62,6 +62,11 @@ pub fn suite(output: &str) -> Suite {
     read(&output.lines().collect::<Vec<_>>())
 }
 
+/// The task that a test is named after: `checks::task_2_rows_stay` → 2.
+pub fn task_of(test: &str) -> Option<u32> {
+    test.rsplit("::").next()?.strip_prefix("task_")?.split('_').next()?.parse().ok()
+}
+
 /// `     Running tests/ch01_sum.rs (target/debug/deps/…)` → `ch01_sum`
 fn program(line: &str) -> Option<&str> {
     let file = line.trim_start().strip_prefix("Running tests")?.split(" (").next()?;

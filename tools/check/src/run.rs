@@ -1,9 +1,7 @@
 //! What a run of the graders came to: which checks were red, what the first of them says, and what is wrong with that.
 
 use page_by_page_course::chapters::Chapter;
-use page_by_page_course::libtest::{Outcome, Suite};
-
-use crate::tasks;
+use page_by_page_course::libtest::{Outcome, Suite, task_of};
 
 /// A run of cargo.
 pub struct Run {
@@ -31,7 +29,7 @@ impl Run {
                 _ => None,
             })
             .collect();
-        red.sort_by_key(|red| (tasks::of_test(red.test).unwrap_or(u32::MAX), red.test));
+        red.sort_by_key(|red| (task_of(red.test).unwrap_or(u32::MAX), red.test));
         red
     }
 

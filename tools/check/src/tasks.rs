@@ -6,13 +6,9 @@ use std::path::Path;
 
 use page_by_page_course::chapters::{Chapter, todos};
 use page_by_page_course::lesson::{Lesson, Question};
+use page_by_page_course::libtest::task_of;
 
 use crate::finding::Report;
-
-/// The task that a test is named after: `checks::task_2_rows_stay` → 2.
-pub fn of_test(test: &str) -> Option<u32> {
-    test.rsplit("::").next()?.strip_prefix("task_")?.split('_').next()?.parse().ok()
-}
 
 /// The tasks that a text has a `todo!` for.
 pub fn of_stub(chapter: &Chapter, stub: &str) -> BTreeSet<u32> {
@@ -34,7 +30,7 @@ pub fn check(root: &Path, chapter: &Chapter, stub: &str, grader: &str, report: &
         report.add(&exercise, 0, problem);
     }
     // `fn task_1_adds() {`, or `task_1_adds = adds,` in a list of `tests_on!`
-    let test = |line: &str| of_test(line.trim_start().trim_start_matches("fn ").split(['(', ' ']).next()?);
+    let test = |line: &str| task_of(line.trim_start().trim_start_matches("fn ").split(['(', ' ']).next()?);
     let tests: BTreeSet<u32> = grader.lines().filter_map(test).collect();
     for task in tasks.symmetric_difference(&tests) {
         let problem = match tests.contains(task) {

@@ -26,7 +26,7 @@ pub struct Wait {
 
 /// What a check is about.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum About {
+pub enum Part {
     /// Whether the compiled code is the one on disk.
     Code,
     Task(u32),
@@ -36,13 +36,13 @@ pub enum About {
 
 /// How checks ended, by what they are about and their names: `task_1_adds`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Verdict(pub BTreeMap<(About, String), Outcome>);
+pub struct Verdict(pub BTreeMap<(Part, String), Outcome>);
 
 /// What to work on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Next {
     /// What the first red check is about.
-    Red(About),
+    Red(Part),
     /// Nothing is red, but some checks wait.
     Waits(Wait),
     /// All is green.
@@ -59,13 +59,12 @@ pub struct Tally {
     pub waits_for: Option<Wait>,
 }
 
-impl About {
-    pub fn of(name: &str) -> About {
+impl Part {
+    pub fn of_check(name: &str) -> Part {
         if name.starts_with("whose_code::") {
-            return About::Code;
+            return Part::Code;
         }
-        let task = name.strip_prefix("task_").and_then(|rest| rest.split('_').next()?.parse().ok());
-        task.map_or(About::Whole, About::Task)
+        libtest::task_of(name).map_or(Part::Whole, Part::Task)
     }
 }
 
@@ -79,14 +78,14 @@ impl Verdict {
                 libtest::Outcome::Ignored(_) => return None,
                 libtest::Outcome::Failed(printed) => failed(name, message(printed), chapter),
             };
-            Some(((About::of(name), name.to_string()), outcome))
+            Some(((Part::of_check(name), name.to_string()), outcome))
         });
         Verdict(checks.collect())
     }
 
-    pub fn tally(&self, is_counted: impl Fn(About) -> bool) -> Tally {
+    pub fn tally(&self, is_counted: impl Fn(Part) -> bool) -> Tally {
         let mut tally = Tally::default();
-        for outcome in self.0.iter().filter(|((about, _), _)| is_counted(*about)).map(|(_, outcome)| outcome) {
+        for outcome in self.0.iter().filter(|((part, _), _)| is_counted(*part)).map(|(_, outcome)| outcome) {
             tally.of += 1;
             match outcome {
                 Outcome::Green => tally.green += 1,
@@ -100,19 +99,19 @@ impl Verdict {
         tally
     }
 
-    pub fn tally_of(&self, wanted: About) -> Tally {
-        self.tally(|about| about == wanted)
+    pub fn tally_of(&self, wanted: Part) -> Tally {
+        self.tally(|part| part == wanted)
     }
 
     /// All checks except those about which code was compiled.
     pub fn total(&self) -> Tally {
-        self.tally(|about| about != About::Code)
+        self.tally(|part| part != Part::Code)
     }
 
     /// The red checks with their messages.
-    pub fn red(&self) -> impl Iterator<Item = (About, &str, &str)> {
-        self.0.iter().filter_map(|((about, name), outcome)| match outcome {
-            Outcome::Red(message) => Some((*about, name.as_str(), message.as_str())),
+    pub fn red(&self) -> impl Iterator<Item = (Part, &str, &str)> {
+        self.0.iter().filter_map(|((part, name), outcome)| match outcome {
+            Outcome::Red(message) => Some((*part, name.as_str(), message.as_str())),
             _ => None,
         })
     }
@@ -120,7 +119,7 @@ impl Verdict {
     /// The lowest task with a red check comes first.
     pub fn next(&self) -> Next {
         match (self.red().next(), self.tally(|_| true).waits_for) {
-            (Some((about, ..)), _) => Next::Red(about),
+            (Some((part, ..)), _) => Next::Red(part),
             (None, Some(wait)) => Next::Waits(wait),
             (None, None) => Next::Nothing,
         }
@@ -128,9 +127,9 @@ impl Verdict {
 }
 
 fn failed(name: &str, message: String, chapter: usize) -> Outcome {
-    match (waits_for(&message), About::of(name)) {
-        (Some(wait), About::Task(task)) if wait.chapter == chapter && wait.task <= task => Outcome::Red(message),
-        (Some(_), About::Code) | (None, _) => Outcome::Red(message),
+    match (waits_for(&message), Part::of_check(name)) {
+        (Some(wait), Part::Task(task)) if wait.chapter == chapter && wait.task <= task => Outcome::Red(message),
+        (Some(_), Part::Code) | (None, _) => Outcome::Red(message),
         (Some(wait), _) => Outcome::Waits(wait),
     }
 }

@@ -6,9 +6,10 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use page_by_page_course::chapters::{Chapter, Exercise, State};
 use page_by_page_course::lesson::{Lesson, Task};
+use page_by_page_course::libtest::task_of;
 use page_by_page_course::record::{Record, Tally};
 
-use crate::checks::{About, Next, Verdict};
+use crate::checks::{Next, Part, Verdict};
 use crate::run::RunResult;
 
 /// The current chapter.
@@ -118,14 +119,14 @@ impl Current {
         match &self.result {
             RunResult::Finished(verdict) if is_whole => {
                 self.task = match verdict.next() {
-                    Next::Red(About::Task(task)) => Some(task),
+                    Next::Red(Part::Task(task)) => Some(task),
                     Next::Waits(wait) if wait.chapter == self.chapter.number => Some(wait.task),
                     _ => None,
                 }
             }
             // It begins with the name of a check.
             RunResult::CutOff(why) => {
-                if let About::Task(task) = About::of(why) {
+                if let Some(task) = why.split(' ').next().and_then(task_of) {
                     self.task = Some(task);
                 }
             }
@@ -138,18 +139,18 @@ impl Current {
         let (Ok(exercise), true, RunResult::Finished(verdict)) = (&self.exercise, self.is_whole, &self.result) else {
             return;
         };
-        let tally = |about| {
-            let tally = verdict.tally_of(about);
+        let tally = |part| {
+            let tally = verdict.tally_of(part);
             Tally { green: tally.green, of: tally.of }
         };
         let ran = record.chapter_mut(&self.chapter.name);
         ran.fingerprint = exercise.fingerprint.clone();
         ran.ran = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |time| time.as_secs());
-        ran.whole = tally(About::Whole);
+        ran.whole = tally(Part::Whole);
         ran.tasks.clear();
-        for (about, _) in verdict.0.keys() {
-            if let About::Task(task) = about {
-                ran.tasks.insert(*task, tally(*about));
+        for (part, _) in verdict.0.keys() {
+            if let Part::Task(task) = part {
+                ran.tasks.insert(*task, tally(*part));
             }
         }
     }

@@ -12,7 +12,7 @@ use page_by_page_course::record::Record;
 use crate::current::Current;
 use crate::run::{Checks, Run};
 use crate::text::Paragraph;
-use crate::view::verdict::Room;
+use crate::view::verdict::Layout;
 use crate::view::{reading, verdict};
 
 pub fn run(root: &Path, chapter: &Chapter, time_limit: Duration, mut record: Record) -> Result<ExitCode> {
@@ -32,7 +32,7 @@ pub fn run(root: &Path, chapter: &Chapter, time_limit: Duration, mut record: Rec
         eprintln!("note: the record of this run cannot be written: {error}");
     }
     let mut lines = verdict::tallies(&current);
-    lines.extend(verdict::lines(&current, Room::Plain));
+    lines.extend(verdict::lines(&current, Layout::Plain));
     print(&text(&lines), current.is_green())
 }
 

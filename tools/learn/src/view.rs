@@ -6,13 +6,13 @@ pub mod verdict;
 use std::time::Duration;
 
 use crate::app::{App, View};
-use crate::checks::{About, Tally};
+use crate::checks::{Part, Tally};
 use crate::current::Current;
 use crate::keys;
 use crate::markdown;
 use crate::run::{RunResult, Stage};
 use crate::text::{BOLD, CYAN, DIM, GREEN, PLAIN, Paragraph, RED, YELLOW, blank, count, plain, prose};
-use crate::view::verdict::Room;
+use crate::view::verdict::Layout;
 
 /// The smallest terminal that can be used.
 const LEAST: (usize, usize) = (40, 12);
@@ -28,14 +28,14 @@ pub fn screen(app: &mut App, (columns, rows): (usize, usize)) -> Vec<Paragraph> 
         screen.resize(rows, blank());
         return screen;
     }
-    let room = if rows < COMPACT { Room::Small } else { Room::Screen };
+    let layout = if rows < COMPACT { Layout::Compact } else { Layout::Full };
     let mut screen = vec![head(app, columns), strip(&app.current, columns)];
-    if room == Room::Screen {
+    if layout == Layout::Full {
         screen.push(rule("", columns));
     }
-    let foot = foot(app, columns, room);
+    let foot = foot(app, columns, layout);
     let n_rows = rows - screen.len() - foot.len() - 1;
-    let body: Vec<Paragraph> = body(app, room).iter().flat_map(|line| line.rows(columns)).collect();
+    let body: Vec<Paragraph> = body(app, layout).iter().flat_map(|line| line.rows(columns)).collect();
     app.extent = (body.len(), n_rows);
     let last = body.len().saturating_sub(n_rows);
     app.scroll = app.scroll.min(last);
@@ -109,14 +109,14 @@ fn strip(current: &Current, columns: usize) -> Paragraph {
 
 fn strip_of(current: &Current, has_title: impl Fn(bool) -> bool) -> Paragraph {
     let mut line = blank();
-    for (about, name, title) in parts(current) {
+    for (part, name, title) in parts(current) {
         // After a run without an end, or an error, nothing is known for sure.
         let tally = match &current.result {
-            RunResult::Finished(_) => current.verdict().tally_of(about),
+            RunResult::Finished(_) => current.verdict().tally_of(part),
             _ => Tally::default(),
         };
-        let is_current = match about {
-            About::Task(number) => current.task == Some(number),
+        let is_current = match part {
+            Part::Task(number) => current.task == Some(number),
             _ => current.task.is_none() && matches!(current.result, RunResult::Finished(_)) && !current.is_green(),
         };
         let (sign, style) = match (is_current, tally.of > 0 && tally.green == tally.of) {
@@ -138,21 +138,21 @@ fn strip_of(current: &Current, has_title: impl Fn(bool) -> bool) -> Paragraph {
 }
 
 /// The parts of the chapter, each with a short name and a title.
-fn parts(current: &Current) -> Vec<(About, String, String)> {
+fn parts(current: &Current) -> Vec<(Part, String, String)> {
     let tasks = current.lesson.iter().flat_map(|lesson| &lesson.tasks);
-    let tasks = tasks.map(|task| (About::Task(task.number), task.number.to_string(), markdown::line(&task.title)));
-    tasks.chain([(About::Whole, "whole".into(), String::new())]).collect()
+    let tasks = tasks.map(|task| (Part::Task(task.number), task.number.to_string(), markdown::line(&task.title)));
+    tasks.chain([(Part::Whole, "whole".into(), String::new())]).collect()
 }
 
 /// A note or the place in the page, and the keys.
-fn foot(app: &App, columns: usize, room: Room) -> Vec<Paragraph> {
+fn foot(app: &App, columns: usize, layout: Layout) -> Vec<Paragraph> {
     let mut foot = match &app.note {
         Some(note) => prose(note, YELLOW).rows(columns).into_iter().take(4).collect(),
         None if app.book.is_opening => {
             let doing = &app.book.last_line;
             vec![prose(format!("building the book, which takes a minute the first time ({doing})"), YELLOW)]
         }
-        None if room == Room::Small => Vec::new(),
+        None if layout == Layout::Compact => Vec::new(),
         None => {
             let served = app.current.link(app.book.port);
             // Half an address leads nowhere.
@@ -215,10 +215,10 @@ fn keys_of_view(app: &App) -> Vec<(&'static str, String)> {
     }
 }
 
-fn body(app: &App, room: Room) -> Vec<Paragraph> {
+fn body(app: &App, layout: Layout) -> Vec<Paragraph> {
     let current = &app.current;
     match app.view {
-        View::Main => main(app, room),
+        View::Main => main(app, layout),
         View::Shown(key) => keys::shown(app, key),
         View::Hints => reading::hints(current, app.hints_seen()),
         View::Task => reading::task(current),
@@ -230,7 +230,7 @@ fn body(app: &App, room: Room) -> Vec<Paragraph> {
 }
 
 /// The verdict; while checks run, what there is to say about that.
-fn main(app: &App, room: Room) -> Vec<Paragraph> {
+fn main(app: &App, layout: Layout) -> Vec<Paragraph> {
     let (current, checking) = (&app.current, &app.checking);
     if let (true, Some(Stage::Compiling(Some(progress)))) = (checking.is_first_build, &checking.stage) {
         // Everything is compiled: an older verdict would be minutes old.
@@ -239,7 +239,7 @@ fn main(app: &App, room: Room) -> Vec<Paragraph> {
             plain("This happens once, and takes a minute or two. After that a verdict takes seconds."),
         ];
     }
-    let mut lines = verdict::lines(current, room);
+    let mut lines = verdict::lines(current, layout);
     if checking.counting.is_some() {
         lines.extend([blank(), prose("What it gains is being counted on your code …", DIM)]);
     } else if !checking.gains.is_empty() {

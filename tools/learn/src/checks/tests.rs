@@ -46,13 +46,13 @@ fn a_failure_shows_only_what_the_check_printed() {
 fn the_lowest_task_with_a_red_check_is_next_and_one_that_reaches_a_later_todo_waits() {
     const SECOND: &str = "gather\n  your code panicked (x): not yet implemented: ch02 task 2: x";
     const THIRD: &str = "not yet implemented: ch02 task 3: x";
-    let task = |number| Next::Red(About::Task(number));
+    let task = |number| Next::Red(Part::Task(number));
     let cases: [(&[(&str, &str)], Next); 6] = [
         (&[("checks::task_1_a", "no")], task(1)),
         (&[("task_10_a", "no"), ("task_2_a", "no")], task(2)),
         (&[("task_2_a", SECOND), ("task_1_a", SECOND)], task(2)),
-        (&[("task_1_a", ""), ("whole_story", "no")], Next::Red(About::Whole)),
-        (&[("task_1_a", "no"), ("whose_code::ch02::is_yours", "old")], Next::Red(About::Code)),
+        (&[("task_1_a", ""), ("whole_story", "no")], Next::Red(Part::Whole)),
+        (&[("task_1_a", "no"), ("whose_code::ch02::is_yours", "old")], Next::Red(Part::Code)),
         (&[("task_1_a", ""), ("whole_story", ""), ("whose_code::a::b", "")], Next::Nothing),
     ];
     for (checks, expected) in cases {

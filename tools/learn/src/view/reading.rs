@@ -1,5 +1,6 @@
 //! What there is to read: hints, the page, questions, the reference.
 
+use page_by_page_course::includes::Expanded;
 use page_by_page_course::stub;
 
 use crate::compare;
@@ -40,17 +41,14 @@ pub fn task(current: &Current) -> Vec<Paragraph> {
 /// The whole page. Hints and answers stay folded, figures are left out.
 pub fn page(current: &Current) -> Vec<Paragraph> {
     let page = current.chapter.page();
-    let Ok(text) = std::fs::read_to_string(current.root.join(&page)) else {
+    let Ok(page) = Expanded::read(&current.root, page.as_ref(), &|file| !file.ends_with(".html")) else {
         return vec![prose(format!("{page} cannot be read"), RED)];
     };
     let (mut kept, mut is_folded) = (String::new(), false);
-    for line in text.lines() {
+    for line in page.text.split_inclusive('\n') {
         is_folded |= line.starts_with("<details");
-        match line.strip_prefix("{{#include ").and_then(|rest| rest.strip_suffix("}}")) {
-            _ if is_folded => {}
-            Some(file) if file.starts_with("figures/") => kept += "*(Figure: see the browser.)*\n",
-            Some(file) => kept += &format!("({})\n", file.trim_start_matches("../")),
-            None => kept += &format!("{line}\n"),
+        if !is_folded {
+            kept += line;
         }
         is_folded &= !line.starts_with("</details>");
     }

@@ -1,30 +1,30 @@
 //! The verdict: where to begin, the first error or failure, or that the chapter is finished.
 
-use crate::checks::{About, Next, Tally, Wait, waits_for};
+use crate::checks::{Next, Part, Tally, Wait, waits_for};
 use crate::compiler::Diagnostic;
 use crate::current::Current;
 use crate::markdown;
 use crate::run::RunResult;
 use crate::text::{BOLD, CYAN, DIM, GREEN, PLAIN, Paragraph, RED, blank, code, count, plain, prose};
 
-/// Where a verdict is shown.
+/// How much of a verdict is shown, and where.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub enum Room {
+pub enum Layout {
     /// On a screen, with keys to press.
-    Screen,
+    Full,
     /// On a small one: without what the header says.
-    Small,
+    Compact,
     /// As plain lines, where no key does anything.
     Plain,
 }
 
 /// The one thing to look at next.
-pub fn lines(current: &Current, room: Room) -> Vec<Paragraph> {
+pub fn lines(current: &Current, layout: Layout) -> Vec<Paragraph> {
     if let Err(problem) = &current.exercise {
         return vec![prose(problem, RED)];
     }
     if !current.is_started() {
-        return begin(current, room);
+        return begin(current, layout);
     }
     match &current.result {
         RunResult::NotRun => vec![
@@ -35,13 +35,13 @@ pub fn lines(current: &Current, room: Room) -> Vec<Paragraph> {
             let words = words.lines().map(plain);
             [prose("Nothing could be compiled.", RED), blank()].into_iter().chain(words).collect()
         }
-        RunResult::CompileErrors(errors) => compile_errors(current, errors, room),
+        RunResult::CompileErrors(errors) => compile_errors(current, errors, layout),
         RunResult::CutOff(why) => {
             let why = why.lines().map(message_line);
             [prose("Not all checks came to an end.", RED)].into_iter().chain(why).collect()
         }
-        RunResult::Finished(_) if current.is_green() => done(current, room),
-        RunResult::Finished(_) => red(current, room),
+        RunResult::Finished(_) if current.is_green() => done(current, layout),
+        RunResult::Finished(_) => red(current, layout),
     }
 }
 
@@ -49,10 +49,10 @@ pub fn lines(current: &Current, room: Room) -> Vec<Paragraph> {
 pub fn tallies(current: &Current) -> Vec<Paragraph> {
     let (number, file) = (current.chapter.number, current.chapter.exercise());
     let mut lines = vec![plain(format!("Chapter {number}, {}: {file}", current.chapter.title))];
-    for (about, name, title) in super::parts(current) {
-        let tally = current.verdict().tally_of(about);
+    for (part, name, title) in super::parts(current) {
+        let tally = current.verdict().tally_of(part);
         if tally.of > 0 {
-            let name = if about == About::Whole { name } else { format!("task {name}, {title}") };
+            let name = if part == Part::Whole { name } else { format!("task {name}, {title}") };
             lines.push(plain(format!("  {name}: {}", in_words(current, tally))));
         }
     }
@@ -72,19 +72,19 @@ fn title(current: &Current) -> Option<Paragraph> {
 }
 
 /// `19 more red checks not shown (a shows them)`
-fn not_shown(n: usize, what: &str, room: Room) -> Paragraph {
-    let key = match room {
-        Room::Plain => String::new(),
+fn not_shown(n: usize, what: &str, layout: Layout) -> Paragraph {
+    let key = match layout {
+        Layout::Plain => String::new(),
         _ => format!(" (a shows {})", if n == 1 { "it" } else { "them" }),
     };
     prose(format!("{} not shown{key}", count(n, what)), DIM)
 }
 
 /// What to do in a chapter that isn't started.
-fn begin(current: &Current, room: Room) -> Vec<Paragraph> {
+fn begin(current: &Current, layout: Layout) -> Vec<Paragraph> {
     let edit = prose("Not started. ", BOLD).and("Edit ", PLAIN).and(current.chapter.exercise(), CYAN);
-    let (checked, read) = match room {
-        Room::Plain => (" to begin.", "Read the page as far as its first task."),
+    let (checked, read) = match layout {
+        Layout::Plain => (" to begin.", "Read the page as far as its first task."),
         _ => (
             " to begin: each time you save it, the checks run here.",
             "Read the page as far as its first task, or only the task (t).",
@@ -112,32 +112,32 @@ fn in_words(current: &Current, tally: Tally) -> String {
 }
 
 /// The first red check, in its own words.
-fn red(current: &Current, room: Room) -> Vec<Paragraph> {
-    let about = match (current.verdict().next(), current.task) {
+fn red(current: &Current, layout: Layout) -> Vec<Paragraph> {
+    let part = match (current.verdict().next(), current.task) {
         (Next::Waits(wait), _) if wait.chapter != current.chapter.number => return waits(current, wait),
-        (Next::Red(About::Code), _) => About::Code,
-        (_, Some(task)) => About::Task(task),
-        (_, None) => About::Whole,
+        (Next::Red(Part::Code), _) => Part::Code,
+        (_, Some(task)) => Part::Task(task),
+        (_, None) => Part::Whole,
     };
     let mut lines = Vec::new();
-    if room != Room::Small && about != About::Code {
+    if layout != Layout::Compact && part != Part::Code {
         lines.push(title(current).unwrap_or(prose("All tasks are green; the chapter as a whole is not.", BOLD)));
-        lines.push(prose(in_words(current, current.verdict().tally_of(about)), DIM));
+        lines.push(prose(in_words(current, current.verdict().tally_of(part)), DIM));
         lines.push(blank());
     }
     // A failure of written code comes before a `todo!`.
     let mut red: Vec<(&str, &str)> =
-        current.verdict().red().filter(|red| red.0 == about).map(|(_, name, message)| (name, message)).collect();
+        current.verdict().red().filter(|red| red.0 == part).map(|(_, name, message)| (name, message)).collect();
     red.sort_by_key(|(_, message)| waits_for(message).is_some());
     match red.first() {
-        Some((_, message)) if waits_for(message).is_some() => lines.extend(not_written(message, room)),
+        Some((_, message)) if waits_for(message).is_some() => lines.extend(not_written(message, layout)),
         Some((name, message)) => lines.extend(failure(name, message)),
         None if current.is_whole => {}
         None => lines.push(prose("The other checks are running …", DIM)),
     }
     let others = current.verdict().red().count() - red.len().min(1);
     if others > 0 && current.is_whole {
-        lines.extend([blank(), not_shown(others, "more red check", room)]);
+        lines.extend([blank(), not_shown(others, "more red check", layout)]);
     }
     lines
 }
@@ -156,11 +156,11 @@ fn waits(current: &Current, Wait { chapter, task }: Wait) -> Vec<Paragraph> {
 }
 
 /// A task whose red checks all reach its own `todo!`.
-fn not_written(message: &str, room: Room) -> Vec<Paragraph> {
+fn not_written(message: &str, layout: Layout) -> Vec<Paragraph> {
     let what = message.split_once("not yet implemented: ").and_then(|(_, what)| what.lines().next()?.split_once(": "));
     // The place that follows is in the title.
     let what = what.map_or("", |(_, what)| what.split(" (exercises/").next().unwrap_or(what));
-    let key = if room == Room::Plain { "" } else { " (t shows it here)" };
+    let key = if layout == Layout::Plain { "" } else { " (t shows it here)" };
     vec![plain(format!("Not written yet: {what}")), prose(format!("The page explains what it must do{key}."), DIM)]
 }
 
@@ -184,7 +184,7 @@ fn message_line(line: &str) -> Paragraph {
 }
 
 /// The first error of the compiler, or all for plain lines, which have room for them.
-fn compile_errors(current: &Current, errors: &[Diagnostic], room: Room) -> Vec<Paragraph> {
+fn compile_errors(current: &Current, errors: &[Diagnostic], layout: Layout) -> Vec<Paragraph> {
     let mut lines = Vec::new();
     if !errors[0].is_in_file {
         let file = current.chapter.exercise();
@@ -193,7 +193,7 @@ fn compile_errors(current: &Current, errors: &[Diagnostic], room: Room) -> Vec<P
         lines.push(prose(format!("The compiler finds no error in {file}, but one elsewhere."), BOLD));
         lines.extend([prose(advice, DIM), blank()]);
     }
-    let most = if room == Room::Plain { errors.len() } else { 1 };
+    let most = if layout == Layout::Plain { errors.len() } else { 1 };
     for error in errors.iter().take(most) {
         let (first, rest) = error.rendered.split_once('\n').unwrap_or((&error.rendered, ""));
         lines.push(code(first, RED));
@@ -201,16 +201,18 @@ fn compile_errors(current: &Current, errors: &[Diagnostic], room: Room) -> Vec<P
         lines.push(blank());
     }
     if errors.len() > most {
-        lines.push(not_shown(errors.len() - most, "more error", room));
+        lines.push(not_shown(errors.len() - most, "more error", layout));
     }
     lines
 }
 
 /// A finished chapter.
-fn done(current: &Current, room: Room) -> Vec<Paragraph> {
+fn done(current: &Current, layout: Layout) -> Vec<Paragraph> {
     let (number, checks) = (current.chapter.number, count(current.verdict().total().of, "check"));
-    let next = match room {
-        Room::Plain => "Read on in the page after its last task, answer its questions, then go on to the next chapter.",
+    let next = match layout {
+        Layout::Plain => {
+            "Read on in the page after its last task, answer its questions, then go on to the next chapter."
+        }
         _ => {
             "Read on in the page after its last task (o), answer its questions (c), then go on to the next chapter (n)."
         }
@@ -221,17 +223,17 @@ fn done(current: &Current, room: Room) -> Vec<Paragraph> {
 /// All failures, or all errors.
 pub fn failures(current: &Current) -> Vec<Paragraph> {
     match &current.result {
-        RunResult::CompileErrors(errors) => return compile_errors(current, errors, Room::Plain),
+        RunResult::CompileErrors(errors) => return compile_errors(current, errors, Layout::Plain),
         RunResult::Finished(_) => {}
-        _ => return lines(current, Room::Screen),
+        _ => return lines(current, Layout::Full),
     }
-    let parts = super::parts(current).into_iter().map(|(about, name, title)| match about {
-        About::Task(_) => (about, format!("Task {name}: {title}")),
-        _ => (about, "The chapter as a whole".into()),
+    let parts = super::parts(current).into_iter().map(|(part, name, title)| match part {
+        Part::Task(_) => (part, format!("Task {name}: {title}")),
+        _ => (part, "The chapter as a whole".into()),
     });
     let mut lines = Vec::new();
-    for (about, name) in parts {
-        let (red, tally) = (current.verdict().red().filter(|red| red.0 == about), current.verdict().tally_of(about));
+    for (part, name) in parts {
+        let (red, tally) = (current.verdict().red().filter(|red| red.0 == part), current.verdict().tally_of(part));
         if tally.green < tally.of {
             lines.extend([prose(name, BOLD).and(format!("   {}", in_words(current, tally)), DIM), blank()]);
         }
