@@ -1,5 +1,8 @@
-//! `cargo course check`: what can be seen in the files, in a second, with nothing compiled.
+//! `cargo course check`: what can be seen in the files, in a second, with nothing compiled. It collects findings instead of
+//! stopping at the first: one run shows them all.
 
+use std::collections::BTreeSet;
+use std::fmt::Display;
 use std::path::Path;
 
 use anyhow::{Error, Result};
@@ -7,8 +10,18 @@ use page_by_page_course::chapters::{self, Chapter};
 use page_by_page_course::stub;
 
 use crate::files::{names, read};
-use crate::finding::Report;
 use crate::{mistakes, protection, stubs, tasks};
+
+/// All that one run found: `place: what is wrong and what to do about it`.
+#[derive(Debug, Default)]
+pub struct Report(pub BTreeSet<String>);
+
+impl Report {
+    /// `place`: a file, from the root of the repository, and perhaps a line, `solutions/ch02_flat.rs:7`.
+    pub fn add(&mut self, place: impl Display, problem: impl Display) {
+        self.0.insert(format!("{place}: {problem}"));
+    }
+}
 
 /// Looks at everything.
 pub fn check(root: &Path) -> Result<Report> {
@@ -16,14 +29,16 @@ pub fn check(root: &Path) -> Result<Report> {
     let mut report = Report::default();
     for (chapter, number) in chapters.iter().zip(1..) {
         if chapter.number != number {
-            report.add(chapters::UNTOUCHED, 0, format!("{} is chapter {number} in order", chapter.name));
+            report.add(chapters::UNTOUCHED, format!("{} is chapter {number} in order", chapter.name));
         }
-        check_chapter(root, chapter, &mut report)?;
+        if let Err(error) = check_chapter(root, chapter, &mut report) {
+            report.add(&chapter.name, format!("{error:#}"));
+        }
     }
     for folder in ["exercises", "solutions", "tests", "tools/check/mistakes"] {
         for name in [names(root, folder, ".rs"), names(root, folder, ".toml")].concat() {
             if Chapter::named(&name, "").is_some() && !chapters.iter().any(|chapter| chapter.name == name) {
-                report.add(folder, 0, format!("has a file of {name}, which is no chapter: run `cargo course stubs`"));
+                report.add(folder, format!("has a file of {name}, which is no chapter: run `cargo course stubs`"));
             }
         }
     }
@@ -33,20 +48,15 @@ pub fn check(root: &Path) -> Result<Report> {
 
 /// What can be seen in the files of one chapter.
 fn check_chapter(root: &Path, chapter: &Chapter, report: &mut Report) -> Result<()> {
-    let mut text_of = |file: String| read(root, &file).inspect_err(|error| report.add(file, 0, error.to_string())).ok();
-    let (Some(solution), Some(grader)) = (text_of(chapter.solution()), text_of(chapter.grader())) else {
-        return Ok(());
-    };
+    let (solution, grader) = (read(root, &chapter.solution())?, read(root, &chapter.grader())?);
     if let Some((line, problem)) = stub::refused(&solution) {
-        report.add(chapter.solution(), line, problem);
+        report.add(format!("{}:{line}", chapter.solution()), problem);
     }
     check_module(root, chapter, report)?;
     check_grader(chapter, &grader, report);
     mistakes::check(root, chapter, &solution, &grader, report)?;
-    if let Some(stub) = stubs::check(root, chapter, report) {
-        tasks::check(root, chapter, &stub, &grader, report);
-    }
-    Ok(())
+    let stub = stubs::check(root, chapter, report)?;
+    tasks::check(root, chapter, &stub, &grader, report)
 }
 
 /// The chapters' modules.
@@ -61,7 +71,7 @@ fn check_module(root: &Path, chapter: &Chapter, report: &mut Report) -> Result<(
          pub mod {name};\n"
     );
     if !read(root, MODULES)?.contains(&module) {
-        report.add(MODULES, 0, format!("lacks these lines:\n{module}"));
+        report.add(MODULES, format!("lacks these lines:\n{module}"));
     }
     Ok(())
 }
@@ -71,7 +81,7 @@ fn check_grader(chapter: &Chapter, grader: &str, report: &mut Report) {
     for wanted in ["\ngrading::grader!();\n".into(), format!("\n#[cfg(not(unstarted = \"{}\"))]\n", chapter.name)] {
         if !grader.contains(&wanted) {
             let problem = format!("lacks `{}`: an untouched chapter would not be ignored", wanted.trim());
-            report.add(chapter.grader(), 0, problem);
+            report.add(chapter.grader(), problem);
         }
     }
 }
@@ -155,7 +165,7 @@ mod tests {
             expect_when(&copy, file, lines, "# gone", &format!("{file}: must hold `{lines}`"));
         }
         fs::remove_file(copy.root.join(GRADER)).unwrap();
-        expect(&copy, "tests/ch02_flat.rs: tests/ch02_flat.rs is missing");
+        expect(&copy, "ch02_flat: tests/ch02_flat.rs is missing");
     }
 
     #[test]

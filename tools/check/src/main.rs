@@ -7,7 +7,6 @@
 mod check;
 mod copy;
 mod files;
-mod finding;
 mod grade;
 mod mistakes;
 mod protection;

@@ -8,8 +8,8 @@ use anyhow::{Context, Result};
 use page_by_page_course::chapters::Chapter;
 use serde::Deserialize;
 
+use crate::check::Report;
 use crate::files::{names, read};
-use crate::finding::Report;
 use crate::protection::SNAPSHOTS;
 
 const FOLDER: &str = "tools/check/mistakes";
@@ -65,15 +65,9 @@ impl Mistake {
 /// Checks that a chapter's list fits its solution and the messages of its checks, without compiling anything.
 pub fn check(root: &Path, chapter: &Chapter, solution: &str, grader: &str, report: &mut Report) -> Result<()> {
     let file = format!("{FOLDER}/{}.toml", chapter.name);
-    let mistakes = match of(root, chapter) {
-        Ok(mistakes) => mistakes,
-        Err(error) => {
-            report.add(&file, 0, format!("{error:#}"));
-            return Ok(());
-        }
-    };
+    let mistakes = of(root, chapter)?;
     if mistakes.len() < AT_LEAST {
-        report.add(&file, 0, format!("has {} mistakes; at least {AT_LEAST} are wanted", mistakes.len()));
+        report.add(&file, format!("has {} mistakes; at least {AT_LEAST} are wanted", mistakes.len()));
     }
     let mut sources = format!("{solution} {grader}");
     for name in names(root, GRADING, ".rs") {
@@ -82,19 +76,19 @@ pub fn check(root: &Path, chapter: &Chapter, solution: &str, grader: &str, repor
     let known: HashSet<&str> = words(&sources).collect();
     for (name, mistake) in &mistakes {
         if let Err(problem) = mistake.apply(solution) {
-            report.add(&file, 0, format!("`{name}` {problem} in {}", chapter.solution()));
+            report.add(&file, format!("`{name}` {problem} in {}", chapter.solution()));
         }
         if mistake.expect.is_empty() {
-            report.add(&file, 0, format!("`{name}` expects no words of the first failure"));
+            report.add(&file, format!("`{name}` expects no words of the first failure"));
         }
         for word in words(&mistake.expect).filter(|word| !known.contains(word)) {
-            report.add(&file, 0, format!("`{name}` expects the word \"{word}\", which no message of the checks has"));
+            report.add(&file, format!("`{name}` expects the word \"{word}\", which no message of the checks has"));
         }
     }
     let short = chapter.name.split('_').next().unwrap_or_default();
     let has_snapshot = names(root, SNAPSHOTS, ".snap").iter().any(|name| name.starts_with(short));
     if has_snapshot && !mistakes.values().any(|mistake| mistake.transcript) {
-        report.add(&file, 0, "has no mistake with `transcript = true`, and the chapter has a transcript");
+        report.add(&file, "has no mistake with `transcript = true`, and the chapter has a transcript");
     }
     Ok(())
 }

@@ -4,8 +4,8 @@ use std::path::Path;
 
 use anyhow::Result;
 
+use crate::check::Report;
 use crate::files::{names, read};
-use crate::finding::Report;
 
 pub const SNAPSHOTS: &str = "tests/snapshots";
 
@@ -34,7 +34,7 @@ pub fn check(root: &Path, report: &mut Report) -> Result<()> {
     for (file, lines, otherwise) in HELD {
         let text = read(root, file).unwrap_or_default();
         if !format!("\n{text}").contains(&format!("\n{lines}\n")) {
-            report.add(file, 0, format!("must hold `{lines}`: otherwise {otherwise}"));
+            report.add(file, format!("must hold `{lines}`: otherwise {otherwise}"));
         }
     }
     let mut tests = String::new();
@@ -45,7 +45,7 @@ pub fn check(root: &Path, report: &mut Report) -> Result<()> {
     }
     for name in names(root, SNAPSHOTS, ".snap") {
         if !tests.contains(&format!("\"{name}\"")) {
-            report.add(format!("{SNAPSHOTS}/{name}.snap"), 0, format!("no test in tests/ names \"{name}\""));
+            report.add(format!("{SNAPSHOTS}/{name}.snap"), format!("no test in tests/ names \"{name}\""));
         }
     }
     Ok(())

@@ -10,8 +10,8 @@ use anyhow::{Context, Error, Result, bail};
 use page_by_page_course::chapters::{self, Chapter, UNTOUCHED};
 use page_by_page_course::{marks, stub};
 
+use crate::check::Report;
 use crate::files::{names, read};
-use crate::finding::Report;
 
 const HEADER: &str = "# The chapters, each with the hash of its stub as it is handed out, the chapters that its checks stand on, \
                       and its title.\n# `cargo course stubs` writes this file.\n";
@@ -75,31 +75,19 @@ fn made(root: &Path, chapter: &Chapter) -> Result<String> {
 }
 
 /// Reports stubs that are not what their solutions give. Returns the current stub of a chapter.
-pub fn check(root: &Path, chapter: &Chapter, report: &mut Report) -> Option<String> {
-    let made = match made(root, chapter) {
-        Ok(made) => made,
-        Err(error) => {
-            report.add(chapter.solution(), 0, format!("{error:#}"));
-            return None;
-        }
-    };
+pub fn check(root: &Path, chapter: &Chapter, report: &mut Report) -> Result<String> {
+    let (made, solution) = (made(root, chapter)?, chapter.solution());
     let mut derived = chapter.clone();
-    if let Err(error) = complete(root, &mut derived) {
-        report.add(UNTOUCHED, 0, format!("{error:#}"));
-    } else if derived != *chapter {
-        report.add(
-            UNTOUCHED,
-            0,
-            format!("the line of {} should be `{}`: run `cargo course stubs`", chapter.name, derived.line().trim_end()),
-        );
+    complete(root, &mut derived)?;
+    if derived != *chapter {
+        let (name, line) = (&chapter.name, derived.line());
+        report.add(UNTOUCHED, format!("the line of {name} should be `{}`: run `cargo course stubs`", line.trim_end()));
     }
     if stub::fingerprint(&made) != chapter.handed_out {
-        let problem =
-            format!("{} gives a stub that is not the recorded one: run `cargo course stubs`", chapter.solution());
-        report.add(UNTOUCHED, 0, problem);
+        let problem = format!("{solution} gives a stub that is not the recorded one: run `cargo course stubs`");
+        report.add(UNTOUCHED, problem);
     } else if read(root, &chapter.exercise()).ok().as_ref() != Some(&made) {
-        let problem = format!("is not the stub that {} gives: a reader has started it", chapter.solution());
-        report.add(chapter.exercise(), 0, problem);
+        report.add(chapter.exercise(), format!("is not the stub that {solution} gives: a reader has started it"));
     }
-    Some(made)
+    Ok(made)
 }
