@@ -9,7 +9,7 @@
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
-use crate::stub;
+use crate::{marks, stub};
 
 /// The list of chapters, from the root of the repository.
 pub const UNTOUCHED: &str = "exercises/untouched.txt";
@@ -105,6 +105,16 @@ impl Chapter {
     /// The page, from the root of the repository.
     pub fn page(&self) -> String {
         format!("book/src/{}.md", self.name)
+    }
+
+    /// The stub that the solution gives.
+    ///
+    /// # Errors
+    /// What is wrong with the solution, in a line.
+    pub fn stub(&self, root: &Path) -> Result<String, String> {
+        let file = self.solution();
+        let stub = marks::stub_of(&self.name, &stub::read(root, &file)?);
+        stub.map_err(|(line, problem)| format!("{file}:{line}: {problem}"))
     }
 
     /// Reads the reader's file.

@@ -7,7 +7,7 @@ use std::fs;
 use std::io::ErrorKind;
 use std::path::Path;
 
-/// The text of a file, named from the root of the repository.
+/// The text of a file, named from the root of the repository, with `\n` line ends: git may have changed those.
 ///
 /// # Errors
 /// What is wrong and what to do, in a line. Only a file that is missing is to be fetched from git: to do so with one that
@@ -19,7 +19,7 @@ pub fn read(root: &Path, file: &str) -> Result<String, String> {
             "{file} is there but cannot be read ({error}): allow yourself to read it; what is in it is not lost"
         ),
     })?;
-    String::from_utf8(bytes).map_err(|error| {
+    String::from_utf8(bytes).map(|text| text.replace("\r\n", "\n")).map_err(|error| {
         let offset = error.utf8_error().valid_up_to();
         let bytes = error.as_bytes();
         let line = bytes[..offset].iter().filter(|byte| **byte == b'\n').count() + 1;
@@ -31,7 +31,7 @@ pub fn read(root: &Path, file: &str) -> Result<String, String> {
     })
 }
 
-/// FNV-1a, 64 bits, of the text with `\n` line ends: git may have changed those.
+/// FNV-1a, 64 bits, of the text with `\n` line ends.
 pub fn fingerprint(text: &str) -> String {
     let mut hash: u64 = 0xcbf2_9ce4_8422_2325;
     for byte in text.replace("\r\n", "\n").bytes() {

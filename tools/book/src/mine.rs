@@ -227,7 +227,7 @@ impl Mine {
                 Outcome::Yours(html, _) => html.clone(),
                 Outcome::Reference(Reason { what, command }) => {
                     let file = format!("book/src/figures/{figure}.html");
-                    let html = stub::read(&self.root, &file).map_err(Error::msg)?.replace("\r\n", "\n");
+                    let html = stub::read(&self.root, &file).map_err(Error::msg)?;
                     let command = escaped(&command.join(" "));
                     let note = format!("From the reference: {} (<code>cargo {command}</code>).", escaped(what));
                     figures::with_note(&html, &note)

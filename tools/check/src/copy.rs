@@ -12,6 +12,7 @@ use std::time::{Duration, SystemTime};
 use anyhow::{Context, Result};
 use page_by_page_course::cargo::{Environment, Streams, cargo, start};
 use page_by_page_course::libtest;
+use walkdir::WalkDir;
 
 use crate::protection::SNAPSHOTS;
 use crate::run::Run;
@@ -38,7 +39,7 @@ impl RepositoryCopy {
             put(&root.join(&file), &content)?;
             kept.insert(file);
         }
-        for file in files_below(&root, "")?.iter().filter(|file| !kept.contains(*file)) {
+        for file in files_below(&root)?.iter().filter(|file| !kept.contains(*file)) {
             fs::remove_file(root.join(file)).with_context(|| format!("cannot remove {file} from the copy"))?;
         }
         Ok(RepositoryCopy { root: root.canonicalize()?, target: folder.canonicalize()?.join("build") })
@@ -62,7 +63,7 @@ impl RepositoryCopy {
         let is_one = |file: &String| {
             file.starts_with(SNAPSHOTS) || file.ends_with(".snap.new") || file.ends_with(".pending-snap")
         };
-        let files = files_below(&self.root, "")?.into_iter().filter(is_one);
+        let files = files_below(&self.root)?.into_iter().filter(is_one);
         files.map(|file| Ok((file.clone(), fs::read(self.root.join(file))?))).collect()
     }
 
@@ -111,14 +112,12 @@ fn listed_by_git(root: &Path) -> Option<Vec<String>> {
 }
 
 /// The files below a folder, named from it, with forward slashes.
-fn files_below(folder: &Path, prefix: &str) -> Result<Vec<String>> {
+fn files_below(folder: &Path) -> Result<Vec<String>> {
     let mut files = Vec::new();
-    for entry in fs::read_dir(folder).with_context(|| format!("cannot list {}", folder.display()))? {
+    for entry in WalkDir::new(folder).sort_by_file_name() {
         let entry = entry?;
-        let name = format!("{prefix}{}", entry.file_name().to_string_lossy());
-        match entry.file_type()?.is_dir() {
-            true => files.extend(files_below(&entry.path(), &format!("{name}/"))?),
-            false => files.push(name),
+        if entry.file_type().is_file() {
+            files.push(entry.path().strip_prefix(folder)?.to_string_lossy().replace('\\', "/"));
         }
     }
     Ok(files)
@@ -138,9 +137,7 @@ mod tests {
             put(&repository.join(file), text.as_bytes()).unwrap();
         }
         let open = || RepositoryCopy::open(repository, &repository.join("target/1")).unwrap();
-        let mut files = files_below(&open().root, "").unwrap();
-        files.sort();
-        assert_eq!(files, [".gitignore", "a.rs", "b/c.rs"]);
+        assert_eq!(files_below(&open().root).unwrap(), [".gitignore", "a.rs", "b/c.rs"]);
 
         fs::remove_file(repository.join("b/c.rs")).unwrap();
         put(&repository.join("a.rs"), b"new").unwrap();

@@ -8,7 +8,7 @@ use page_by_page_course::stub;
 
 /// The text of a file, with `\n` line ends.
 pub fn read(root: &Path, file: &str) -> Result<String> {
-    Ok(stub::read(root, file).map_err(Error::msg)?.replace("\r\n", "\n"))
+    stub::read(root, file).map_err(Error::msg)
 }
 
 /// The names of the files in a folder that end in `extension`, without it, sorted. A missing folder has none.

@@ -8,7 +8,7 @@ use std::path::Path;
 
 use anyhow::{Context, Error, Result, bail};
 use page_by_page_course::chapters::{self, Chapter, UNTOUCHED};
-use page_by_page_course::{marks, stub};
+use page_by_page_course::stub;
 
 use crate::check::Report;
 use crate::files::{names, read};
@@ -28,7 +28,7 @@ pub fn write(root: &Path) -> Result<String> {
         let Some(mut chapter) = Chapter::named(&name, "") else {
             bail!("solutions/{name}.rs is not called ch01_name.rs")
         };
-        let (now, made) = (read(root, &chapter.exercise()).ok(), made(root, &chapter)?);
+        let (now, made) = (read(root, &chapter.exercise()).ok(), chapter.stub(root).map_err(Error::msg)?);
         if let Some(now) = now.filter(|now| *now != made) {
             let known = before.iter().find(|known| known.name == name);
             if known.is_none_or(|known| known.handed_out != stub::fingerprint(&now)) {
@@ -67,16 +67,9 @@ fn complete(root: &Path, chapter: &mut Chapter) -> Result<()> {
     Ok(())
 }
 
-/// The stub that a chapter's solution gives.
-fn made(root: &Path, chapter: &Chapter) -> Result<String> {
-    let solution = read(root, &chapter.solution())?;
-    marks::stub_of(&chapter.name, &solution)
-        .map_err(|(line, problem)| Error::msg(format!("{}:{line}: {problem}", chapter.solution())))
-}
-
 /// Reports stubs that are not what their solutions give. Returns the current stub of a chapter.
 pub fn check(root: &Path, chapter: &Chapter, report: &mut Report) -> Result<String> {
-    let (made, solution) = (made(root, chapter)?, chapter.solution());
+    let (made, solution) = (chapter.stub(root).map_err(Error::msg)?, chapter.solution());
     let mut derived = chapter.clone();
     complete(root, &mut derived)?;
     if derived != *chapter {

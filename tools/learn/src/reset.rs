@@ -4,23 +4,21 @@ use std::fs;
 use std::path::Path;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use anyhow::{Context, Error, Result, bail};
+use anyhow::{Context, Result};
 use page_by_page_course::chapters::Chapter;
-use page_by_page_course::{marks, stub};
+use page_by_page_course::stub;
 
 /// The stub as it was handed out, made from the solution.
 fn handed_out(root: &Path, chapter: &Chapter) -> Result<String> {
     let file = chapter.solution();
-    let solution = stub::read(root, &file).map_err(Error::msg)?.replace("\r\n", "\n");
-    let stub = marks::stub_of(&chapter.name, &solution).ok();
-    match stub.filter(|stub| stub::fingerprint(stub) == chapter.handed_out) {
-        Some(stub) => Ok(stub),
-        None => bail!(
+    let stub = chapter.stub(root).ok().filter(|stub| stub::fingerprint(stub) == chapter.handed_out);
+    stub.with_context(|| {
+        format!(
             "the stub is made from {file}, which has changed: restore that with `git checkout {file}`, or take the stub \
              from git with `git checkout {}`",
             chapter.exercise()
-        ),
-    }
+        )
+    })
 }
 
 /// Writes the stub. Returns where the replaced file is kept, from the root of the repository.

@@ -84,22 +84,10 @@ impl Program {
 pub fn arguments(root: &Path, chapter: &Chapter) -> Option<Vec<String>> {
     let page = std::fs::read_to_string(root.join(chapter.page())).ok()?.replace("\r\n", "\n");
     let tasks = &page[page.find("\n### Task 1")?..];
-    let commands: Vec<Vec<String>> = tasks.replace("\\\n", " ").lines().filter_map(words).collect();
+    let command = |line: &str| shlex::split(line.strip_prefix("$ cargo page ")?);
+    let commands: Vec<Vec<String>> = tasks.replace("\\\n", " ").lines().filter_map(command).collect();
     let is_story = |command: &&Vec<String>| command.first().is_some_and(|word| word == "generate");
     commands.iter().find(is_story).or(commands.first()).cloned()
-}
-
-/// `$ cargo page generate "One day"` → `generate`, `One day`
-fn words(line: &str) -> Option<Vec<String>> {
-    let command = line.strip_prefix("$ cargo page ")?;
-    let mut words = Vec::new();
-    for (index, part) in command.split('"').enumerate() {
-        match index % 2 {
-            0 => words.extend(part.split_whitespace().map(String::from)),
-            _ => words.push(part.to_string()),
-        }
-    }
-    Some(words)
 }
 
 #[cfg(test)]
