@@ -30,7 +30,7 @@ pub fn reused_pages() -> Result<(State, BTreeMap<char, PagedCache>)> {
     caches.retain(|name, _| !ENDED.contains(name));
     append(&mut caches, 'a', TOKENS)?;
     let tables: Vec<_> = caches.iter().map(|(name, cache)| (*name, cache.table())).collect();
-    let state = State::of("a.extend".into(), Ok(()), &slab, &tables)?;
+    let state = State::read(&slab, &tables)?;
     Ok((state, caches))
 }
 

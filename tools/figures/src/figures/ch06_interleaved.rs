@@ -3,18 +3,16 @@
 use anyhow::Result;
 
 use super::Figure;
-use crate::rows;
-use crate::slab::{self, PAGE_SIZE, State};
+use crate::slab::{self, Operation, PAGE_SIZE};
 
 const TURNS: [(char, usize); 6] = [('a', 3), ('b', 2), ('a', 2), ('b', 5), ('a', 4), ('b', 1)];
 /// Turns before the first frame, in which both have pages.
-const BEFORE: usize = 2;
+const EARLIER: usize = 2;
 
 pub fn figure() -> Result<Figure> {
-    let states = slab::of_two(&TURNS, |cache, name, n| (format!("extend({n})"), rows::append(cache, name, n)))?;
-    let message = "Two sequences share one pool.".into();
+    let message = "Two sequences share one pool.";
     let setup = format!(
         "Each takes a page of {PAGE_SIZE} slots when it needs one, and wastes at most the end of its last page."
     );
-    Ok(slab::figure(&states[BEFORE..], message, setup, State::draw))
+    slab::figure(message, setup, &TURNS.map(|(name, n)| (name, Operation::Extend(name, n))), EARLIER)
 }

@@ -1,19 +1,22 @@
 //! Chapter 6: a page as it lies in memory.
 
 use anyhow::Result;
+use page_by_page::chapters::ch06_paged::PagedCache;
 
 use super::Figure;
 use crate::picture::Anchor;
 use crate::rows::{self, LAYOUT};
-use crate::slab::{self, PAGE_SIZE};
+use crate::slab::{PAGE_SIZE, State, new_slab};
 
 const PAGE: usize = 0;
 /// The slot that the figure points at.
 const SLOT: usize = 3;
 
 pub fn figure() -> Result<Figure> {
-    let states = slab::of_two(&[('a', 6)], |cache, name, n| (format!("extend({n})"), rows::append(cache, name, n)))?;
-    let page: Vec<_> = states[1].slab[PAGE].cells().collect();
+    let slab = new_slab(4)?;
+    let mut cache = PagedCache::new(&slab)?;
+    rows::append(&mut cache, 'a', 6)?;
+    let page: Vec<_> = State::read(&slab, &[('a', cache.table())])?.slab[PAGE].cells().collect();
     let token = &page[SLOT].word;
     let figure = Figure {
         label: format!(

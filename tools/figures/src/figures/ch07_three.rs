@@ -7,9 +7,9 @@ use page_by_page::chapters::ch03_contiguous::ContiguousCache;
 use page_by_page::chapters::ch06_paged::{PageSlab, PagedCache};
 
 use super::Figure;
-use super::ch07_rewind::Operation;
 use crate::picture::{Picture, blank, empty, free, held, stale};
 use crate::rows::{LAYOUT, of_layer};
+use crate::slab::Operation;
 use crate::words::{count, listed, pages};
 
 const PAGE_SIZE: usize = 4;
@@ -102,7 +102,7 @@ pub fn figure() -> Result<Figure> {
     for done in 1..=OPERATIONS.len() {
         let (operation, state) = (OPERATIONS[done - 1], State::after(&OPERATIONS[..done])?);
         copied = count(state.caches[0].rows_copied, "row");
-        let says = format!("<code>{}</code>: {}", operation.name(), state.says(operation));
+        let says = format!("<code>{}</code>: {}", operation.call(), state.says(operation));
         figure.frame(says, |picture| draw(picture, &state, &before));
         before = state;
     }

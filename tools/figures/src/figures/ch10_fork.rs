@@ -69,7 +69,7 @@ fn frames(figure: &mut Figure) -> Result<()> {
         };
         let tables: Vec<_> = sequences.iter().map(|(name, cache)| (*name, cache.table())).collect();
         let of_b = tables.last().map_or(String::new(), |(_, table)| pages(table.pages()));
-        let state = State::of(name.into(), Ok(()), &slab, &tables)?;
+        let state = State::read(&slab, &tables)?;
         if !notice.is_empty() {
             let notice = notice.replace("{copied}", &rows).replace("{b}", &of_b);
             figure.frame(format!("<code>{name}</code> {notice}"), |picture| state.draw(picture));
