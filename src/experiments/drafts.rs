@@ -94,7 +94,8 @@ impl Stories<'_> {
 pub struct Bundled {
     target: Model,
     source: DraftSource,
-    prompts: Vec<Vec<u32>>,
+    /// How each story begins.
+    pub prompts: Vec<Vec<u32>>,
 }
 
 impl Bundled {

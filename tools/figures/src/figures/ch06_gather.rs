@@ -3,39 +3,47 @@
 use std::collections::BTreeMap;
 
 use anyhow::{Context, Result, ensure};
-use page_by_page::chapters::ch06_paged::PagedCache;
+use page_by_page::cache::{KvCache, KvLayout};
+use page_by_page::chapters::ch06_paged::{PageSlab, PagedCache, SharedSlab};
 
 use super::Figure;
 use crate::picture::{CELL, Picture, free, held};
-use crate::rows;
-use crate::slab::{PAGE_SIZE, Page, State, new_slab};
+use crate::rows::{self, LAYOUT};
+use crate::slab::{PAGE_SIZE, Page, State};
 use crate::words::{listed, pages, span};
 
-/// Sequences `d` and `e` end, and `a` gets their pages: the page that was freed last first.
-pub const EARLIER: [(char, usize); 3] = [('d', 4), ('b', 3), ('e', 4)];
-pub const ENDED: [char; 2] = ['d', 'e'];
+/// The sequences and their tokens. Before `a`, `d` and `e` end, and `a` gets their pages: the page that was freed last first.
+const SEQUENCES: [(char, usize); 4] = [('d', 4), ('b', 3), ('e', 4), ('a', TOKENS)];
 pub const TOKENS: usize = 6;
 
-/// The caches, and the slab in which `a` has pages that held other rows before.
-pub fn reused_pages() -> Result<(State, BTreeMap<char, PagedCache>)> {
-    let slab = new_slab(3)?;
-    let mut caches: BTreeMap<char, PagedCache> = BTreeMap::new();
-    let append = |caches: &mut BTreeMap<char, PagedCache>, name, n| -> Result<()> {
+/// A slab in which `a` has pages that held other rows before, and the caches. `write`: writes the rows of a sequence's tokens.
+pub fn reused_pages(
+    layout: KvLayout,
+    write: impl Fn(&mut PagedCache, char, usize),
+) -> Result<(SharedSlab, BTreeMap<char, PagedCache>)> {
+    let slab = PageSlab::new(layout, PAGE_SIZE, 3)?;
+    let mut caches = BTreeMap::new();
+    for (name, n) in SEQUENCES {
+        if name == 'a' {
+            caches.retain(|ended, _| !['d', 'e'].contains(ended));
+        }
         let mut cache = PagedCache::new(&slab)?;
-        rows::append(&mut cache, name, n)?;
+        cache.extend(n)?;
+        write(&mut cache, name, n);
         caches.insert(name, cache);
-        Ok(())
-    };
-    EARLIER.iter().try_for_each(|(name, n)| append(&mut caches, *name, *n))?;
-    caches.retain(|name, _| !ENDED.contains(name));
-    append(&mut caches, 'a', TOKENS)?;
+    }
+    Ok((slab, caches))
+}
+
+/// The same with rows that have names.
+pub fn named_rows() -> Result<(State, BTreeMap<char, PagedCache>)> {
+    let (slab, caches) = reused_pages(LAYOUT, |cache, name, n| rows::write(cache, name, n))?;
     let tables: Vec<_> = caches.iter().map(|(name, cache)| (*name, cache.table())).collect();
-    let state = State::read(&slab, &tables)?;
-    Ok((state, caches))
+    Ok((State::read(&slab, &tables)?, caches))
 }
 
 pub fn figure() -> Result<Figure> {
-    let (state, caches) = reused_pages()?;
+    let (state, caches) = named_rows()?;
     let stale: Vec<&String> = state.slab.iter().flat_map(Page::stale).collect();
     let a = caches.get(&'a').context("nothing to gather")?;
     let names = rows::of_layer(a, 0)?;

@@ -2,15 +2,15 @@
 
 use std::borrow::Cow;
 
-use anyhow::{Result, ensure};
+use anyhow::{Context, Result, ensure};
 use page_by_page::cache::in_place::{F32Heads, InPlace};
 use page_by_page::cache::{KvCache, KvLayout};
-use page_by_page::chapters::ch06_paged::{PageSlab, PagedCache};
+use page_by_page::chapters::ch06_paged::PagedCache;
 use page_by_page::chapters::ch13_paged_attention::{attend_row, row_starts};
 use page_by_page::kernels::{Heads, Run, add_scaled, dot, softmax_scaled};
 
 use super::Figure;
-use super::ch06_gather::{EARLIER, ENDED, TOKENS, reused_pages};
+use super::ch06_gather::{TOKENS, named_rows, reused_pages};
 use crate::picture::{CELL, Cell, Grid, Picture, blank, free, held};
 use crate::slab::{PAGE_SIZE, Page};
 use crate::words::listed;
@@ -25,21 +25,14 @@ const QUERY: [f32; 2] = [1.5, 0.5];
 
 /// Names the rows of one slab, and walks through another that went the same way and holds small numbers.
 pub fn figure() -> Result<Figure> {
-    let (state, _caches) = reused_pages()?;
-    let slab = PageSlab::new(LAYOUT, PAGE_SIZE, PAGES)?;
-    let mut others = Vec::new();
-    for (name, n) in EARLIER {
-        let mut cache = PagedCache::new(&slab)?;
-        cache.extend(n)?;
-        others.push((name, cache));
-    }
-    ENDED.iter().for_each(|ended| others.retain(|(name, _)| name != ended));
-    let mut cache = PagedCache::new(&slab)?;
-    cache.extend(TOKENS)?;
-    cache.write(0, KEYS.as_flattened(), VALUES.as_flattened());
-
-    let is_in_place = std::ptr::eq(cache.rows(0).keys(), slab.borrow().keys());
-    let copied = if is_in_place { 0 } else { cache.len() };
+    let (state, _) = named_rows()?;
+    let (slab, mut caches) = reused_pages(LAYOUT, |cache, name, _| {
+        if name == 'a' {
+            cache.write(0, KEYS.as_flattened(), VALUES.as_flattened());
+        }
+    })?;
+    let cache = caches.remove(&'a').context("no sequence a")?;
+    let copied = if std::ptr::eq(cache.rows(0).keys(), slab.borrow().keys()) { 0 } else { cache.len() };
     let copied_by_gather = if matches!(cache.gather(0), (Cow::Owned(_), _)) { cache.len() } else { 0 };
     let mut figure = Figure {
         label: format!(

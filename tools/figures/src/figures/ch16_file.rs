@@ -27,40 +27,21 @@ const WORDS: [&str; 12] = ["once", "upon", "a", "time", "king", "the", "fox", "s
 
 /// The sequences that the file holds when the figure starts.
 const EARLIER: [&str; 3] = ["once upon a time", "once upon a king", "the fox"];
-/// The words of a sequence, and what runs with them. That returns what happened in words (HTML), and the places that were read.
+/// The words of a sequence, and what runs with them. It returns what happened in words; HTML.
 const OPERATIONS: [(&str, Operation); 7] = [
     ("", |_, _| {
-        let says = "Three sequences have finished, and each of their full pages is a record. Records 2 and 3 both follow record 1, \
+        let text = "Three sequences have finished, and each of their full pages is a record. Records 2 and 3 both follow record 1, \
                     so its page is in the file only once.";
-        Ok((says.into(), vec![]))
+        Ok(text.into())
     }),
     ("", Run::restart),
     ("once upon a time there", Run::load),
     ("the owl", |run, words| run.kill(words, SHAPE.head_bytes() / 2)),
     ("", Run::restart),
     ("the owl", |run, words| run.kill(words, SHAPE.head_bytes() + SHAPE.record_bytes() / 4)),
-    ("the owl said", |run, words| {
-        let (opened, _) = run.restart("")?;
-        let (says, places) = run.load(words)?;
-        Ok((opened + " " + &says, places))
-    }),
+    ("the owl said", |run, words| Ok(run.restart("")? + " " + &run.load(words)?)),
 ];
-type Operation = fn(&mut Run, &str) -> Result<(String, Vec<usize>)>;
-
-/// What a place holds.
-struct Place {
-    /// Its head and its rows.
-    parts: [Part; 2],
-    is_known: bool,
-    is_read: bool,
-}
-
-enum Part {
-    Empty,
-    Whole(String),
-    /// The beginning is that of one record, the rest that of a different one: their numbers.
-    Torn(u64, u64),
-}
+type Operation = fn(&mut Run, &str) -> Result<String>;
 
 struct Run {
     disk: MemoryDisk,
@@ -69,13 +50,15 @@ struct Run {
     trie: PrefixCache,
     /// The numbers of the record that is half written and of the one below it.
     torn: (u64, u64),
+    /// The places that the last operation has read.
+    read: Vec<usize>,
 }
 
 impl Run {
     fn open(disk: MemoryDisk) -> Result<Self> {
         let file = PageFile::open(Box::new(disk.clone()), SHAPE, SHAPE.offset(PLACES))?;
         let slab = PageSlab::new(SHAPE.layout, SHAPE.page_size, PAGES)?;
-        Ok(Run { disk, file, slab, trie: PrefixCache::new(SHAPE.page_size)?, torn: (0, 0) })
+        Ok(Run { disk, file, slab, trie: PrefixCache::new(SHAPE.page_size)?, torn: (0, 0), read: Vec::new() })
     }
 
     fn store(&mut self, words: &str) -> Result<()> {
@@ -89,22 +72,21 @@ impl Run {
     }
 
     /// The process ends, and the next one opens the file.
-    fn restart(&mut self, _: &str) -> Result<(String, Vec<usize>)> {
+    fn restart(&mut self, _: &str) -> Result<String> {
         *self = Run { torn: self.torn, ..Run::open(self.disk.clone())? };
         let found = self.file.index().n_records();
-        let says = match PLACES - found {
+        Ok(match PLACES - found {
             0 => format!("The next run opens the file, reads the heads, and finds all {}.", count(found, "page")),
             free => format!(
                 "The next run opens the file. A head fails its checksum, so {} is free, and the other {} are found.",
                 count(free, "place"),
                 count(found, "page")
             ),
-        };
-        Ok((says, vec![]))
+        })
     }
 
     /// Writes a page, of which only the first `written` bytes reach the file.
-    fn kill(&mut self, words: &str, written: usize) -> Result<(String, Vec<usize>)> {
+    fn kill(&mut self, words: &str, written: usize) -> Result<String> {
         let before = self.disk.bytes().clone();
         self.store(words)?;
         let place = self.file.find(&tokens(words, &WORDS))[0];
@@ -118,20 +100,19 @@ impl Run {
         bytes[start + written..end].copy_from_slice(&before[start + written..end]);
         self.torn = (number, old);
         let part = if written < SHAPE.head_bytes() { "head mixes" } else { "rows mix" };
-        let says = format!(
+        Ok(format!(
             "Record {number}, \u{201c}{words}\u{201d}, is written {to}. The program is killed after {written} of {} bytes, so the \
              {part} bytes of records {number} and {old}.",
             SHAPE.record_bytes()
-        );
-        Ok((says, vec![]))
+        ))
     }
 
-    fn load(&mut self, words: &str) -> Result<(String, Vec<usize>)> {
+    fn load(&mut self, words: &str) -> Result<String> {
         let tokens = tokens(words, &WORDS);
         let missing = self.file.missing(&tokens, &mut self.trie, &self.slab)?;
-        let places = missing.iter().map(|page| page.place).collect();
+        self.read = missing.iter().map(|page| page.place).collect();
         let read: Vec<_> = missing.into_iter().map(|page| self.file.read(page)).collect();
-        let says = match self.file.load(&tokens, &read, &mut self.trie, &self.slab)? {
+        Ok(match self.file.load(&tokens, &read, &mut self.trie, &self.slab)? {
             0 => format!(
                 "But when \u{201c}{words}\u{201d} is requested, the rows fail their checksum, so the page is recomputed and its \
                  place is free."
@@ -141,30 +122,40 @@ impl Run {
                  word has to be computed.",
                 count(n, "page")
             ),
-        };
-        Ok((says, places))
+        })
     }
 
-    fn places(&self, read: &[usize]) -> Vec<Place> {
-        let bytes = self.disk.bytes();
+    /// The head and the rows of each place.
+    fn cells(&self) -> Vec<[Cell; 2]> {
         let sequences = EARLIER.into_iter().chain(OPERATIONS.map(|(words, _)| words));
         let known: Vec<usize> = sequences.flat_map(|words| self.file.find(&tokens(words, &WORDS))).collect();
-        let torn = || Part::Torn(self.torn.0, self.torn.1);
-        let parts = |place: usize| {
+        let bytes = self.disk.bytes();
+        let of_place = |place: usize| {
             let Some(record) = bytes.get(SHAPE.offset(place) as usize..SHAPE.offset(place + 1) as usize) else {
-                return [Part::Empty, Part::Empty];
+                return [free(""), free("")];
             };
-            let Ok(Head { number, parent, tokens, .. }) = decode_head(&SHAPE, record) else {
-                return [torn(), Part::Whole(format!("rows of {}", self.torn.1))];
+            let cell = |(word, is_torn)| match is_torn {
+                _ if !known.contains(&place) => free(word),
+                true => again('a', word),
+                false => held('a', word).outlined(self.read.contains(&place)),
             };
-            let words: Vec<&str> = tokens.iter().map(|token| WORDS[*token as usize]).collect();
-            let parent = if parent == 0 { String::new() } else { format!("\nafter {parent}") };
-            let rows = decode(&SHAPE, record).map_or_else(|_| torn(), |_| Part::Whole(format!("rows of {number}")));
-            [Part::Whole(format!("{}\nrecord {number}{parent}", words.join(" "))), rows]
+            self.content(record).map(cell)
         };
-        let place =
-            |place| Place { parts: parts(place), is_known: known.contains(&place), is_read: read.contains(&place) };
-        (0..PLACES).map(place).collect()
+        (0..PLACES).map(of_place).collect()
+    }
+
+    /// What the head and the rows of a record say, and whether each is only half written.
+    fn content(&self, record: &[u8]) -> [(String, bool); 2] {
+        let (new, old) = self.torn;
+        let torn = format!("parts of\n{new} and {old}");
+        let Ok(Head { number, parent, tokens, .. }) = decode_head(&SHAPE, record) else {
+            return [(torn, true), (format!("rows of {old}"), true)];
+        };
+        let words: Vec<&str> = tokens.iter().map(|token| WORDS[*token as usize]).collect();
+        let parent = if parent == 0 { String::new() } else { format!("\nafter {parent}") };
+        let head = format!("{}\nrecord {number}{parent}", words.join(" "));
+        let rows = decode(&SHAPE, record).map_or((torn, true), |_| (format!("rows of {number}"), false));
+        [(head, false), rows]
     }
 }
 
@@ -191,24 +182,26 @@ pub fn figure() -> Result<Figure> {
         middle: Some(3),
         ..Figure::default()
     };
-    for (words, run_it) in OPERATIONS {
-        let (says, read) = run_it(&mut run, words)?;
-        let places = run.places(&read);
-        figure.frame(says, |picture| draw(picture, &places));
+    for (words, operation) in OPERATIONS {
+        run.read.clear();
+        let text = operation(&mut run, words)?;
+        let cells = run.cells();
+        figure.frame(text, |picture| draw(picture, &cells));
     }
     Ok(figure)
 }
 
-fn draw(picture: &mut Picture, places: &[Place]) {
+/// `cells`: the head and the rows of each place.
+fn draw(picture: &mut Picture, cells: &[[Cell; 2]]) {
     const HEIGHTS: [f64; 2] = [58.0, 42.0];
     picture.labelled(&["head"]);
     let grid = picture.grid(PLACES, PLACES);
-    for (place, held) in places.iter().enumerate() {
+    for (place, cells) in cells.iter().enumerate() {
         let area = grid.cell(place);
         picture.text(area.middle(), area.y + 12.0, Anchor::Middle, format!("place {place}"));
         let mut y = area.y + 20.0;
-        for (part, height) in held.parts.iter().zip(HEIGHTS) {
-            picture.cell(Area { y, height, ..area }, held.cell(part));
+        for (cell, height) in cells.iter().zip(HEIGHTS) {
+            picture.cell(Area { y, height, ..area }, cell.clone());
             y += height + 2.0;
         }
     }
@@ -216,18 +209,5 @@ fn draw(picture: &mut Picture, places: &[Place]) {
     for (name, height) in ["head", "rows"].into_iter().zip(HEIGHTS) {
         picture.text(picture.left, picture.y + height / 2.0 + 4.5, Anchor::Start, name);
         picture.space(height + 2.0);
-    }
-}
-
-impl Place {
-    fn cell(&self, part: &Part) -> Cell {
-        match part {
-            Part::Empty => free(""),
-            Part::Torn(new, old) if self.is_known => again('a', format!("parts of\n{new} and {old}")),
-            Part::Torn(new, old) => free(format!("parts of\n{new} and {old}")),
-            Part::Whole(word) if !self.is_known => free(word),
-            Part::Whole(word) if matches!(self.parts[0], Part::Torn(..)) => again('a', word),
-            Part::Whole(word) => held('a', word).outlined(self.is_read),
-        }
     }
 }
