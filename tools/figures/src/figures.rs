@@ -9,6 +9,17 @@ use page_by_page::chapters::{self, Source};
 use crate::picture::{Area, Cell, Kind, Mark, NARROW, Picture, WIDE, cell_svg, free, stale};
 use crate::words::escaped;
 
+/// What each figure is made with.
+mod prelude {
+    pub use anyhow::{Context, Result, ensure};
+
+    pub use super::Figure;
+    pub use crate::chart::Chart;
+    pub use crate::models::*;
+    pub use crate::picture::*;
+    pub use crate::words::*;
+}
+
 /// What was seen of the code, drawn and in words. `book/stepper.js` lays the frames on top of each other; without it the kept
 /// ones stand below each other.
 #[derive(Default)]

@@ -1,15 +1,11 @@
 //! Chapter 1: rows projected for *n* new tokens, without a cache and with one.
 
-use anyhow::Result;
 use page_by_page::cache::KvCache;
 use page_by_page::chapters::ch01_recompute::{Recompute, generate};
 use page_by_page::chapters::ch02_flat::FlatCache;
 use page_by_page::decode::{Cached, LanguageModel, Limits};
 
-use super::Figure;
-use crate::chart::Chart;
-use crate::models::{DRAFT, model};
-use crate::words::grouped;
+use super::prelude::*;
 
 const LENGTHS: [usize; 9] = [1, 32, 64, 96, 128, 160, 192, 224, 256];
 

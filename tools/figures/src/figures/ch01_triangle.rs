@@ -1,13 +1,10 @@
 //! Chapter 1: without a cache every new token computes all rows before it again.
 
-use anyhow::Result;
 use page_by_page::chapters::ch01_recompute::{Recompute, generate};
 use page_by_page::decode::{LanguageModel, Limits};
 use page_by_page::model::StepError;
 
-use super::Figure;
-use crate::models::{STORYTELLER, model, sampler, tokenizer};
-use crate::picture::{Anchor, CELL, again, blank, held};
+use super::prelude::*;
 
 const NEW_TOKENS: usize = 6;
 

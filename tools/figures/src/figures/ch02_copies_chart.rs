@@ -1,11 +1,7 @@
 //! Chapter 2: the rows that `chapters::ch01_recompute` projects, and those that `chapters::ch02_flat` projects and copies instead.
 
-use anyhow::Result;
-
-use super::Figure;
 use super::ch01_rows_chart::counted;
-use crate::picture::{Anchor, Area, CELL, held};
-use crate::words::{grouped, text_width};
+use super::prelude::*;
 
 /// As in the page's story.
 const PROMPT: usize = 5;

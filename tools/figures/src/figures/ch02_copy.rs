@@ -1,12 +1,10 @@
 //! Chapter 2: to grow by a row, the flat cache copies all the rows it has.
 
-use anyhow::Result;
 use page_by_page::cache::KvCache;
 use page_by_page::chapters::ch02_flat::FlatCache;
 
-use super::Figure;
 use super::ch02_copies_chart::{COPIED, PROJECTED};
-use crate::picture::{blank, held};
+use super::prelude::*;
 use crate::rows::{LAYOUT, address, of_layer, write};
 
 const TOKENS: usize = 5;

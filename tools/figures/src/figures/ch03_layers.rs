@@ -1,13 +1,10 @@
 //! Chapter 3: one reservation, all layers in it, and where each row lies.
 
-use anyhow::Result;
 use page_by_page::cache::KvCache;
 use page_by_page::chapters::ch03_contiguous::ContiguousCache;
 
-use super::Figure;
-use crate::picture::{Anchor, Picture, empty, held};
+use super::prelude::*;
 use crate::rows::{LAYOUT, address, append, of_layer};
-use crate::words::{listed, span};
 
 const CAPACITY: usize = 8;
 const ROWS: usize = LAYOUT.n_layers * CAPACITY;

@@ -1,13 +1,10 @@
 //! Chapter 3: four reservations of one size for four sequences of different lengths.
 
-use anyhow::Result;
 use page_by_page::cache::{KvCache, Usage};
 use page_by_page::chapters::ch03_contiguous::{ContiguousCache, wasted_share};
 
-use super::Figure;
-use crate::picture::{Anchor, empty, held};
+use super::prelude::*;
 use crate::rows::{LAYOUT, append, of_layer};
-use crate::words::{grouped, listed};
 
 const CAPACITY: usize = 16;
 const LENGTHS: [usize; 4] = [16, 11, 5, 3];

@@ -1,15 +1,11 @@
 //! Chapter 4: free memory in pieces, as regions and as pages.
 
-use std::ops::Range;
-
-use anyhow::{Context, Result, ensure};
 use page_by_page::cache::PageId;
 use page_by_page::chapters::ch04_page_pool::PagePool;
 use page_by_page::experiments::first_fit::{NoGap, Regions};
+use std::ops::Range;
 
-use super::Figure;
-use crate::picture::{Anchor, Area, CELL, Cell, Picture, free, held};
-use crate::words::{grouped, joined, listed, text_width};
+use super::prelude::*;
 
 const SLOTS: usize = 2000;
 const PAGE_SIZE: usize = 16;

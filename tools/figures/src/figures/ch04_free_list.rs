@@ -1,12 +1,9 @@
 //! Chapter 4: the reference count of each page, and the free list, a stack.
 
-use anyhow::{Context, Result};
 use page_by_page::cache::{CacheError, PageId};
 use page_by_page::chapters::ch04_page_pool::PagePool;
 
-use super::Figure;
-use crate::picture::{Picture, blank, free, held, shared};
-use crate::words::{count, pages};
+use super::prelude::*;
 
 const PAGES: usize = 4;
 /// The operations as they are written and as they run. They return the pages that were handed out.

@@ -1,12 +1,9 @@
 //! Chapter 5: pages are taken at boundaries only.
 
-use anyhow::Result;
 use page_by_page::chapters::ch05_page_table::PageTable;
 
-use super::Figure;
 use super::ch05_table::{PAGE_SIZE, PAGES, pool, slots};
-use crate::picture::{Anchor, Picture, blank, held};
-use crate::words::{count, pages};
+use super::prelude::*;
 
 const GROWS: [usize; 4] = [5, 1, 5, 3];
 

@@ -1,13 +1,10 @@
 //! Chapter 5: ten tokens in pages 12, 5 and 3, and three more: the page table, and where the pages lie.
 
-use anyhow::Result;
 use page_by_page::cache::{CacheError, PageId};
 use page_by_page::chapters::ch04_page_pool::PagePool;
 use page_by_page::chapters::ch05_page_table::PageTable;
 
-use super::Figure;
-use crate::picture::{Anchor, Area, CELL, Cell, Picture, blank, empty, free, held};
-use crate::words::{listed, pages};
+use super::prelude::*;
 
 pub const PAGE_SIZE: usize = 4;
 const POOL: usize = 16;

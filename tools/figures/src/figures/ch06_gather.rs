@@ -1,16 +1,12 @@
 //! Chapter 6: a page that was used before, and a gather that skips what is left in it.
 
-use std::collections::BTreeMap;
-
-use anyhow::{Context, Result, ensure};
 use page_by_page::cache::{KvCache, KvLayout};
 use page_by_page::chapters::ch06_paged::{PageSlab, PagedCache, SharedSlab};
+use std::collections::BTreeMap;
 
-use super::Figure;
-use crate::picture::{CELL, Picture, free, held};
+use super::prelude::*;
 use crate::rows::{self, LAYOUT};
 use crate::slab::{PAGE_SIZE, Page, State};
-use crate::words::{listed, pages, span};
 
 /// The sequences and their tokens. Before `a`, `d` and `e` end, and `a` gets their pages: the page that was freed last first.
 const SEQUENCES: [(char, usize); 4] = [('d', 4), ('b', 3), ('e', 4), ('a', TOKENS)];

@@ -1,8 +1,6 @@
 //! Chapter 6: two sequences that grow by turns in the pages of one slab.
 
-use anyhow::Result;
-
-use super::Figure;
+use super::prelude::*;
 use crate::slab::{self, Operation, PAGE_SIZE};
 
 const TURNS: [(char, usize); 6] = [('a', 3), ('b', 2), ('a', 2), ('b', 5), ('a', 4), ('b', 1)];

@@ -1,10 +1,8 @@
 //! Chapter 6: a page as it lies in memory.
 
-use anyhow::Result;
 use page_by_page::chapters::ch06_paged::PagedCache;
 
-use super::Figure;
-use crate::picture::Anchor;
+use super::prelude::*;
 use crate::rows::{self, LAYOUT};
 use crate::slab::{PAGE_SIZE, State, new_slab};
 

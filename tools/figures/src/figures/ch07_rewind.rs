@@ -1,8 +1,6 @@
 //! Chapter 7: a sequence goes back over a page boundary, and the other sequence takes the page, by `chapters::ch07_rewind`.
 
-use anyhow::Result;
-
-use super::Figure;
+use super::prelude::*;
 use crate::slab::{self, Operation::*};
 
 /// The letter of rows written after a rewind, so that they differ from those before.

@@ -1,16 +1,13 @@
 //! Chapter 7: the same rewind in all three caches, by `chapters::ch07_rewind`.
 
-use anyhow::{Result, ensure};
 use page_by_page::cache::{KvCache, PageId, Rewind};
 use page_by_page::chapters::ch02_flat::FlatCache;
 use page_by_page::chapters::ch03_contiguous::ContiguousCache;
 use page_by_page::chapters::ch06_paged::{PageSlab, PagedCache};
 
-use super::Figure;
-use crate::picture::{Picture, blank, empty, free, held, stale};
+use super::prelude::*;
 use crate::rows::{LAYOUT, of_layer};
 use crate::slab::Operation;
-use crate::words::{count, listed, pages};
 
 const PAGE_SIZE: usize = 4;
 const PAGES: [PageId; 3] = [PageId(12), PageId(5), PageId(3)];

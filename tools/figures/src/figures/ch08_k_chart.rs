@@ -1,14 +1,11 @@
 //! Chapter 8: longer drafts, and passes of the target. The stories are by `chapters::ch08_speculative` and `chapters::ch09_chance`, over
 //! caches that rewind by `chapters::ch07_rewind`.
 
-use anyhow::{Result, ensure};
 use page_by_page::decode::drafting::AcceptRule;
 use page_by_page::experiments::PROMPTS;
 use page_by_page::experiments::drafts::Bundled;
 
-use super::Figure;
-use crate::chart::Chart;
-use crate::picture::Anchor;
+use super::prelude::*;
 
 const LONGEST: usize = 8;
 /// Longer drafts gain little.

@@ -1,10 +1,7 @@
 //! Chapter 8: a step in which the whole draft is accepted: what each model's cache holds before it, when all is computed, and
 //! after it.
 
-use anyhow::{Result, ensure};
-
-use super::Figure;
-use crate::picture::{Picture, blank, free, held};
+use super::prelude::*;
 use crate::speculation::{self, K, Step, italic};
 
 /// The whole draft is accepted in it.

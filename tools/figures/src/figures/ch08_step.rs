@@ -1,11 +1,7 @@
 //! Chapter 8: one step, as three acts: draft and verify, accept, rewind.
 
-use anyhow::{Result, ensure};
-
-use super::Figure;
-use crate::picture::{CELL, Cell, Grid, Picture, blank, held, part, stale};
+use super::prelude::*;
 use crate::speculation::{self, K, Step, italic};
-use crate::words::listed;
 
 /// Some draft tokens are accepted in it, and some are not.
 const PLACE: usize = 1;

@@ -1,12 +1,9 @@
 //! Chapter 9: two rows of probabilities as bars: what is accepted, what is rejected, what is left.
 
-use anyhow::{Result, ensure};
 use page_by_page::chapters::ch09_chance::{accept_sampled, residual, share_to_expect};
 use page_by_page::decode::Draft;
 
-use super::Figure;
-use crate::picture::{Anchor, Area, CELL, Cell, Picture, held, stale};
-use crate::words::{joined, text_width};
+use super::prelude::*;
 
 const P: [f32; 3] = [0.5, 0.375, 0.125];
 const Q: [f32; 3] = [0.25, 0.25, 0.5];

@@ -1,13 +1,11 @@
 //! Chapter 9: draft tokens accepted by the match rule and by the sample rule, and how many the latter should accept. The
 //! stories are by `chapters::ch08_speculative` and `chapters::ch09_chance`, over caches that rewind by `chapters::ch07_rewind`.
 
-use anyhow::{Result, ensure};
 use page_by_page::decode::drafting::AcceptRule;
 use page_by_page::experiments::PROMPTS;
 use page_by_page::experiments::drafts::{Bundled, Drafted};
 
-use super::Figure;
-use crate::chart::Chart;
+use super::prelude::*;
 
 const LENGTHS: [usize; 6] = [1, 2, 3, 4, 6, 8];
 const TEMPERATURE: f32 = 0.8;

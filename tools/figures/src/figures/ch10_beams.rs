@@ -1,14 +1,11 @@
 //! Chapter 10: a beam search as a tree, and the pages that its beams share. They are forks by `chapters::ch10_fork`.
 
-use anyhow::{Context, Result, ensure};
 use page_by_page::cache::{KvCache, PageId};
 use page_by_page::chapters::ch06_paged::PageSlab;
 use page_by_page::decode::Limits;
 use page_by_page::decode::beams::search;
 
-use super::Figure;
-use crate::models::{STORYTELLER, model, tokenizer};
-use crate::picture::{Anchor, Area, CELL, Cell, Picture, blank, owned, shared, stale};
+use super::prelude::*;
 
 const PROMPT: &str = "There was once a";
 const WIDTH: usize = 3;

@@ -1,15 +1,12 @@
 //! Chapter 10: two sequences share pages; one grows, copies the rows of the shared tail, and the other stays.
 
-use std::collections::BTreeMap;
-
-use anyhow::{Context, Result};
 use page_by_page::cache::KvCache;
 use page_by_page::chapters::ch10_fork::ForkCache;
+use std::collections::BTreeMap;
 
-use super::Figure;
+use super::prelude::*;
 use crate::rows;
 use crate::slab::{PAGE_SIZE, State, new_slab};
-use crate::words::{count, pages};
 
 /// What runs, and what to notice in it (HTML): `{b}` stands for the pages of b, `{copied}` for rows.
 /// The first is where the figure starts.

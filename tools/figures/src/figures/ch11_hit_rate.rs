@@ -1,11 +1,9 @@
 //! Chapter 11: how much of the prompts is cached, against the size of the pool of `chapters::ch11_prefix_cache`.
 
-use anyhow::Result;
 use page_by_page::experiments::prefixes::{Keep, Requests};
 use page_by_page::workload::Trace;
 
-use super::Figure;
-use crate::chart::Chart;
+use super::prelude::*;
 
 const POOLS: [usize; 13] = [50, 100, 110, 120, 130, 140, 160, 200, 250, 300, 350, 400, 500];
 const LINES: [(Trace, Keep); 3] = [

@@ -1,17 +1,13 @@
 //! Chapter 11: the trie grows, is hit, and is evicted.
 
-use std::collections::BTreeMap;
-
-use anyhow::{Context, Result, ensure};
 use page_by_page::cache::PageId;
 use page_by_page::chapters::ch04_page_pool::PagePool;
 use page_by_page::chapters::ch05_page_table::PageTable;
 use page_by_page::chapters::ch11_prefix_cache::PrefixCache;
 use page_by_page::prefixes::Prefixes;
+use std::collections::BTreeMap;
 
-use super::Figure;
-use crate::picture::{Area, Picture, blank, cached, held, owned, shared};
-use crate::words::{listed, pages, tokens};
+use super::prelude::*;
 
 const PAGE_SIZE: usize = 2;
 const PAGES: usize = 6;

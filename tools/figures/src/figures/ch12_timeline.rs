@@ -1,15 +1,12 @@
 //! Chapter 12: the schedule as a time line. A row for each sequence, a column for each step.
 
-use anyhow::{Result, ensure};
 use page_by_page::cache::{KvCache, KvLayout};
 use page_by_page::chapters::ch06_paged::{PageSlab, SharedSlab};
 use page_by_page::chapters::ch11_prefix_cache::PrefixCache;
 use page_by_page::chapters::ch12_scheduler::Scheduler;
 use page_by_page::serving::schedule::{NextToken, ScheduledChunk, SequenceCounters, SequenceId, StepLimits};
 
-use super::Figure;
-use crate::picture::{Anchor, Area, CELL, Cell, Picture, again, free, held, stale};
-use crate::words::listed;
+use super::prelude::*;
 
 const LAYOUT: KvLayout = KvLayout { n_layers: 1, n_kv_heads: 1, head_dim: 2 };
 const PAGE_SIZE: usize = 4;

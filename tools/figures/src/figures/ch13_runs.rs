@@ -1,19 +1,15 @@
 //! Chapter 13: the two passes of a query over the pages of its sequence.
 
-use std::borrow::Cow;
-
-use anyhow::{Context, Result, ensure};
 use page_by_page::cache::in_place::{F32Heads, InPlace};
 use page_by_page::cache::{KvCache, KvLayout};
 use page_by_page::chapters::ch06_paged::PagedCache;
 use page_by_page::chapters::ch13_paged_attention::{attend_row, row_starts};
 use page_by_page::kernels::{Heads, Run, add_scaled, dot, softmax_scaled};
+use std::borrow::Cow;
 
-use super::Figure;
 use super::ch06_gather::{TOKENS, named_rows, reused_pages};
-use crate::picture::{CELL, Cell, Grid, Picture, blank, free, held};
+use super::prelude::*;
 use crate::slab::{PAGE_SIZE, Page};
-use crate::words::listed;
 
 const LAYOUT: KvLayout = KvLayout { n_layers: 1, n_kv_heads: 1, head_dim: 2 };
 const HEADS: Heads = Heads { n_heads: 1, n_kv_heads: 1, head_dim: 2 };

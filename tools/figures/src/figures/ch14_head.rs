@@ -1,15 +1,11 @@
 //! Chapter 14: the numbers of a key of the storyteller, and how far each is off in each format.
 
-use anyhow::{Result, ensure};
 use page_by_page::cache::KvCache;
 use page_by_page::chapters::ch03_contiguous::ContiguousCache;
 use page_by_page::chapters::ch14_half_the_bytes::{decode, encode, words};
 use page_by_page::kernels::RowFormat;
 
-use super::Figure;
-use crate::models::{STORYTELLER, model, tokenizer};
-use crate::picture::{Anchor, Picture};
-use crate::words::{listed, text_width};
+use super::prelude::*;
 
 const PROMPT: &str = "Once upon a time";
 const SUPERSCRIPTS: [char; 8] =

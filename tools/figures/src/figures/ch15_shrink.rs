@@ -1,13 +1,10 @@
 //! Chapter 15: a case shrinks. A line for each list of events in which the rule was still broken.
 
-use anyhow::{Context, Result, ensure};
 use page_by_page::chapters::ch15_simulation::{run, shrink};
 use page_by_page::simulation::planted::{Bug, Planted};
 use page_by_page::simulation::{Case, Event, Make, rule_broken, search, story};
 
-use super::Figure;
-use crate::picture::{Anchor, held};
-use crate::words::{escaped, joined};
+use super::prelude::*;
 
 const BUG: Bug = Bug::CancelLeaks;
 const STEPS: u64 = 100;

@@ -1,6 +1,5 @@
 //! Chapter 16: the content of a file of four places, from sequence to sequence and from run to run.
 
-use anyhow::Result;
 use page_by_page::cache::{KvCache, KvLayout};
 use page_by_page::chapters::ch06_paged::{PageSlab, SharedSlab};
 use page_by_page::chapters::ch10_fork::ForkCache;
@@ -11,9 +10,7 @@ use page_by_page::disk::record::{Head, decode_head};
 use page_by_page::disk::{PageFile, PageShape};
 use page_by_page::kernels::RowFormat;
 
-use super::Figure;
-use crate::picture::{Anchor, Area, Cell, Picture, again, free, held};
-use crate::words::{count, tokens};
+use super::prelude::*;
 
 const SHAPE: PageShape = PageShape {
     model: 16,

@@ -1,13 +1,9 @@
 //! The page on the model: the engine as boxes, from a prompt to its output, with the numbers of the chapters that build them.
 
+use page_by_page::chapters;
 use std::collections::BTreeSet;
 
-use anyhow::{Result, ensure};
-use page_by_page::chapters;
-
-use super::Figure;
-use crate::picture::{Anchor, Area, Cell, Picture, held, part};
-use crate::words::listed;
+use super::prelude::*;
 
 /// A part of the engine, and the chapters that build it; given if there are none.
 type Part = (&'static str, &'static [usize]);

@@ -1,10 +1,6 @@
 //! The page on the model: what a token's row passes through in one layer, and what is kept of it.
 
-use anyhow::Result;
-
-use super::Figure;
-use crate::models::{STORYTELLER, model};
-use crate::picture::{Anchor, Area, Cell, Picture, held, part};
+use super::prelude::*;
 
 const BUILT: char = 'b';
 /// Room for the line that leads x past the boxes.

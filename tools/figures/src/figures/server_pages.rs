@@ -4,19 +4,14 @@
 //! The frames are views as the server sends them. Requests come and are cancelled after fixed steps, so that the run is the
 //! same each time.
 
-use std::collections::BTreeMap;
-
-use anyhow::{Result, ensure};
 use page_by_page::chapters::ch06_paged::PageSlab;
 use page_by_page::chapters::ch11_prefix_cache::PrefixCache;
 use page_by_page::serving::schedule::{FinishReason, Sequence, SequenceId, StepLimits};
 use page_by_page::serving::view::{SequenceView, State, View, Words};
 use page_by_page::serving::{SequenceOutput, Serving};
+use std::collections::BTreeMap;
 
-use super::Figure;
-use crate::models::{STORYTELLER, model, sampler, tokenizer};
-use crate::picture::{Anchor, Area, Cell, Kind, Picture, cached, free, held, owned, shared};
-use crate::words::{count, joined, listed, pages};
+use super::prelude::*;
 
 const PAGE_SIZE: usize = 8;
 const PAGES: usize = 24;
