@@ -114,6 +114,7 @@ pub fn figure() -> Result<Figure> {
     let (frames, counters) = record()?;
     let computed: u64 = counters.iter().map(|counters| counters.computed).sum();
     let once: usize = REQUESTS.iter().map(|(_, n_prompt, most)| n_prompt + most - 1).sum();
+    let cached: usize = counters.iter().map(|counters| counters.cached_again).sum();
     let asked: Vec<String> = REQUESTS.iter().map(|(_, n_prompt, most)| format!("{n_prompt} + {most}")).collect();
     let figure = Figure {
         label: format!(
@@ -125,11 +126,12 @@ pub fn figure() -> Result<Figure> {
         message: "Sequences join and leave between any two steps.".into(),
         setup: format!(
             "{} requests of {} tokens, prompt + output, share {PAGES} pages of {PAGE_SIZE} slots. A step computes at most {BUDGET} \
-             tokens, for at most {RUNNING} sequences. After its preemption, c recomputes {} tokens, has {} cache hits, and goes on.",
+             tokens, for at most {RUNNING} sequences. After its preemption, c finds {cached} tokens of its prompt cached and \
+             computes the other {}, {} of them for the second time.",
             REQUESTS.len(),
             listed(&asked),
+            REQUESTS[2].1 - cached,
             computed - once as u64,
-            counters.iter().map(|counters| counters.cached_again).sum::<usize>()
         ),
         legend: vec![
             (held('a', "5"), "computes 5 tokens of its prompt"),

@@ -131,12 +131,16 @@ impl Run {
             let Some(record) = bytes.get(SHAPE.offset(place) as usize..SHAPE.offset(place + 1) as usize) else {
                 return [free(""), free("")];
             };
-            let cell = |(word, is_torn)| match is_torn {
-                _ if !known.contains(&place) => free(word),
+            let is_known = known.contains(&place);
+            let cell = |(word, is_torn), is_known| match is_torn {
+                _ if !is_known => free(word),
                 true => again('a', word),
                 false => held('a', word).outlined(self.read.contains(&place)),
             };
-            self.content(record).map(cell)
+            let [head, rows] = self.content(record);
+            // Nothing leads to the rows below a torn head any more.
+            let rows = cell(rows, is_known && !head.1);
+            [cell(head, is_known), rows]
         };
         (0..PLACES).map(of_place).collect()
     }
@@ -146,7 +150,7 @@ impl Run {
         let (new, old) = self.torn;
         let torn = format!("parts of\n{new} and {old}");
         let Ok(Head { number, parent, tokens, .. }) = decode_head(&SHAPE, record) else {
-            return [(torn, true), (format!("rows of {old}"), true)];
+            return [(torn, true), (format!("rows of {old}"), false)];
         };
         let words: Vec<&str> = tokens.iter().map(|token| WORDS[*token as usize]).collect();
         let parent = if parent == 0 { String::new() } else { format!("\nafter {parent}") };
