@@ -199,7 +199,8 @@ impl Speculation<'_> {
         if let Some(end) = new_tokens.iter().position(|token| end_of_text.contains(token)) {
             new_tokens.truncate(end + 1);
         }
-        self.sync_caches(&[tokens, &new_tokens[..new_tokens.len() - 1]].concat())?;
+        let sequence = [tokens, &new_tokens].concat();
+        self.sync_caches(&sequence[..sequence.len() - 1])?;
         Ok(new_tokens)
     }
     // ANCHOR_END: advance
