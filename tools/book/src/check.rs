@@ -15,7 +15,7 @@ use crate::names::Names;
 use crate::page::Page;
 use crate::render::{Complaint, render};
 use crate::rendered::RenderedBook;
-use crate::{claims, markup, words};
+use crate::{citations, claims, markup, words};
 
 const SOURCE: &str = "book/src";
 const SUMMARY: &str = "book/src/SUMMARY.md";
@@ -43,6 +43,7 @@ pub fn build(root: &Path, figures: &BTreeMap<String, String>, repository: Option
         markup::check(page, &mut findings);
         words::check(page, &mut findings);
     }
+    citations::check(root, &pages, &mut findings)?;
     if !is_whole {
         // mdBook stops at a page that is not there: say with it what else has been found.
         bail!("{findings}");

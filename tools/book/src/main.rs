@@ -5,6 +5,7 @@
 
 mod about;
 mod check;
+mod citations;
 mod claims;
 mod commands;
 mod contents;

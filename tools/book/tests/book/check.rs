@@ -206,3 +206,21 @@ fn words_that_the_book_has_replaced() {
     book.write("src/words.rs", "/// The page behind this one.\nconst ERROR: &str = \"the page behind this one\";\n");
     is_in_order(&book);
 }
+
+#[test]
+fn claims_about_other_engines() {
+    are_found(&[
+        ("vLLM 0.4.0 shares pages.", "no claim of this page is of release 0.4.0"),
+        ("[It](https://github.com/vllm-project/x)", "no claim has the source `https://github.com/vllm-project/x`"),
+    ]);
+    for (old, new, problem) in [
+        ("vLLM does this", "vLLM does that", "the page `ch02_flat` does not say this"),
+        ("moves = false", "moves = true", "this is true of `vLLM 0.3.0`, and the book follows a different release"),
+    ] {
+        let book = Book::good();
+        book.replace("book/citations.toml", old, new);
+        let (said, expected) = (the_finding(&book), format!("book/citations.toml:6: {problem}"));
+        assert!(said.contains(&expected), "{said}");
+    }
+    is_in_order(&ending_in("vLLM 0.3.0 shares pages, on 127.0.0.1 and Rust 1.89.").0);
+}
