@@ -9,7 +9,6 @@ use regex::Regex;
 use serde::Deserialize;
 use toml::Spanned;
 
-use crate::contents::Contents;
 use crate::finding::{Findings, Place};
 use crate::page::Page;
 
@@ -34,7 +33,7 @@ struct Claim {
     moves: bool,
 }
 
-pub fn check(root: &Path, pages: &[(Page, Contents)], findings: &mut Findings) -> Result<()> {
+pub fn check(root: &Path, pages: &[Page], findings: &mut Findings) -> Result<()> {
     let text = fs::read_to_string(root.join(LIST)).with_context(|| format!("{LIST} cannot be read"))?;
     let List { engines, claim: claims } =
         toml::from_str(&text).with_context(|| format!("{LIST} is no list of claims"))?;
@@ -44,7 +43,7 @@ pub fn check(root: &Path, pages: &[(Page, Contents)], findings: &mut Findings) -
 
     for claim in &claims {
         let place = Place::new(LIST, text[..claim.quote.span().start].lines().count());
-        let page = pages.iter().map(|(page, _)| page).find(|page| is_on(page, claim));
+        let page = pages.iter().find(|page| is_on(page, claim));
         if !page.is_some_and(|page| words(&page.text).contains(&words(claim.quote.as_ref()))) {
             let problem = format!("the page `{}` does not say this", claim.page);
             findings.add(place.clone(), problem, "quote its new words, or take the claim out");
@@ -54,9 +53,9 @@ pub fn check(root: &Path, pages: &[(Page, Contents)], findings: &mut Findings) -
             findings.add(place, problem, "read the source again; if it is history, it does not move");
         }
     }
-    for (page, contents) in pages {
+    for page in pages {
         let cited: Vec<_> = claims.iter().filter(|claim| is_on(page, claim)).collect();
-        for (line, link) in &contents.links {
+        for (line, link) in &page.contents.links {
             let is_engine = engines.values().any(|(_, begin)| link.starts_with(begin));
             if is_engine && cited.iter().all(|claim| claim.source != *link) {
                 let problem = format!("no claim has the source `{link}`");

@@ -93,7 +93,7 @@ impl Run {
         let over = decode_head(&SHAPE, &before[start..end]).ok().map(|head| head.number);
         let old = over.unwrap_or(self.torn.1);
         let to = over
-            .map_or("again, to the free place".into(), |old| format!("over record {old}, which was used longest ago"));
+            .map_or("again, to the free place".into(), |old| format!("over record {old}, the oldest that this run has not used"));
         bytes[start + written..end].copy_from_slice(&before[start + written..end]);
         self.torn = (number, old);
         let part = if written < SHAPE.head_bytes() { "head mixes" } else { "rows mix" };
@@ -132,7 +132,7 @@ impl Run {
                 return [free(""), free("")];
             };
             let is_known = known.contains(&place);
-            let cell = |(word, is_torn), is_known| match is_torn {
+            let cell = |(word, is_torn): (String, bool), is_known: bool| match is_torn {
                 _ if !is_known => free(word),
                 true => again('a', word),
                 false => held('a', word).outlined(self.read.contains(&place)),
