@@ -7,9 +7,9 @@ mod checks {
     use page_by_page::cache::{KvCache, KvLayout};
     use page_by_page::chapters::ch02_flat::{FlatCache, grown};
 
-    use grading::in_place::{self, LAYOUT, TELLING, bits};
+    use grading::in_place::{self, LAYOUT, TELLING};
     use grading::prelude::*;
-    use grading::rows::{KINDS, row};
+    use grading::rows::{KINDS, bits, row};
     use grading::{same, tests_on};
 
     // Task 1

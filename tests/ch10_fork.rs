@@ -47,25 +47,21 @@ mod checks {
     }
 
     impl PooledTables {
-        #[track_caller]
         fn new(size: usize, n_pages: usize, tokens: usize) -> Self {
             let mut tables = PooledTables { size, pool: pool(n_pages), tables: Vec::new() };
             tables.begin(tokens);
             tables
         }
 
-        #[track_caller]
         fn begin(&mut self, tokens: usize) {
             self.tables.push(table(self.size, tokens, &mut self.pool));
         }
 
-        #[track_caller]
         fn grow(&mut self, index: usize, n: usize) {
             grow(&mut self.tables[index], n, &mut self.pool);
             self.check(&format!("grow({n}) of table {index}"));
         }
 
-        #[track_caller]
         fn fork(&mut self, index: usize) {
             let table = &self.tables[index];
             let call = told("fork", table);
@@ -76,14 +72,12 @@ mod checks {
             self.check(&format!("a {call}: it takes none, and each has one more for each of its pages"));
         }
 
-        #[track_caller]
         fn release(&mut self, index: usize) {
             let call = told("release", &self.tables[index]);
             made(format!("{call}, by chapter 5"), || self.tables[index].release(&mut self.pool));
             self.check(&format!("a {call}, of table {index}"));
         }
 
-        #[track_caller]
         fn shares_tail(&self, index: usize) {
             let table = &self.tables[index];
             let (partly_filled, owners) = tail(table, &self.pool);
@@ -95,7 +89,6 @@ mod checks {
             same!(table.shares_tail(&self.pool), expected, "{}: {why}", told("shares_tail", table));
         }
 
-        #[track_caller]
         fn own_tail(&mut self, index: usize) {
             self.shares_tail(index);
             let (partly_filled, owners_of_last) = tail(&self.tables[index], &self.pool);
@@ -119,14 +112,12 @@ mod checks {
             self.check(&call);
         }
 
-        #[track_caller]
         fn check(&self, after: &str) {
             check_pool(&self.pool, self.tables.iter().flat_map(PageTable::pages), after);
         }
     }
 
     /// Compares the pool with the pages of all tables over it.
-    #[track_caller]
     fn check_pool<'a>(pool: &PagePool, in_tables: impl Iterator<Item = &'a PageId>, after: &str) {
         let owners = owners(pool);
         check_owners(&owners, in_tables, [], after);
@@ -134,7 +125,6 @@ mod checks {
         same!(pool.n_free(), free, "free pages of {} after {after}", owners.len());
     }
 
-    #[track_caller]
     fn cache(slab: &SharedSlab) -> ForkCache {
         made("ForkCache::new", || ForkCache::new(slab))
     }
@@ -162,7 +152,6 @@ mod checks {
 
     impl Sequences {
         /// No sequence yet; all free pages hold old rows.
-        #[track_caller]
         fn new(layout: KvLayout, size: usize, n_pages: usize, run: &str) -> Self {
             let (slab, mut next) = (slab_of(layout, size, n_pages), 0);
             let mut old = cache(&slab);
@@ -172,7 +161,6 @@ mod checks {
         }
 
         /// One sequence, named a, in pages of 4.
-        #[track_caller]
         fn with_a(n_pages: usize, tokens: usize) -> Self {
             let mut sequences = Sequences::new(LAYOUT, 4, n_pages, "page size 4");
             sequences.begin("a");
@@ -180,7 +168,6 @@ mod checks {
             sequences
         }
 
-        #[track_caller]
         fn begin(&mut self, name: &str) {
             self.add(name, cache(&self.slab), Vec::new());
         }
@@ -209,7 +196,6 @@ mod checks {
         }
 
         /// Forks a sequence: no row moves, no page is taken, and no counter is inherited.
-        #[track_caller]
         fn fork(&mut self, index: usize, name: &str) {
             let before = self.rows();
             let Sequence { name: from, cache, oracle, .. } = &self.all[index];
@@ -224,7 +210,6 @@ mod checks {
         }
 
         /// Extends a sequence by `n` tokens and writes their rows, if there are enough pages; otherwise it must be refused.
-        #[track_caller]
         fn extend(&mut self, index: usize, n: usize) {
             let (before, free) = (self.rows(), self.n_free());
             let Sequence { name, cache, oracle, .. } = &mut self.all[index];
@@ -272,7 +257,6 @@ mod checks {
         }
 
         /// Checks that only this copy's rows have moved: from a page, to a page, how many rows.
-        #[track_caller]
         fn check_copy(&self, before: &Rows, copy: Option<(u32, u32, usize)>, at: &str) {
             let now = self.rows();
             let differ = |rows: &Rows| now.keys().copied().filter(|row| now[row] != rows[row]).collect::<Vec<_>>();
@@ -300,7 +284,6 @@ mod checks {
             same!(wrong, [], "wrong rows (page, layer, slot), where page {from} is copied to page {to}: {what}; {at}");
         }
 
-        #[track_caller]
         fn rewind(&mut self, index: usize, n: usize) {
             let call = self.history.call(format!("rewind({n}) of {}, which copies nothing", self.all[index].name));
             let sequence = &mut self.all[index];
@@ -308,7 +291,6 @@ mod checks {
             self.check(&call);
         }
 
-        #[track_caller]
         fn drop(&mut self, index: usize) {
             let gone = self.all.remove(index).name;
             let call = self.history.call(format!("{gone} is dropped"));
@@ -316,7 +298,6 @@ mod checks {
         }
 
         /// Compares all rows, the count of copies, and the owners of every page.
-        #[track_caller]
         fn check(&self, after: &str) {
             for Sequence { name, cache, oracle, copied } in &self.all {
                 let what = "the filled ones of a page, each once for all layers";

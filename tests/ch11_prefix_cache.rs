@@ -95,7 +95,6 @@ mod checks {
 
     impl CheckedTrie {
         /// `rule`: what a failure says beside the call.
-        #[track_caller]
         fn new(size: usize, n_pages: usize, rule: &str) -> Self {
             let expected = KeptPrefixes { size, pages: BTreeMap::new(), clock: 0 };
             let history = History::new(format!("page size {size}\n  {rule}"));
@@ -103,7 +102,6 @@ mod checks {
         }
 
         /// Compares what trie and pool hold after a call, by which these pages have gained or lost an owner.
-        #[track_caller]
         fn check(&self, before: &[u32], gained: &[PageId], lost: &[PageId], call: &str) {
             same!(self.trie.n_pages(), self.expected.pages.len(), "pages of the trie after {call}");
             let mut expected = before.to_vec();
@@ -115,12 +113,10 @@ mod checks {
             same!(self.trie.n_evictable(&self.pool), alone, "pages that the trie owns alone, after {call}");
         }
 
-        #[track_caller]
         fn table(&mut self, tokens: usize) -> PageTable {
             table(self.expected.size, tokens, &mut self.pool)
         }
 
-        #[track_caller]
         fn insert(&mut self, tokens: &[u32], table: &mut PageTable) {
             let (before, own) = (owners(&self.pool), table.pages().to_vec());
             let call = self.history.call(inserting(tokens, table));
@@ -137,7 +133,6 @@ mod checks {
         }
 
         /// A sequence, computed on its own pages and inserted; its table.
-        #[track_caller]
         fn compute(&mut self, tokens: &[u32]) -> PageTable {
             let mut table = self.table(tokens.len());
             self.insert(tokens, &mut table);
@@ -145,13 +140,11 @@ mod checks {
         }
 
         /// A sequence that is computed and ends: its full pages are left to the trie.
-        #[track_caller]
         fn compute_and_end(&mut self, tokens: &[u32]) {
             let table = self.compute(tokens);
             release(table, &mut self.pool);
         }
 
-        #[track_caller]
         fn lookup(&mut self, tokens: &[u32]) -> PageTable {
             let before = owners(&self.pool);
             let call = self.history.call(format!("lookup of {}", shown(tokens)));
@@ -174,14 +167,12 @@ mod checks {
         }
 
         /// Looks these tokens up, and releases the pages found.
-        #[track_caller]
         fn lookup_and_end(&mut self, tokens: &[u32]) {
             let table = self.lookup(tokens);
             release(table, &mut self.pool);
         }
 
         /// Evicts up to `n` pages, and compares which.
-        #[track_caller]
         fn evict(&mut self, n: usize) -> usize {
             let before = owners(&self.pool);
             let gone = self.expected.evict(n, |page| before[page.index()] > 1);
@@ -197,7 +188,6 @@ mod checks {
         }
 
         /// Makes a call over a different pool, which must be refused, and must change neither that nor the trie.
-        #[track_caller]
         fn refuses(
             &mut self,
             call: &str,
@@ -214,7 +204,6 @@ mod checks {
             refused(&mut world, &call, error.clone(), facts, |(trie, pool)| make(trie, pool));
         }
 
-        #[track_caller]
         fn refuses_insert(&mut self, tokens: &[u32], table: &mut PageTable, pools: &[(usize, &[u32], CacheError)]) {
             for pool in pools {
                 let before = table.pages().to_vec();
@@ -230,7 +219,6 @@ mod checks {
         }
     }
 
-    #[track_caller]
     fn trie(size: usize) -> PrefixCache {
         made(format!("PrefixCache::new({size})"), || PrefixCache::new(size))
     }
@@ -357,7 +345,6 @@ mod checks {
     }
 
     /// A trie with one sequence of this many pages, one token each, its pool and the sequence's table.
-    #[track_caller]
     fn long(many: usize) -> (PrefixCache, PagePool, PageTable) {
         let (mut trie, mut pool) = (trie(1), pool(many));
         let mut table = table(1, many, &mut pool);
@@ -378,7 +365,6 @@ mod checks {
     }
 
     /// A trie that keeps `n` sequences of one page of two tokens each, which are their number; and its pool.
-    #[track_caller]
     fn keep_many(n: usize) -> (PrefixCache, PagePool) {
         let (mut trie, mut pool) = (trie(2), pool(n));
         often(&format!("insert of sequences of one page, {n} of them in turn"), n, |number| {
@@ -471,7 +457,6 @@ mod checks {
         checked.lookup_and_end(&counting(13));
     }
 
-    #[track_caller]
     fn with_prefix(slab: &SharedSlab, trie: &mut PrefixCache, tokens: &[u32]) -> ForkCache {
         made(format!("ForkCache::with_prefix of {}", shown(tokens)), || ForkCache::with_prefix(slab, trie, tokens))
     }

@@ -23,6 +23,7 @@ mod checks {
     use grading::packed::hex;
     use grading::pools::{owners, slab_of};
     use grading::prelude::*;
+    use grading::rows::bits;
 
     const SIZE: usize = SHAPE.page_size;
 
@@ -49,10 +50,6 @@ mod checks {
     fn record_of(shape: &PageShape, number: u64, parent: u64, prefix: &[u32]) -> Vec<u8> {
         let tokens = &prefix[prefix.len() - shape.page_size..];
         record(shape, number, parent, tokens, &page_rows(shape, prefix, 0), &page_rows(shape, prefix, 1))
-    }
-
-    fn bits(rows: &[f32]) -> Vec<u32> {
-        rows.iter().map(|x| x.to_bits()).collect()
     }
 
     /// The part of a record that a byte belongs to.
@@ -84,13 +81,11 @@ mod checks {
     }
 
     /// `places`: the records that the file has room for.
-    #[track_caller]
     fn open(disk: &FaultyDisk, shape: PageShape, places: usize) -> PageFile {
         let question = format!("open of a file of {} bytes with room for {places} records", disk.bytes().len());
         made(question, || PageFile::open(Box::new(disk.clone()), shape, shape.offset(places)))
     }
 
-    #[track_caller]
     fn memory(shape: &PageShape, n_pages: usize) -> (SharedSlab, PrefixCache) {
         let size = shape.page_size;
         (slab_of(shape.layout, size, n_pages), made("PrefixCache::new of chapter 11", || PrefixCache::new(size)))
@@ -102,12 +97,10 @@ mod checks {
     }
 
     impl CheckedFile {
-        #[track_caller]
         fn new(n_pages: usize, places: usize, rule: &str) -> Self {
             CheckedFile::over(SHAPE, FaultyDisk::default(), n_pages, places, rule)
         }
 
-        #[track_caller]
         fn over(shape: PageShape, disk: FaultyDisk, n_pages: usize, places: usize, rule: &str) -> Self {
             let (slab, trie) = memory(&shape, n_pages);
             let file = open(&disk, shape, places);
@@ -117,7 +110,6 @@ mod checks {
         }
 
         /// The process ends, and a new one begins: memory is gone, the file is there.
-        #[track_caller]
         fn restart(&mut self) {
             let n_pages = self.slab.borrow().pool().n_pages();
             (self.slab, self.trie) = memory(&self.shape, n_pages);
@@ -128,7 +120,6 @@ mod checks {
         }
 
         /// Compares what the file finds with what it must find.
-        #[track_caller]
         fn check(&self, when: &str) {
             let (kept, n) = (&self.kept, self.kept.len());
             same!(self.file.index().n_records(), n, "records that can be found, of the prefixes {kept:?}, {when}");
@@ -140,13 +131,11 @@ mod checks {
             assert!(len <= most, "the file has {len} bytes, and may have {most}, {when}");
         }
 
-        #[track_caller]
         fn check_found(&self) {
             self.check(&format!("now, {}", self.history.at()));
         }
 
         /// Checks that the file's bytes are just the pages that can be found, each with the rows of its tokens.
-        #[track_caller]
         fn check_bytes(&self) {
             let now = format!("now, {}", self.history.at());
             let bytes = self.disk.bytes();
@@ -202,13 +191,11 @@ mod checks {
             (written, false)
         }
 
-        #[track_caller]
         fn with_prefix(&mut self, tokens: &[u32]) -> ForkCache {
             made("with_prefix of chapter 11", || ForkCache::with_prefix(&self.slab, &mut self.trie, tokens))
         }
 
         /// A sequence, with what the prefix cache has of it; the other rows are computed. Its full pages are inserted.
-        #[track_caller]
         fn compute(&mut self, tokens: &[u32]) -> ForkCache {
             let mut cache = self.with_prefix(tokens);
             let held = cache.len();
@@ -224,19 +211,16 @@ mod checks {
             cache
         }
 
-        #[track_caller]
         fn evict(&mut self, n: usize) {
             made("evict of chapter 11", || self.slab.borrow_mut().evict(&mut self.trie, n));
         }
 
         /// Offers the full pages of a sequence to the file.
-        #[track_caller]
         fn store(&mut self, tokens: &[u32]) {
             self.keep_until(tokens, usize::MAX);
         }
 
         /// The same, on a disk that fails once, after this many bytes.
-        #[track_caller]
         fn keep_until(&mut self, tokens: &[u32], fits: usize) {
             let cache = self.compute(tokens);
             let limit = match fits {
@@ -258,7 +242,6 @@ mod checks {
         }
 
         /// Asks for the pages that the file has and memory has not, and reads them.
-        #[track_caller]
         fn missing(&mut self, tokens: &[u32]) -> Vec<Read> {
             let full = self.all_but_one(tokens);
             let held = self.held(tokens) / self.shape.page_size;
@@ -274,7 +257,6 @@ mod checks {
         }
 
         /// Gives what was read to the prefix cache: `n` pages must come back, and memory must have `held` of the tokens then.
-        #[track_caller]
         fn load(&mut self, tokens: &[u32], read: &[Read], n: usize, held: usize) {
             let read_pages: Vec<usize> = read.iter().map(|read| read.missing.page).collect();
             let call = self.history.call(format!("load of {}, of which pages {read_pages:?} were read", shown(tokens)));
@@ -288,7 +270,6 @@ mod checks {
         }
 
         /// All at once, where no sequence runs: pages come back up to the first that is damaged, as far as there is room.
-        #[track_caller]
         fn fetch(&mut self, tokens: &[u32]) -> usize {
             let size = self.shape.page_size;
             let read = self.missing(tokens);
@@ -317,7 +298,6 @@ mod checks {
         }
 
         /// Tokens of a sequence that the prefix cache has, all but one at most, each with the right rows.
-        #[track_caller]
         fn held(&mut self, tokens: &[u32]) -> usize {
             let cache = self.with_prefix(tokens);
             let width = self.shape.layout.kv_width();
@@ -541,7 +521,6 @@ mod checks {
 
     /// A process after a restart, whose file has a sequence of 4 pages; `own` of them are in memory. Others are there with a page
     /// each.
-    #[track_caller]
     fn four_pages(n_pages: usize, own: usize, others: &[Vec<u32>], why: &str) -> (CheckedFile, Vec<u32>) {
         let mut checked = CheckedFile::new(n_pages, 20, why);
         let tokens = counting(1, 17);

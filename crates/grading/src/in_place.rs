@@ -6,9 +6,9 @@ use std::borrow::Cow;
 use page_by_page::cache::{CacheError, KvCache, KvLayout};
 
 use crate::calls::{during, made, panics};
-use crate::limits::allocated;
+use crate::limits::allocates;
 use crate::oracle::{self, Dice, Oracle, fresh, seeds};
-use crate::rows::{self, KINDS};
+use crate::rows::{self, KINDS, bits};
 use crate::words::count;
 
 /// Three different numbers, so that none can stand in for a different one.
@@ -16,10 +16,6 @@ pub const LAYOUT: KvLayout = KvLayout { n_layers: 3, n_kv_heads: 2, head_dim: 4 
 
 /// Numbers that a tensor keeps only if it keeps every bit.
 pub const TELLING: [f32; 8] = [-0.0, 0.1, -3.5, 1e-40, f32::MAX, -1e-30, 1.0 + f32::EPSILON, 16_777_215.0];
-
-pub fn bits(numbers: &[f32]) -> Vec<u32> {
-    numbers.iter().map(|number| number.to_bits()).collect()
-}
 
 #[track_caller]
 fn extend(cache: &mut dyn KvCache, n: usize) {
@@ -44,8 +40,7 @@ pub fn new_rows_go_after_the_old_ones(cache: &mut dyn KvCache) {
 pub fn any_number_of_the_newest_rows(cache: &mut dyn KvCache) {
     extend(cache, 2);
     extend(cache, 3);
-    let mut oracle = Oracle::default();
-    oracle.tokens = vec![0; 5];
+    let mut oracle = Oracle { tokens: vec![0; 5], ..Oracle::default() };
     oracle.history.record("extend(2); extend(3)");
     for tokens in [&[1, 2, 3, 4, 5][..], &[6], &[7, 8], &[9, 10, 11, 12]] {
         oracle.history.record(format!("write of {}", rows::count(tokens.len() * 8, 8)));
@@ -91,7 +86,8 @@ pub fn check_lent(cache: &dyn KvCache) {
     let (layout, len) = (cache.layout(), cache.len());
     let width = layout.kv_width();
     for layer in 0..layout.n_layers {
-        let ((k, v), taken) = allocated(|| cache.gather(layer));
+        let what = format!("gather({layer}) of {len} tokens");
+        let (k, v) = allocates(0, what, "it lends what is there", || cache.gather(layer));
         for (kind, found) in KINDS.into_iter().zip([&k, &v]) {
             let expected = rows::count(len * width, width);
             same!(rows::count(found.len(), width), expected, "{kind} that gather({layer}) gives, {len} tokens held");
@@ -100,7 +96,6 @@ pub fn check_lent(cache: &dyn KvCache) {
                 "gather copied the {kind}: layer {layer}, {len} tokens held; they lie side by side and can be borrowed"
             );
         }
-        same!(taken, 0, "bytes that gather({layer}) of {len} tokens asks the allocator for: it lends what is there");
     }
 }
 
@@ -114,7 +109,7 @@ fn write(cache: &mut dyn KvCache, tokens: &[usize]) {
         let [k, v] = KINDS.map(|kind| rows::rows(layout, tokens, layer, kind));
         let what = format!("write of {} to layer {layer}, {} tokens held", rows::count(k.len(), width), cache.len());
         let (before, usage) = (tensors(cache), cache.usage());
-        let ((), taken) = during(&what, || allocated(|| cache.write(layer, &k, &v)));
+        allocates(0, &what, "the room is there", || cache.write(layer, &k, &v));
         for (other, (now, before)) in tensors(cache).iter().zip(&before).enumerate() {
             for (kind, ((now_at, now), (at, before))) in KINDS.into_iter().zip(now.iter().zip(before)) {
                 let tensor = format!("{kind} of layer {other}");
@@ -128,7 +123,6 @@ fn write(cache: &mut dyn KvCache, tokens: &[usize]) {
             }
         }
         same!(cache.usage(), usage, "usage after a {what}: writing changes none of it");
-        same!(taken, 0, "bytes that a {what}, asks the allocator for: the room is there");
     }
 }
 

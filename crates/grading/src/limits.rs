@@ -11,7 +11,7 @@ use std::sync::{Mutex, MutexGuard, Once};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use crate::calls::calling;
+use crate::calls::{calling, during};
 
 /// Bytes that all checks of a program may hold together. They need less than a tenth of it.
 const MOST_BYTES: usize = 2 << 30;
@@ -24,6 +24,15 @@ pub fn allocated<T>(call: impl FnOnce() -> T) -> (T, usize) {
     let before = ASKED.get();
     let value = call();
     (value, ASKED.get() - before)
+}
+
+/// Makes a call that may ask the allocator for this many bytes, and says `why` no more are needed.
+#[track_caller]
+pub fn allocates<T>(most: usize, what: impl AsRef<str>, why: &str, call: impl FnOnce() -> T) -> T {
+    let what = what.as_ref();
+    let (value, asked) = during(what, || allocated(call));
+    assert!(asked <= most, "{what} asks the allocator for {asked} bytes\n  expected: at most {most}: {why}");
+    value
 }
 
 thread_local! {

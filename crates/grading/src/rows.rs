@@ -34,6 +34,10 @@ pub fn rows(layout: KvLayout, tokens: &[usize], layer: usize, kind: Kind) -> Vec
     tokens.iter().flat_map(|token| row(layout, *token, layer, kind)).collect()
 }
 
+pub fn bits(numbers: &[f32]) -> Vec<u32> {
+    numbers.iter().map(|number| number.to_bits()).collect()
+}
+
 /// A count of numbers, in rows of `width`: `5 rows`, `1 row`, `2 rows and 3 numbers`.
 pub fn count(numbers: usize, width: usize) -> String {
     let rows = words::count(numbers / width, "row");
