@@ -29,10 +29,10 @@ mod checks {
     /// The match rule, greedy; written here: what task 4 does then does not depend on task 2.
     fn matching(draft: &Draft, rows: &[Vec<f32>]) -> Vec<u32> {
         let n = draft.tokens.len();
+        let n_rows = count(rows.len(), "row");
         assert!(
             rows.len() == n + 1,
-            "the rule is given a draft of {n} and {} of the target: there is one row more than draft tokens",
-            count(rows.len(), "row")
+            "the rule is given a draft of {n} and {n_rows} of the target: there is one row more"
         );
         let choices: Vec<u32> = rows.iter().map(|row| likeliest(row)).collect();
         let right = draft.tokens.iter().zip(&choices).take_while(|(drafted, choice)| drafted == choice).count();
@@ -164,23 +164,20 @@ mod checks {
         (new_tokens, asked)
     }
 
-    type Tokens<'t> = &'t [u32];
-
-    /// What happens, what was drafted, what `pick` would choose, what is new.
-    const MATCHES: [(&str, Tokens<'_>, Tokens<'_>, Tokens<'_>); 8] = [
-        ("the first draft token is wrong", &[5, 9, 2], &[7, 9, 2, 4], &[7]),
-        ("one in the middle is wrong", &[5, 9, 2], &[5, 8, 2, 4], &[5, 8]),
-        ("the last is wrong", &[5, 9, 2], &[5, 9, 3, 4], &[5, 9, 3]),
-        ("all are right", &[5, 0, 2], &[5, 0, 2, 4], &[5, 0, 2, 4]),
-        ("the first is wrong, later ones happen to match", &[5, 5, 5], &[6, 5, 5, 5], &[6]),
-        ("the choices are draft tokens of other places", &[5, 9, 2], &[9, 5, 2, 5], &[9]),
-        ("one token was drafted, and is right", &[5], &[5, 5], &[5, 5]),
-        ("nothing was drafted", &[], &[4], &[4]),
-    ];
-
     #[test]
     fn task_2_keeps_what_the_target_would_have_chosen_and_adds_its_own() {
-        for (what, drafted, choices, expected) in MATCHES {
+        // What happens, what was drafted, what `pick` would choose, what is new.
+        let cases: [(&str, &[u32], &[u32], &[u32]); 8] = [
+            ("the first draft token is wrong", &[5, 9, 2], &[7, 9, 2, 4], &[7]),
+            ("one in the middle is wrong", &[5, 9, 2], &[5, 8, 2, 4], &[5, 8]),
+            ("the last is wrong", &[5, 9, 2], &[5, 9, 3, 4], &[5, 9, 3]),
+            ("all are right", &[5, 0, 2], &[5, 0, 2, 4], &[5, 0, 2, 4]),
+            ("the first is wrong, later ones happen to match", &[5, 5, 5], &[6, 5, 5, 5], &[6]),
+            ("the choices are draft tokens of other places", &[5, 9, 2], &[9, 5, 2, 5], &[9]),
+            ("one token was drafted, and is right", &[5], &[5, 5], &[5, 5]),
+            ("nothing was drafted", &[], &[4], &[4]),
+        ];
+        for (what, drafted, choices, expected) in cases {
             let (found, asked) = matched(drafted, choices);
             same!(found, expected, "{what}: new tokens, {drafted:?} drafted, `pick` would choose {choices:?}");
             let told = "rows that `pick` is asked about, one for each new token";
@@ -268,21 +265,16 @@ mod checks {
         (output, reported)
     }
 
-    fn up_to(max_new_tokens: usize) -> Limits<'static> {
-        Limits { max_new_tokens, end_of_text: &[END] }
-    }
-
-    /// A step of a target that generates `whole`, where a draft model drafts from `drafted`: the new tokens, and what target and
-    /// draft model hold then.
+    /// A step after two tokens of a target that generates `whole`, where a draft model drafts from `drafted`: the new tokens, and
+    /// what target and draft model hold then.
     fn step_of(
         whole: &[u32],
         drafted: &[u32],
-        n_given: usize,
         k: usize,
         end_of_text: &[u32],
     ) -> (Result<Vec<u32>, StepError>, Vec<u32>, Vec<u32>) {
         let (mut target, mut small) = (script("target", whole), script("draft", drafted));
-        let new_tokens = step(&mut target, &mut DraftModel::new(&mut small), &whole[..n_given], k, end_of_text);
+        let new_tokens = step(&mut target, &mut DraftModel::new(&mut small), &whole[..2], k, end_of_text);
         (new_tokens, target.read().to_vec(), small.read().to_vec())
     }
 
@@ -292,19 +284,27 @@ mod checks {
 
     #[test]
     fn task_4_both_cache_all_but_the_newest_token() {
+        const ENDS_EARLY: [u32; 7] = [1, 2, 3, END, 5, 6, 7];
+        const BEGINS_WITH_AN_END: [u32; 7] = [END, 2, 3, 4, 5, 6, 7];
+        const ENDS_AND_GOES_ON: [u32; 7] = [1, END, 3, 4, 5, 6, 7];
+        // What the target generates, what is drafted, k, and how many tokens are new.
         let cases = [
-            ("the first draft token is wrong", WRONG[0], 3, 1),
-            ("one in the middle is wrong", WRONG[1], 3, 2),
-            ("the last is wrong", WRONG[2], 3, 3),
-            ("all are right", WHOLE, 3, 4),
-            ("one token was drafted, and is right", WHOLE, 1, 2),
-            ("nothing was drafted", WHOLE, 0, 1),
+            ("the first draft token is wrong", WHOLE, WRONG[0], 3, 1),
+            ("one in the middle is wrong", WHOLE, WRONG[1], 3, 2),
+            ("the last is wrong", WHOLE, WRONG[2], 3, 3),
+            ("all are right", WHOLE, WHOLE, 3, 4),
+            ("one token was drafted, and is right", WHOLE, WHOLE, 1, 2),
+            ("nothing was drafted", WHOLE, WHOLE, 0, 1),
+            ("only the draft ends: a wrong draft token", WHOLE, ENDS_EARLY, 3, 2),
+            ("the sequence begins with an end", BEGINS_WITH_AN_END, BEGINS_WITH_AN_END, 3, 4),
+            ("the sequence ends with one, and goes on", ENDS_AND_GOES_ON, ENDS_AND_GOES_ON, 3, 4),
         ];
-        for (what, drafted, k, n_new) in cases {
-            let (new_tokens, target, small) = step_of(&WHOLE, &drafted, 2, k, &[END]);
-            same!(new_tokens, Ok(WHOLE[2..2 + n_new].to_vec()), "{what}: new tokens after 1, 2 with k = {k}");
-            same!(target, WHOLE[..2 + n_new - 1], "{what}: what the target holds, k = {k}");
-            same!(small, WHOLE[..2 + n_new - 1], "{what}: what the draft model holds, k = {k}");
+        for (what, whole, drafted, k, n_new) in cases {
+            let (new_tokens, target, small) = step_of(&whole, &drafted, k, &[10, END]);
+            let told = format!("{:?} drafted after {:?}", &drafted[2..2 + k], &whole[..2]);
+            same!(new_tokens, Ok(whole[2..2 + n_new].to_vec()), "{what}: new tokens, {told}");
+            same!(target, whole[..2 + n_new - 1], "{what}: what the target holds, k = {k}, {told}");
+            same!(small, whole[..2 + n_new - 1], "{what}: what the draft model holds, k = {k}, {told}");
         }
     }
 
@@ -338,28 +338,12 @@ mod checks {
                 let expected = &whole[2..2 + place + 1];
                 let known = &whole[..2 + place];
                 for drafted in [whole, wrong] {
-                    let (new_tokens, target, small) = step_of(&whole, &drafted, 2, 3, &ENDS);
+                    let (new_tokens, target, small) = step_of(&whole, &drafted, 3, &ENDS);
                     let told = format!("{:?} drafted, the target generates {:?}", &drafted[2..5], &whole[2..6]);
                     same!(new_tokens, Ok(expected.to_vec()), "{told}: new tokens after 1, 2; {ENDS:?} are ends");
                     same!((&target[..], &small[..]), (known, known), "{told}: what target and draft model hold");
                 }
             }
-        }
-    }
-
-    #[test]
-    fn task_4_takes_no_other_token_for_an_end() {
-        let cases = [
-            ("only the draft ends: a wrong draft token", WHOLE, [1, 2, 3, END, 5, 6, 7], 2),
-            ("the sequence begins with an end", [END, 2, 3, 4, 5, 6, 7], [END, 2, 3, 4, 5, 6, 7], 4),
-            ("the sequence ends with one, and goes on", [1, END, 3, 4, 5, 6, 7], [1, END, 3, 4, 5, 6, 7], 4),
-        ];
-        for (what, whole, drafted, n_new) in cases {
-            let (new_tokens, target, small) = step_of(&whole, &drafted, 2, 3, &[10, END]);
-            let told = format!("{what}: {:?} drafted after {:?}", &drafted[2..5], &whole[..2]);
-            same!(new_tokens, Ok(whole[2..2 + n_new].to_vec()), "{told}: new tokens");
-            let known = &whole[..2 + n_new - 1];
-            same!((&target[..], &small[..]), (known, known), "{told}: what target and draft model hold");
         }
     }
 
@@ -490,19 +474,6 @@ mod checks {
     }
 
     #[test]
-    fn task_4_drafts_no_more_than_the_output_may_still_have() {
-        let whole = [1, 2, 3, 4, 5, 6, 7, 8, 9];
-        for max_new_tokens in 0..=6 {
-            let (mut target, mut small) = (script("target", &whole), script("draft", &whole));
-            target.room = 1 + max_new_tokens;
-            let mut drafter = DraftModel::new(&mut small);
-            let told = format!("output with max_new_tokens {max_new_tokens}, k = 4");
-            let (found, _) = output(&told, &mut target, &mut drafter, &mut matching, &[1, 2], up_to(max_new_tokens), 4);
-            same!(found, Ok(whole[2..2 + max_new_tokens].to_vec()), "{told}");
-        }
-    }
-
-    #[test]
     fn task_4_output_stops_at_its_end_or_its_limit() {
         // The prompt has an end in it.
         let prompt = [END, 2];
@@ -513,6 +484,8 @@ mod checks {
             let limits = Limits { max_new_tokens, end_of_text: &[7, END, 10] };
             let (expected, read) = alone(&prompt, limits, next_of(&whole));
             let (mut target, mut small) = (script("target", &whole), script("draft", &drafted));
+            // No draft is longer than what the output may still have.
+            target.room = prompt.len() + max_new_tokens - usize::from(max_new_tokens > 0);
             let told =
                 format!("output after {prompt:?} where {:?} follow, at most {max_new_tokens}, k = {k}", &whole[2..]);
             let mut drafter = DraftModel::new(&mut small);
@@ -530,8 +503,9 @@ mod checks {
         let mut target = noting("target", &log, &WHOLE);
         let mut drafter = Told::certain(&[3]);
         let mut speculation = Speculation { target: &mut target, drafter: &mut drafter, accept: &mut matching };
+        let limits = Limits { max_new_tokens: 4, end_of_text: &[END] };
         made("4 tokens after 1, 2, k = 1", || {
-            speculation.generate(&[1, 2], up_to(4), 1, &mut |token| log.borrow_mut().push(format!("reported {token}")))
+            speculation.generate(&[1, 2], limits, 1, &mut |token| log.borrow_mut().push(format!("reported {token}")))
         });
         let expected = [
             "target reads [1, 2, 3], answers after the last 2",
