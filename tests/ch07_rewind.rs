@@ -102,22 +102,6 @@ mod checks {
         oracle.check(&cache);
     }
 
-    /// Forgets nothing of nothing, then everything, and begins anew.
-    fn check_from_the_start<C: Rewind>(new_cache: impl Fn() -> C) {
-        let mut cache = new_cache();
-        let mut oracle = Oracle::default();
-        rewind(&mut oracle, &mut cache, 0);
-        for n in [7, 1, 8] {
-            oracle.append(&mut cache, &(100..100 + n).collect::<Vec<_>>());
-            rewind(&mut oracle, &mut cache, n);
-            oracle.check(&cache);
-            rewind(&mut oracle, &mut cache, 0);
-            oracle.check(&cache);
-        }
-        oracle.append(&mut cache, &fresh(&mut 0, 3));
-        oracle.check(&cache);
-    }
-
     /// Rewinds a cache that lends its rows where they are: they must lie there afterwards too.
     fn check_in_place<C: Rewind>(new_cache: impl Fn() -> C) {
         let mut cache = new_cache();
@@ -144,7 +128,6 @@ mod checks {
         || FlatCache::new(LAYOUT);
         task_1_flat_rewinds_at_every_boundary = check_boundaries,
         task_1_flat_refuses_to_go_past_the_start = check_past_the_start,
-        task_1_flat_rewinds_to_nothing_and_begins_anew = check_from_the_start,
         task_1_flat_rows_stay_in_their_place = check_in_place,
     }
 
@@ -167,7 +150,6 @@ mod checks {
         || ContiguousCache::new(LAYOUT, 16);
         task_2_contiguous_rewinds_at_every_boundary = check_boundaries,
         task_2_contiguous_refuses_to_go_past_the_start = check_past_the_start,
-        task_2_contiguous_rewinds_to_nothing_and_begins_anew = check_from_the_start,
         task_2_contiguous_rows_stay_in_their_place = check_in_place,
     }
 
@@ -285,7 +267,6 @@ mod checks {
         || cache(&slab(4, 5));
         task_4_paged_rewinds_at_every_boundary = check_boundaries,
         task_4_paged_refuses_to_go_past_the_start = check_past_the_start,
-        task_4_paged_rewinds_to_nothing_and_begins_anew = check_from_the_start,
     }
 
     #[test]

@@ -482,25 +482,6 @@ mod checks {
         sequences.extend(2, 1);
     }
 
-    /// The numbers of the chapter: a prompt of 900 tokens, 8 samples of 100 tokens. The last token is never computed.
-    #[test]
-    fn task_3_the_chapters_eight_samples() {
-        let slab = slab_of(ONE_NUMBER, 16, 600);
-        let mut first = cache(&slab);
-        made("extend(900)", || first.extend(900));
-        let mut samples: Vec<ForkCache> = (1..8).map(|_| made("fork of the prompt", || first.fork())).collect();
-        samples.insert(0, first);
-        for sample in (1..100).flat_map(|_| 0..8) {
-            made("extend(1) of a sample", || samples[sample].extend(1));
-        }
-        let copied: u64 = samples.iter().map(|sample| sample.usage().rows_copied).sum();
-        same!(
-            (600 - slab.borrow().pool().n_free(), copied),
-            (112, 28),
-            "(pages, rows copied) of 8 samples of 100 tokens after a prompt of 900, page size 16"
-        );
-    }
-
     #[test]
     fn task_3_very_long_sequences_cost_no_more() {
         let slab = slab_of(ONE_NUMBER, 2, VERY_MANY + 2);

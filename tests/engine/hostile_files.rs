@@ -8,7 +8,7 @@ use std::path::Path;
 
 use crate::spoiled::assert_is_harmless;
 use grading::checkpoints::Folder;
-use grading::hostile::{change_bytes, hostile_json, hostile_tensors, sealed};
+use grading::hostile::{hostile_bytes, hostile_json, hostile_tensors, sealed};
 use grading::limits::allocated;
 use grading::oracle::{Dice, seeds};
 use page_by_page::chapters::ch02_flat::FlatCache;
@@ -132,8 +132,7 @@ fn any_saved_cache() {
     Snapshot::freeze(&cache, &tokens).save(&folder.file("some.cache"), &model).unwrap();
     let saved = folder.read("some.cache");
     let change = |dice: &mut Dice| {
-        let mut bytes = saved.clone();
-        change_bytes(&mut bytes, dice);
+        let bytes = hostile_bytes(&saved, dice);
         // With its checksums made right, there is more that it can lie about.
         if dice.roll(0, 2) == 0 { bytes } else { sealed(bytes) }
     };

@@ -4,6 +4,7 @@ use page_by_page::cache::in_place::{Run, SequenceRows};
 use page_by_page::kernels::{Heads, RowFormat, add_scaled, attend, dot, softmax_scaled};
 
 use crate::limits::alive;
+use crate::oracle::Dice;
 use crate::words::count;
 
 /// What lies in the output before: no sum of weighted values comes near it.
@@ -22,12 +23,8 @@ pub fn kv_width(heads: Heads) -> usize {
 
 /// `n` numbers from -1 to 1, the same everywhere; no two seeds give the same.
 pub fn numbers(n: usize, seed: usize) -> Vec<f32> {
-    let mut state = (seed as u64).wrapping_mul(0x9E37_79B9_7F4A_7C15) ^ 0x5DEE_CE66_D123_4567;
-    let mut next = || {
-        state = state.wrapping_mul(0x5851_F42D_4C95_7F2D).wrapping_add(0x1405_7B7E_F767_814F);
-        (state >> 40) as f32 / (1 << 23) as f32 - 1.0
-    };
-    (0..n).map(|_| next()).collect()
+    let mut dice = Dice::new(seed as u64);
+    (0..n).map(|_| dice.roll(0, 1 << 24) as f32 / (1 << 23) as f32 - 1.0).collect()
 }
 
 /// The keys and values of a sequence: as numbers side by side, and as words in pages that lie in no order, with NaN between.

@@ -5,17 +5,12 @@ use page_by_page::model::StepError;
 
 use crate::calls::{during, made};
 use crate::limits::{allocated, allocates};
-use crate::script::{Log, Script, refusals_to_read};
+use crate::script::{Log, Script, one_hot, refusals_to_read};
 
 pub type Make = for<'m> fn(&'m mut dyn RewindableModel) -> Box<dyn Drafter + 'm>;
 
-/// Logits that leave no choice: all the probability is that of one token.
-pub fn sure(token: u32, vocab_size: usize) -> Vec<f32> {
-    (0..vocab_size as u32).map(|id| if id == token { 500.0 } else { 0.0 }).collect()
-}
-
 fn counting(log: &Log) -> Script<'static> {
-    Script::new("draft", log, |tokens| sure(tokens[tokens.len() - 1] + 1, 12))
+    Script::new("draft", log, |tokens| one_hot(tokens[tokens.len() - 1] + 1, 12))
 }
 
 pub fn draft(drafter: &mut dyn Drafter, tokens: &[u32], k: usize) -> Result<Draft, StepError> {

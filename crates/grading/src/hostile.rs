@@ -3,7 +3,9 @@
 use crate::oracle::Dice;
 use serde_json::{Value, json};
 
-pub fn change_bytes(bytes: &mut Vec<u8>, dice: &mut Dice) {
+/// A file with some bytes changed, put in, left out or cut off.
+pub fn hostile_bytes(file: &[u8], dice: &mut Dice) -> Vec<u8> {
+    let mut bytes = file.to_vec();
     for _ in 0..dice.roll(1, 4) {
         let place = dice.roll(0, bytes.len());
         let end = (place + dice.roll(0, 40)).min(bytes.len());
@@ -18,19 +20,20 @@ pub fn change_bytes(bytes: &mut Vec<u8>, dice: &mut Dice) {
             _ => bytes[place..end].iter_mut().take(3).for_each(|byte| *byte ^= 1 << dice.roll(0, 7)),
         }
     }
+    bytes
 }
 
-/// Changes some parts of a JSON value: to another value, away, or there twice.
-fn change_json(json: &mut Value, dice: &mut Dice) {
+/// A changed text of a JSON file: as bytes, or with some parts changed, left out or there twice.
+pub fn hostile_json(text: &[u8], dice: &mut Dice) -> Vec<u8> {
+    if dice.roll(0, 3) == 0 {
+        return hostile_bytes(text, dice);
+    }
+    let mut json: Value = serde_json::from_slice(text).unwrap();
     for _ in 0..dice.roll(1, 3) {
-        let other = any_part(json, dice).clone();
-        let part = any_part(json, dice);
-        match (dice.roll(0, 7), part) {
-            (0, Value::Object(fields)) if !fields.is_empty() => {
-                let name = fields.keys().nth(dice.roll(0, fields.len() - 1)).unwrap().clone();
-                fields.remove(&name);
-            }
-            (0, Value::Array(items)) if !items.is_empty() => drop(items.remove(dice.roll(0, items.len() - 1))),
+        let other = any_part(&mut json, dice).clone();
+        match (dice.roll(0, 7), any_part(&mut json, dice)) {
+            (0, Value::Object(fields)) => fields.retain(|_, _| dice.roll(0, 3) > 0),
+            (0, Value::Array(items)) => items.truncate(dice.roll(0, items.len())),
             (1, Value::Object(fields)) => drop(fields.insert(strange_text(dice), other)),
             (1, Value::Array(items)) => items.push(other),
             (2, part) => *part = other,
@@ -41,19 +44,20 @@ fn change_json(json: &mut Value, dice: &mut Dice) {
             (_, part) => *part = strange_value(dice),
         }
     }
+    json.to_string().into_bytes()
 }
 
 /// Any part, near the top as likely as deep down.
 fn any_part<'v>(json: &'v mut Value, dice: &mut Dice) -> &'v mut Value {
-    let parts = match json {
+    let n_parts = match json {
         Value::Object(fields) => fields.len(),
         Value::Array(items) => items.len(),
         _ => 0,
     };
-    if parts == 0 || dice.roll(0, 3) == 0 {
+    if n_parts == 0 || dice.roll(0, 3) == 0 {
         return json;
     }
-    let chosen = dice.roll(0, parts - 1);
+    let chosen = dice.roll(0, n_parts - 1);
     let part = match json {
         Value::Object(fields) => fields.values_mut().nth(chosen),
         Value::Array(items) => items.get_mut(chosen),
@@ -81,24 +85,10 @@ fn strange_text(dice: &mut Dice) -> String {
     }
 }
 
-/// A changed text of a JSON file: as bytes, or as JSON that is still JSON.
-pub fn hostile_json(text: &[u8], dice: &mut Dice) -> Vec<u8> {
-    if dice.roll(0, 3) == 0 {
-        let mut bytes = text.to_vec();
-        change_bytes(&mut bytes, dice);
-        return bytes;
-    }
-    let mut json = serde_json::from_slice(text).unwrap();
-    change_json(&mut json, dice);
-    json.to_string().into_bytes()
-}
-
 /// A changed safetensors file: any of its bytes, or its header alone, with the right length.
 pub fn hostile_tensors(file: &[u8], dice: &mut Dice) -> Vec<u8> {
     if dice.roll(0, 2) == 0 {
-        let mut bytes = file.to_vec();
-        change_bytes(&mut bytes, dice);
-        return bytes;
+        return hostile_bytes(file, dice);
     }
     let header_end = 8 + u64::from_le_bytes(*file.first_chunk().unwrap()) as usize;
     let header = hostile_json(&file[8..header_end], dice);

@@ -79,9 +79,9 @@ pub fn next_of<'t>(whole: &'t [u32]) -> impl Fn(&[u32]) -> u32 + 't {
     |tokens| whole.get(tokens.len()).copied().unwrap_or(11)
 }
 
-/// Logits that make one token the likeliest.
+/// Logits that leave no choice: all the probability is that of one token.
 pub fn one_hot(token: u32, vocab_size: usize) -> Vec<f32> {
-    (0..vocab_size as u32).map(|id| if id == token { 9.0 } else { 0.0 }).collect()
+    (0..vocab_size as u32).map(|id| if id == token { 500.0 } else { 0.0 }).collect()
 }
 
 /// Tokens for a message; of very many, the last.
