@@ -30,7 +30,7 @@ mod checks {
     #[track_caller]
     fn extend(cache: &mut PagedCache, n: usize) {
         let len = cache.len();
-        paged::extend(cache, n);
+        oracle::extend(cache, n);
         check_pages(cache, &format!("extend({n}) on {len} tokens"));
     }
 

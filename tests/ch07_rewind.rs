@@ -13,8 +13,8 @@ mod checks {
     use page_by_page::decode::{Cached, LanguageModel};
 
     use grading::history::{fact, refused};
-    use grading::oracle;
-    use grading::paged::{self, Content, cache, check_pages, extend, n_free, slab};
+    use grading::oracle::{self, extend};
+    use grading::paged::{self, Content, cache, check_pages, n_free, slab};
     use grading::pools::{
         LAYOUT, ONE_NUMBER, foreign, free, grow, of_other_pool, pool, pool_with_free, slab_of, table,
     };

@@ -5,9 +5,9 @@ use std::borrow::Cow;
 
 use page_by_page::cache::{CacheError, KvCache, KvLayout};
 
-use crate::calls::{during, made, panics};
+use crate::calls::{during, panics};
 use crate::limits::allocates;
-use crate::oracle::{self, Dice, Oracle, fresh, seeds};
+use crate::oracle::{self, Dice, Oracle, extend, fresh, seeds};
 use crate::rows::{self, KINDS, bits};
 use crate::words::count;
 
@@ -16,11 +16,6 @@ pub const LAYOUT: KvLayout = KvLayout { n_layers: 3, n_kv_heads: 2, head_dim: 4 
 
 /// Numbers that a tensor keeps only if it keeps every bit.
 pub const TELLING: [f32; 8] = [-0.0, 0.1, -3.5, 1e-40, f32::MAX, -1e-30, 1.0 + f32::EPSILON, 16_777_215.0];
-
-#[track_caller]
-fn extend(cache: &mut dyn KvCache, n: usize) {
-    made(format!("extend({n}) on {} tokens", cache.len()), || cache.extend(n));
-}
 
 fn gather(cache: &dyn KvCache, layer: usize) -> (Cow<'_, [f32]>, Cow<'_, [f32]>) {
     during(format!("gather({layer}) of {}", count(cache.len(), "token")), || cache.gather(layer))

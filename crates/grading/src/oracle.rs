@@ -91,6 +91,14 @@ impl Oracle {
     }
 }
 
+/// Extends a cache that has room enough.
+#[track_caller]
+pub fn extend(cache: &mut dyn KvCache, n: usize) {
+    let len = cache.len();
+    same!(cache.extend(n), Ok(()), "extend({n}) on {len} tokens, with room enough");
+    same!(cache.len(), len + n, "tokens after extend({n}) on {len}");
+}
+
 /// Writes the rows of the newest tokens into every layer.
 pub fn write(cache: &mut dyn KvCache, tokens: &[usize]) {
     let layout = cache.layout();

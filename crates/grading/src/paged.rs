@@ -26,13 +26,6 @@ pub fn pages(cache: &PagedCache) -> Vec<u32> {
     numbers(cache.table())
 }
 
-#[track_caller]
-pub fn extend(cache: &mut dyn KvCache, n: usize) {
-    let len = cache.len();
-    same!(cache.extend(n), Ok(()), "extend({n}) on {len} tokens, with room enough");
-    same!(cache.len(), len + n, "tokens after extend({n}) on {len}");
-}
-
 /// Compares the pages of a cache with those that its tokens need.
 #[track_caller]
 pub fn check_pages(cache: &PagedCache, after_what: &str) {

@@ -9,6 +9,7 @@ use page_by_page::chapters::ch06_paged::{PageSlab, SharedSlab};
 
 use crate::calls::made;
 use crate::history::{Fact, fact};
+use crate::transcript::told_pages;
 use crate::words::count;
 
 /// Three numbers that cannot be mistaken for one another, nor for a page size.
@@ -55,8 +56,8 @@ pub fn check_owners<'a>(
     }
 }
 
-pub fn ids(pages: &[u32]) -> Vec<PageId> {
-    pages.iter().copied().map(PageId).collect()
+pub fn ids(pages: impl IntoIterator<Item = u32>) -> Vec<PageId> {
+    pages.into_iter().map(PageId).collect()
 }
 
 pub fn numbers(table: &PageTable) -> Vec<u32> {
@@ -91,24 +92,30 @@ pub fn pool_with_owned(n_pages: usize, owned: &[u32]) -> PagePool {
 #[track_caller]
 pub fn table(page_size: usize, tokens: usize, pool: &mut PagePool) -> PageTable {
     let mut table = made(format!("PageTable::new({page_size}) of chapter 5"), || PageTable::new(page_size));
-    grow(&mut table, tokens, pool);
+    if tokens > 0 {
+        grow(&mut table, tokens, pool);
+    }
     table
 }
 
-/// Grows a table for which the pool has enough pages.
+/// Grows a table for which the pool has enough pages, and looks at what both hold then.
 #[track_caller]
 pub fn grow(table: &mut PageTable, n: usize, pool: &mut PagePool) {
-    let (len, size) = (table.len(), table.page_size());
-    let call = format!("grow({n}) of chapter 5, on {}, page size {size}", count(len, "token"));
-    same!(table.grow(n, pool), Ok(()), "{call}, with enough pages");
-    let found = (table.len(), table.pages().len());
-    same!(found, (len + n, (len + n).div_ceil(size)), "(tokens, pages) after {call}");
+    let (len, size, held, free) = (table.len(), table.page_size(), table.pages().len(), pool.n_free());
+    let call = format!("grow({n}) of chapter 5, on {}, page size {size}, {free} pages free", count(len, "token"));
+    same!(table.grow(n, pool), Ok(()), "{call}");
+    same!(table.len(), len + n, "tokens held after {call}");
+    let pages = (len + n).div_ceil(size);
+    same!(table.pages().len(), pages, "pages of the table after {call}");
+    same!(pool.n_free(), free + held - pages, "free pages after {call}, {held} pages in the table before");
 }
 
+/// Releases a table, which must then be empty.
 #[track_caller]
-pub fn release(mut table: PageTable, pool: &mut PagePool) {
-    let pages = super::transcript::told_pages(table.pages());
-    same!(table.release(pool), Ok(()), "release of a table with {pages}, by chapter 5: a page of it has lost an owner");
+pub fn release(table: &mut PageTable, pool: &mut PagePool) {
+    let call = format!("release of a table with {}, by chapter 5", told_pages(table.pages()));
+    same!(table.release(pool), Ok(()), "{call}: a page of it has lost an owner");
+    same!((table.len(), table.pages().len()), (0, 0), "tokens and pages of the table after the {call}");
 }
 
 #[track_caller]
