@@ -6,6 +6,7 @@ use std::collections::BTreeMap;
 
 use page_by_page_course::chapters::task_label;
 use page_by_page_course::libtest::{self, Suite};
+use page_by_page_course::record::Tally;
 
 /// How a check ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -38,27 +39,6 @@ pub enum Part {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Verdict(pub BTreeMap<(Part, String), Outcome>);
 
-/// What to work on.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Next {
-    /// What the first red check is about.
-    Red(Part),
-    /// Nothing is red, but some checks wait.
-    Waits(Wait),
-    /// All is green.
-    Nothing,
-}
-
-/// Numbers of checks.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Tally {
-    pub green: usize,
-    pub of: usize,
-    pub waits: usize,
-    /// The latest task that one of them waits for.
-    pub waits_for: Option<Wait>,
-}
-
 impl Part {
     pub fn of_check(name: &str) -> Part {
         if name.starts_with("whose_code::") {
@@ -83,20 +63,13 @@ impl Verdict {
         Verdict(checks.collect())
     }
 
-    pub fn tally(&self, is_counted: impl Fn(Part) -> bool) -> Tally {
-        let mut tally = Tally::default();
-        for outcome in self.0.iter().filter(|((part, _), _)| is_counted(*part)).map(|(_, outcome)| outcome) {
-            tally.of += 1;
-            match outcome {
-                Outcome::Green => tally.green += 1,
-                Outcome::Red(_) => {}
-                Outcome::Waits(wait) => {
-                    tally.waits += 1;
-                    tally.waits_for = tally.waits_for.max(Some(*wait));
-                }
-            }
-        }
-        tally
+    fn outcomes(&self, is_counted: impl Fn(Part) -> bool) -> impl Iterator<Item = &Outcome> {
+        self.0.iter().filter(move |((part, _), _)| is_counted(*part)).map(|(_, outcome)| outcome)
+    }
+
+    fn tally(&self, is_counted: impl Fn(Part) -> bool) -> Tally {
+        let green = self.outcomes(&is_counted).filter(|outcome| **outcome == Outcome::Green).count();
+        Tally { green, of: self.outcomes(is_counted).count() }
     }
 
     pub fn tally_of(&self, wanted: Part) -> Tally {
@@ -108,7 +81,7 @@ impl Verdict {
         self.tally(|part| part != Part::Code)
     }
 
-    /// The red checks with their messages.
+    /// The red checks with their messages, those of the lowest task first.
     pub fn red(&self) -> impl Iterator<Item = (Part, &str, &str)> {
         self.0.iter().filter_map(|((part, name), outcome)| match outcome {
             Outcome::Red(message) => Some((*part, name.as_str(), message.as_str())),
@@ -116,12 +89,25 @@ impl Verdict {
         })
     }
 
-    /// The lowest task with a red check comes first.
-    pub fn next(&self) -> Next {
-        match (self.red().next(), self.tally(|_| true).waits_for) {
-            (Some((part, ..)), _) => Next::Red(part),
-            (None, Some(wait)) => Next::Waits(wait),
-            (None, None) => Next::Nothing,
+    pub fn is_green(&self) -> bool {
+        self.tally(|_| true).all_green()
+    }
+
+    /// What the checks that wait need, one for each.
+    pub fn waits(&self, is_counted: impl Fn(Part) -> bool) -> Vec<Wait> {
+        let waits = self.outcomes(is_counted).filter_map(|outcome| match outcome {
+            Outcome::Waits(wait) => Some(*wait),
+            _ => None,
+        });
+        waits.collect()
+    }
+
+    /// The task to work on: the lowest with a red check, else the latest that a check waits for.
+    pub fn next_task(&self, chapter: usize) -> Option<u32> {
+        match (self.red().next(), self.waits(|_| true).iter().max()) {
+            (Some((Part::Task(task), ..)), _) => Some(task),
+            (None, Some(wait)) if wait.chapter == chapter => Some(wait.task),
+            _ => None,
         }
     }
 }

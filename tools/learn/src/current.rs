@@ -7,9 +7,9 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use page_by_page_course::chapters::{Chapter, Exercise, State};
 use page_by_page_course::lesson::{Lesson, Task};
 use page_by_page_course::libtest::task_of;
-use page_by_page_course::record::{Record, Tally};
+use page_by_page_course::record::Record;
 
-use crate::checks::{Next, Part, Verdict};
+use crate::checks::{Part, Verdict};
 use crate::run::RunResult;
 
 /// The current chapter.
@@ -82,8 +82,7 @@ impl Current {
     }
 
     pub fn is_green(&self) -> bool {
-        let verdict = self.verdict();
-        self.is_whole && self.is_started() && verdict.next() == Next::Nothing && verdict.total().of > 0
+        self.is_whole && self.is_started() && self.verdict().is_green()
     }
 
     /// Where a `todo!` of the current task is: `exercises/ch02_flat.rs:53`.
@@ -118,11 +117,7 @@ impl Current {
         (self.result, self.is_whole) = (result, is_whole);
         match &self.result {
             RunResult::Finished(verdict) if is_whole => {
-                self.task = match verdict.next() {
-                    Next::Red(Part::Task(task)) => Some(task),
-                    Next::Waits(wait) if wait.chapter == self.chapter.number => Some(wait.task),
-                    _ => None,
-                }
+                self.task = verdict.next_task(self.chapter.number);
             }
             // It begins with the name of a check.
             RunResult::CutOff(why) => {
@@ -139,18 +134,14 @@ impl Current {
         let (Ok(exercise), true, RunResult::Finished(verdict)) = (&self.exercise, self.is_whole, &self.result) else {
             return;
         };
-        let tally = |part| {
-            let tally = verdict.tally_of(part);
-            Tally { green: tally.green, of: tally.of }
-        };
         let ran = record.chapter_mut(&self.chapter.name);
         ran.fingerprint = exercise.fingerprint.clone();
         ran.ran = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |time| time.as_secs());
-        ran.whole = tally(Part::Whole);
+        ran.whole = verdict.tally_of(Part::Whole);
         ran.tasks.clear();
         for (part, _) in verdict.0.keys() {
             if let Part::Task(task) = part {
-                ran.tasks.insert(*task, tally(*part));
+                ran.tasks.insert(*task, verdict.tally_of(*part));
             }
         }
     }

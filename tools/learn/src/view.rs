@@ -6,7 +6,7 @@ pub mod verdict;
 use std::time::Duration;
 
 use crate::app::{App, View};
-use crate::checks::{Part, Tally};
+use crate::checks::Part;
 use crate::current::Current;
 use crate::keys;
 use crate::markdown;
@@ -110,16 +110,12 @@ fn strip(current: &Current, columns: usize) -> Paragraph {
 fn strip_of(current: &Current, has_title: impl Fn(bool) -> bool) -> Paragraph {
     let mut line = blank();
     for (part, name, title) in parts(current) {
-        // After a run without an end, or an error, nothing is known for sure.
-        let tally = match &current.result {
-            RunResult::Finished(_) => current.verdict().tally_of(part),
-            _ => Tally::default(),
-        };
+        let tally = current.verdict().tally_of(part);
         let is_current = match part {
             Part::Task(number) => current.task == Some(number),
             _ => current.task.is_none() && matches!(current.result, RunResult::Finished(_)) && !current.is_green(),
         };
-        let (sign, style) = match (is_current, tally.of > 0 && tally.green == tally.of) {
+        let (sign, style) = match (is_current, tally.all_green()) {
             (true, _) => ("▸", YELLOW),
             (_, true) => ("✓", GREEN),
             _ => ("·", DIM),

@@ -1,6 +1,6 @@
 //! The verdict: where to begin, the first error or failure, or that the chapter is finished.
 
-use crate::checks::{Next, Part, Tally, Wait, waits_for};
+use crate::checks::{Part, Wait, waits_for};
 use crate::compiler::Diagnostic;
 use crate::current::Current;
 use crate::markdown;
@@ -50,10 +50,9 @@ pub fn tallies(current: &Current) -> Vec<Paragraph> {
     let (number, file) = (current.chapter.number, current.chapter.exercise());
     let mut lines = vec![plain(format!("Chapter {number}, {}: {file}", current.chapter.title))];
     for (part, name, title) in super::parts(current) {
-        let tally = current.verdict().tally_of(part);
-        if tally.of > 0 {
+        if current.verdict().tally_of(part).of > 0 {
             let name = if part == Part::Whole { name } else { format!("task {name}, {title}") };
-            lines.push(plain(format!("  {name}: {}", in_words(current, tally))));
+            lines.push(plain(format!("  {name}: {}", in_words(current, part))));
         }
     }
     lines.push(blank());
@@ -100,29 +99,31 @@ fn begin(current: &Current, layout: Layout) -> Vec<Paragraph> {
 }
 
 /// `5 of 9 checks green, 1 waits for task 3`
-fn in_words(current: &Current, tally: Tally) -> String {
+fn in_words(current: &Current, part: Part) -> String {
+    let (tally, waits) = (current.verdict().tally_of(part), current.verdict().waits(|it| it == part));
     let words = format!("{} of {} green", tally.green, count(tally.of, "check"));
-    let Some(wait) = tally.waits_for else { return words };
-    let verb = if tally.waits == 1 { "waits" } else { "wait" };
+    let Some(wait) = waits.iter().max() else { return words };
+    let verb = if waits.len() == 1 { "waits" } else { "wait" };
     let chapter = match wait.chapter == current.chapter.number {
         true => String::new(),
         false => format!("chapter {}, ", wait.chapter),
     };
-    format!("{words}, {} {verb} for {chapter}task {}", tally.waits, wait.task)
+    format!("{words}, {} {verb} for {chapter}task {}", waits.len(), wait.task)
 }
 
 /// The first red check, in its own words.
 fn red(current: &Current, layout: Layout) -> Vec<Paragraph> {
-    let part = match (current.verdict().next(), current.task) {
-        (Next::Waits(wait), _) if wait.chapter != current.chapter.number => return waits(current, wait),
-        (Next::Red(Part::Code), _) => Part::Code,
-        (_, Some(task)) => Part::Task(task),
-        (_, None) => Part::Whole,
+    let verdict = current.verdict();
+    let part = match (verdict.red().next(), verdict.waits(|_| true).iter().max(), current.task) {
+        (None, Some(wait), _) if wait.chapter != current.chapter.number => return waits(current, *wait),
+        (Some((Part::Code, ..)), ..) => Part::Code,
+        (.., Some(task)) => Part::Task(task),
+        (.., None) => Part::Whole,
     };
     let mut lines = Vec::new();
     if layout != Layout::Compact && part != Part::Code {
         lines.push(title(current).unwrap_or(prose("All tasks are green; the chapter as a whole is not.", BOLD)));
-        lines.push(prose(in_words(current, current.verdict().tally_of(part)), DIM));
+        lines.push(prose(in_words(current, part), DIM));
         lines.push(blank());
     }
     // A failure of written code comes before a `todo!`.
@@ -144,7 +145,7 @@ fn red(current: &Current, layout: Layout) -> Vec<Paragraph> {
 
 /// Nothing is red, but the chapter depends on one that the reader hasn't finished.
 fn waits(current: &Current, Wait { chapter, task }: Wait) -> Vec<Paragraph> {
-    let n = current.verdict().total().waits;
+    let n = current.verdict().waits(|_| true).len();
     let (checks, verb) = (count(n, "check"), if n == 1 { "waits" } else { "wait" });
     vec![
         prose("Nothing is red.", BOLD),
@@ -235,7 +236,7 @@ pub fn failures(current: &Current) -> Vec<Paragraph> {
     for (part, name) in parts {
         let (red, tally) = (current.verdict().red().filter(|red| red.0 == part), current.verdict().tally_of(part));
         if tally.green < tally.of {
-            lines.extend([prose(name, BOLD).and(format!("   {}", in_words(current, tally)), DIM), blank()]);
+            lines.extend([prose(name, BOLD).and(format!("   {}", in_words(current, part)), DIM), blank()]);
         }
         let (unwritten, written): (Vec<_>, Vec<_>) = red.partition(|(.., message)| waits_for(message).is_some());
         for (_, name, message) in written {
