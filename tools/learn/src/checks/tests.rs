@@ -47,15 +47,14 @@ fn the_lowest_task_with_a_red_check_is_next_and_one_that_reaches_a_later_todo_wa
     const SECOND: &str = "gather\n  your code panicked (x): not yet implemented: ch02 task 2: x";
     const THIRD: &str = "not yet implemented: ch02 task 3: x";
     let task = |number| Some(Part::Task(number));
-    let cases: [(&[(&str, &str)], Option<Part>); 6] = [
-        (&[("checks::task_1_a", "no")], task(1)),
+    for (checks, expected) in [
+        (&[("checks::task_1_a", "no")][..], task(1)),
         (&[("task_10_a", "no"), ("task_2_a", "no")], task(2)),
         (&[("task_2_a", SECOND), ("task_1_a", SECOND)], task(2)),
         (&[("task_1_a", ""), ("whole_story", "no")], Some(Part::Whole)),
         (&[("task_1_a", "no"), ("whose_code::ch02::is_yours", "old")], Some(Part::Code)),
         (&[("task_1_a", ""), ("whole_story", ""), ("whose_code::a::b", "")], None),
-    ];
-    for (checks, expected) in cases {
+    ] {
         assert_eq!(verdict(checks).red().next().map(|red| red.0), expected, "{checks:?}");
     }
     let waiting = verdict(&[("task_2_a", THIRD), ("task_2_b", SECOND), ("whose_code::a::b", "")]);
