@@ -31,7 +31,7 @@ fn main() {
         Ok(chapters) => {
             let table: String = chapters.iter().map(|chapter| chapter.entry(&root)).collect();
             let count = chapters.len();
-            write(&out, "chapters", &format!("const CHAPTERS: [Chapter; {count}] = [\n{table}];\n"));
+            write(&out, "chapters", &format!("const CHAPTERS: [CompiledChapter; {count}] = [\n{table}];\n"));
             for chapter in &chapters {
                 chapter.set_cfgs();
                 write(&out, &chapter.chapter.name, &chapter.head_of_grader(&chapters));
@@ -93,7 +93,7 @@ impl Compiled {
             self.exercise.todos.iter().map(|todo| (todo.task, todo.what.as_str())).collect();
         tasks.sort_by_key(|(task, _)| *task);
         format!(
-            "Chapter {{ number: {number}, title: {title:?}, name: {name:?}, source: Source::{source}, \
+            "CompiledChapter {{ number: {number}, title: {title:?}, name: {name:?}, source: Source::{source}, \
              stands_on: &{stands_on:?}, exercise: include_str!({file:?}), tasks_left: &{tasks:?} }},\n"
         )
     }

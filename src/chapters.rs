@@ -68,9 +68,9 @@ pub mod ch15_simulation;
 #[cfg_attr(not(reference = "ch16_pages_on_disk"), path = "../exercises/ch16_pages_on_disk.rs", allow(unused))]
 pub mod ch16_pages_on_disk;
 
-/// A chapter of the book.
+/// A chapter of the book, as it was compiled.
 #[derive(Clone, Copy, Debug)]
-pub struct Chapter {
+pub struct CompiledChapter {
     /// Its number in the book.
     pub number: usize,
     /// Its title in the book.
@@ -101,11 +101,11 @@ pub enum Source {
 include!(concat!(env!("OUT_DIR"), "/chapters.rs"));
 
 /// All chapters that have an exercise, in order.
-pub fn all() -> &'static [Chapter] {
+pub fn all() -> &'static [CompiledChapter] {
     &CHAPTERS
 }
 
 /// The chapter of this number, which there is.
-pub fn chapter(number: usize) -> &'static Chapter {
+pub fn chapter(number: usize) -> &'static CompiledChapter {
     all().iter().find(|chapter| chapter.number == number).expect("a chapter of the book")
 }

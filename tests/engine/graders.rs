@@ -6,7 +6,7 @@ use grading::calls::whose_panic;
 use grading::keeping::{KEPT, accepting};
 use grading::oracle::runs;
 use grading::whose_code::note_on;
-use page_by_page::chapters::{self, Chapter, Source};
+use page_by_page::chapters::{self, CompiledChapter, Source};
 
 #[test]
 fn a_number_of_runs_is_at_least_one() {
@@ -50,7 +50,7 @@ fn cargo_keeps_the_snapshots_here() {
 #[test]
 fn a_panic_in_an_earlier_chapter_is_not_called_the_readers() {
     let told = |grader, file: &str| {
-        let is_grader = |chapter: &&Chapter| chapter.name == grader;
+        let is_grader = |chapter: &&CompiledChapter| chapter.name == grader;
         whose_panic(chapters::all().iter().find(is_grader), file)
     };
     let reference = "the reference of chapter 2 panicked at what your code gave it, or at the state that it left";
@@ -70,9 +70,9 @@ fn a_panic_in_an_earlier_chapter_is_not_called_the_readers() {
 #[test]
 fn chapters_that_are_the_readers_own_are_named() {
     let note = |yours: &[usize]| {
-        let of = |chapter: &Chapter| match yours.contains(&chapter.number) {
-            true => Chapter { source: Source::Yours, ..*chapter },
-            false => Chapter { source: Source::Reference, ..*chapter },
+        let of = |chapter: &CompiledChapter| match yours.contains(&chapter.number) {
+            true => CompiledChapter { source: Source::Yours, ..*chapter },
+            false => CompiledChapter { source: Source::Reference, ..*chapter },
         };
         note_on(chapters::chapter(6), &chapters::all().iter().map(of).collect::<Vec<_>>())
     };

@@ -1,7 +1,7 @@
 //! Which chapters a command runs, and whose code they are.
 
 use anyhow::{Result, bail};
-use page_by_page::chapters::{Chapter, Source, all, chapter};
+use page_by_page::chapters::{CompiledChapter, Source, all, chapter};
 
 /// The scheduler, and what it stands on: the pool, its tables and slab, forks, the prefix cache.
 pub const SCHEDULER: [usize; 6] = [4, 5, 6, 10, 11, 12];
@@ -40,7 +40,7 @@ pub fn whose(source: Source) -> &'static str {
 }
 
 /// Whether all of it is there, of a reader or of the reference.
-pub fn is_written(chapter: &Chapter) -> bool {
+pub fn is_written(chapter: &CompiledChapter) -> bool {
     match chapter.source {
         Source::Reference => true,
         Source::Yours => chapter.tasks_left.is_empty(),

@@ -5,7 +5,7 @@ mod watched;
 
 use anyhow::{Result, bail};
 use clap::Args;
-use page_by_page::chapters::{Chapter, Source, all, chapter};
+use page_by_page::chapters::{CompiledChapter, Source, all, chapter};
 
 use crate::chapters;
 use crate::output::{Progress, print, thousands};
@@ -61,7 +61,7 @@ fn one(number: usize) -> Result<Gain> {
         bail!("there is no chapter {}; the book has 1 to {last}", thousands(number));
     }
     let gain = measures::of(number);
-    for Chapter { number, title, name, source, .. } in needed(&gain) {
+    for CompiledChapter { number, title, name, source, .. } in needed(&gain) {
         chapters::ensure_started(&[*number])?;
         if let (Source::Yours, Some((task, what))) = (source, chapter(*number).tasks_left.first()) {
             bail!("chapter {number} ({title}) is not written yet: task {task}: {what} is left in exercises/{name}.rs");
@@ -71,7 +71,7 @@ fn one(number: usize) -> Result<Gain> {
 }
 
 /// The chapters whose code runs, on either side, in order.
-fn needed(gain: &Gain) -> impl Iterator<Item = &'static Chapter> {
+fn needed(gain: &Gain) -> impl Iterator<Item = &'static CompiledChapter> {
     all().iter().filter(|chapter| [gain.before.1, gain.after.1].concat().contains(&chapter.number))
 }
 
@@ -80,7 +80,7 @@ fn is_written(gain: &Gain) -> bool {
 }
 
 fn describe(gain: &Gain) -> Result<String> {
-    let yours: Vec<&Chapter> = needed(gain).filter(|chapter| chapter.source == Source::Yours).collect();
+    let yours: Vec<&CompiledChapter> = needed(gain).filter(|chapter| chapter.source == Source::Yours).collect();
     let mut text = format!("chapter {}, {}\n", gain.number, chapter(gain.number).title);
     for line in watched(gain.number, &yours, gain.measure)? {
         text.push_str(&format!("  {line}\n"));

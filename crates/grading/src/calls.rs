@@ -15,7 +15,7 @@ use std::panic::{self, AssertUnwindSafe, PanicHookInfo};
 use std::sync::Once;
 use std::thread;
 
-use page_by_page::chapters::{self, Chapter};
+use page_by_page::chapters::{self, CompiledChapter};
 use page_by_page::simulation::is_inside;
 
 use crate::{limits, whose_code};
@@ -175,9 +175,9 @@ fn is_in(file: &str, folder: &str) -> bool {
 }
 
 /// Whose code panicked, in the grader of a chapter: `solutions/ch02_flat.rs` in the checks of chapter 7 is not the reader's.
-pub fn whose_panic(grader: Option<&Chapter>, file: &str) -> String {
+pub fn whose_panic(grader: Option<&CompiledChapter>, file: &str) -> String {
     let is_in = |folder| is_in(file, folder);
-    let is_other = |chapter: &&Chapter| {
+    let is_other = |chapter: &&CompiledChapter| {
         grader.is_some_and(|grader| grader.number != chapter.number) && file.ends_with(&format!("{}.rs", chapter.name))
     };
     match chapters::all().iter().find(is_other).map(|chapter| chapter.number) {

@@ -6,7 +6,7 @@
 use std::fs;
 use std::sync::Once;
 
-use page_by_page::chapters::Chapter;
+use page_by_page::chapters::CompiledChapter;
 
 use crate::{calls, limits};
 
@@ -14,7 +14,7 @@ use crate::{calls, limits};
 const ALL_THE_SAME: [&str; 5] = ["--nocapture", "--no-capture", "--show-output", "--quiet", "-q"];
 
 /// Has the result of this program noted when it ends, if it is the grader of this chapter and runs all of its checks.
-pub fn note_at_end(chapter: &Chapter) {
+pub fn note_at_end(chapter: &CompiledChapter) {
     static NOTED: Once = Once::new();
     calls::listen();
     let is_whole = std::env::args().skip(1).all(|given| ALL_THE_SAME.contains(&given.as_str()));

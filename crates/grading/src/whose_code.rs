@@ -2,11 +2,11 @@
 
 use std::fs;
 
-use page_by_page::chapters::{self, Chapter, Source};
+use page_by_page::chapters::{self, CompiledChapter, Source};
 use page_by_page::english::listed;
 
 /// The chapter whose grader this program is, as its file says: `target/debug/deps/ch07_rewind-0b1c2d`. `None` if it is no grader.
-pub fn grader() -> Option<&'static Chapter> {
+pub fn grader() -> Option<&'static CompiledChapter> {
     let program = std::env::current_exe().ok()?;
     let name = program.file_stem()?.to_str()?.rsplit_once('-')?.0;
     chapters::all().iter().find(|chapter| chapter.name == name)
@@ -39,9 +39,9 @@ pub fn yours_too() -> Option<String> {
 }
 
 /// The same for any grader and any chapters.
-pub fn note_on(grader: &Chapter, chapters: &[Chapter]) -> Option<String> {
-    let is_listed = |chapter: &&Chapter| grader.stands_on.contains(&chapter.number);
-    let is_yours = |chapter: &&Chapter| chapter.source == Source::Yours && chapter.number != grader.number;
+pub fn note_on(grader: &CompiledChapter, chapters: &[CompiledChapter]) -> Option<String> {
+    let is_listed = |chapter: &&CompiledChapter| grader.stands_on.contains(&chapter.number);
+    let is_yours = |chapter: &&CompiledChapter| chapter.source == Source::Yours && chapter.number != grader.number;
     let numbers: Vec<usize> =
         chapters.iter().filter(is_listed).filter(is_yours).map(|chapter| chapter.number).collect();
     match &numbers[..] {

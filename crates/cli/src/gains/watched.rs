@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
-use page_by_page::chapters::Chapter;
+use page_by_page::chapters::CompiledChapter;
 
 use crate::output::{mib, time};
 
@@ -26,11 +26,11 @@ pub type Measure = fn() -> Result<Vec<String>>;
 /// Measures for a chapter, on the code of `yours` and of the reference.
 ///
 /// If the code does not return, the program ends with this error, because a thread cannot be stopped in any other way.
-pub fn watched(number: usize, yours: &[&Chapter], measure: Measure) -> Result<Vec<String>> {
+pub fn watched(number: usize, yours: &[&CompiledChapter], measure: Measure) -> Result<Vec<String>> {
     within(MOST, number, yours, measure)
 }
 
-fn within(most: Most, number: usize, yours: &[&Chapter], measure: Measure) -> Result<Vec<String>> {
+fn within(most: Most, number: usize, yours: &[&CompiledChapter], measure: Measure) -> Result<Vec<String>> {
     let panicked = Arc::new(Mutex::new(None));
     let usual = panic::take_hook();
     let noted = panicked.clone();
@@ -53,7 +53,8 @@ fn within(most: Most, number: usize, yours: &[&Chapter], measure: Measure) -> Re
         Outcome::Panicked => {
             let (place, message) = panicked.lock().ok().and_then(|noted| noted.clone()).unwrap_or_default();
             // A place in an exercise says whose checks know more.
-            let there: Vec<&Chapter> = yours.iter().copied().filter(|chapter| place.contains(chapter.name)).collect();
+            let there: Vec<&CompiledChapter> =
+                yours.iter().copied().filter(|chapter| place.contains(chapter.name)).collect();
             let checks = asks(if there.is_empty() { yours } else { &there });
             (checks, anyhow::anyhow!("the code panicked at {place}: {message}"))
         }
@@ -107,7 +108,7 @@ fn memory_held() -> Option<usize> {
     Some(kib.parse::<usize>().ok()? << 10)
 }
 
-fn asks(yours: &[&Chapter]) -> String {
+fn asks(yours: &[&CompiledChapter]) -> String {
     let tests: Vec<String> = yours.iter().map(|chapter| format!("--test {}", chapter.name)).collect();
     match tests.is_empty() {
         true => String::new(),
