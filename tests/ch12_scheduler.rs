@@ -1018,7 +1018,7 @@ mod checks {
                 for NextToken { sequence, token } in step.new_tokens {
                     stories[sequence.0 as usize].push((token, step.logits[&sequence].clone()));
                 }
-                preemptions += step.generated.iter().map(|ended| ended.sequence.counters.preemptions).sum::<u64>();
+                preemptions += step.finished.iter().map(|ended| ended.sequence.counters.preemptions).sum::<u64>();
                 if serving.is_done() {
                     break;
                 }

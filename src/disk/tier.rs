@@ -16,7 +16,7 @@ use crate::chapters::ch06_paged::SharedSlab;
 use crate::chapters::ch10_fork::ForkCache;
 use crate::chapters::ch12_scheduler::Scheduler;
 use crate::prefixes::Prefixes;
-use crate::serving::SequenceOutput;
+use crate::serving::FinishedSequence;
 use crate::serving::schedule::SequenceId;
 
 /// A prefix cache that a scheduler and a file of pages both use.
@@ -134,7 +134,7 @@ impl DiskTier {
     /// those that have ended since.
     ///
     /// If the file cannot be written, nothing is from then on: see [`failed`](Self::failed).
-    pub fn store(&mut self, scheduler: &Scheduler, finished: &[SequenceOutput]) -> Result<(), DiskTierError> {
+    pub fn store(&mut self, scheduler: &Scheduler, finished: &[FinishedSequence]) -> Result<(), DiskTierError> {
         for (sequence, table) in scheduler.running() {
             let full = table.len() / table.page_size();
             if self.offered.get(&sequence.id).is_none_or(|offered| *offered < full) {
@@ -142,7 +142,7 @@ impl DiskTier {
                 self.write(&sequence.tokens, table);
             }
         }
-        for SequenceOutput { sequence, .. } in finished {
+        for FinishedSequence { sequence, .. } in finished {
             self.offered.remove(&sequence.id);
             if self.failed.is_none() {
                 // Its table is gone, but the prefix cache has its pages. A token more, so that the last one is found

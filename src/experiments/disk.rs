@@ -66,10 +66,10 @@ fn run_with(model: &Model, tokenizer: &Tokenizer, disk: MemoryDisk) -> Result<(T
     let mut sequences = Vec::new();
     while !serving.is_done() {
         let step = serving.step()?;
-        tier.store(serving.scheduler(), &step.generated)?;
-        for generated in step.generated {
-            generated.end?;
-            sequences.push((generated.sequence.id, generated.sequence.tokens));
+        tier.store(serving.scheduler(), &step.finished)?;
+        for finished in step.finished {
+            finished.end?;
+            sequences.push((finished.sequence.id, finished.sequence.tokens));
         }
     }
     if let Some(error) = tier.failed() {

@@ -3,7 +3,7 @@
 
 use std::collections::{BTreeMap, HashMap};
 
-use super::{SCORED_AT_ONCE, Serving, ServingError};
+use super::{SCORED_AT_ONCE, Serving, ServingError, State};
 use crate::cache::KvCache;
 use crate::chapters::ch10_fork::ForkCache;
 use crate::decode::scoring::{Scoring, TokenLogprobs};
@@ -18,8 +18,6 @@ pub(super) struct Computed {
     pub(super) logits: Vec<(SequenceId, Result<Vec<f32>, StepError>)>,
     /// Forks of the caches that have computed a prompt, one for each of its other samples.
     pub(super) forks: HashMap<SequenceId, Vec<ForkCache>>,
-    /// Of prompts that are complete now.
-    pub(super) scores: HashMap<SequenceId, Vec<TokenLogprobs>>,
 }
 
 /// What a pass of the model has computed.
@@ -30,24 +28,26 @@ struct Pass {
 }
 
 impl Serving<'_> {
-    /// Computes the tokens of a plan.
+    /// Computes the tokens of a plan. The scores of the prompts that are complete now go to their sequences' output.
     pub(super) fn compute(&mut self, plan: &[ScheduledChunk]) -> Result<Computed, ServingError> {
         let mut inputs = self.steps.scheduler.inputs();
         let at_once = self.limits.sequences.min(self.limits.tokens).max(SCORED_AT_ONCE);
         let mut computed = Computed::default();
-        if let Ok(pass) = forward(self.model, &self.scorings, at_once, &mut inputs) {
-            pass.note(&mut computed, &mut self.scorings);
+        if let Ok(pass) = forward(self.model, &self.states, at_once, &mut inputs) {
+            pass.note(&mut computed, &mut self.states);
         } else {
             // Which sequence's logits failed is not known: each is computed alone, and gives the same rows again.
             for input in &mut inputs {
-                self.steps.totals.rows_projected += input.chunk.tokens as u64;
-                match forward(self.model, &self.scorings, at_once, std::slice::from_mut(input)) {
-                    Ok(pass) => pass.note(&mut computed, &mut self.scorings),
+                self.steps.counted.rows_projected += input.chunk.tokens as u64;
+                match forward(self.model, &self.states, at_once, std::slice::from_mut(input)) {
+                    Ok(pass) => pass.note(&mut computed, &mut self.states),
                     Err(error) => {
                         let sequence = input.chunk.sequence;
                         // The prefix cache must not get any of its pages.
                         *input.cache = ForkCache::new(&self.slab).map_err(ScheduleError::from)?;
-                        self.scorings.remove(&sequence);
+                        if let Some(state) = self.states.get_mut(&sequence) {
+                            state.scoring = None;
+                        }
                         computed.logits.push((sequence, Err(error)));
                     }
                 }
@@ -59,8 +59,8 @@ impl Serving<'_> {
             computed.forks.insert(chunk.sequence, forks);
         }
         for chunk in plan.iter().filter(|chunk| chunk.caught_up) {
-            let complete = self.scorings.remove(&chunk.sequence);
-            computed.scores.extend(complete.map(|scoring| (chunk.sequence, scoring.into_scores())));
+            let state = self.state(chunk.sequence)?;
+            state.delta.scores = state.scoring.take().map(Scoring::into_scores);
         }
         Ok(computed)
     }
@@ -68,9 +68,9 @@ impl Serving<'_> {
 
 impl Pass {
     /// Notes what counts of it, now that all of it is right.
-    fn note(self, computed: &mut Computed, scorings: &mut BTreeMap<SequenceId, Scoring>) {
+    fn note(self, computed: &mut Computed, states: &mut BTreeMap<SequenceId, State<'_>>) {
         for (sequence, score) in self.scores {
-            if let Some(scoring) = scorings.get_mut(&sequence) {
+            if let Some(scoring) = states.get_mut(&sequence).and_then(|state| state.scoring.as_mut()) {
                 scoring.keep([score]);
             }
         }
@@ -82,17 +82,18 @@ impl Pass {
 /// `at_once` rows of logits are there at the same time, beside those that are returned.
 fn forward(
     model: &Model,
-    scorings: &BTreeMap<SequenceId, Scoring>,
+    states: &BTreeMap<SequenceId, State<'_>>,
     at_once: usize,
     inputs: &mut [ChunkInput<'_>],
 ) -> Result<Pass, StepError> {
+    let scoring_of = |sequence| states.get(&sequence)?.scoring.as_ref();
     // For each row of logits its sequence, its place in it, and whether the next token is chosen from it.
     let mut wanted = Vec::new();
     let mut chunks = Vec::new();
     for input in inputs {
         let ScheduledChunk { sequence, tokens, caught_up } = input.chunk;
         let len = input.cache.len();
-        let first = match scorings.get(&sequence) {
+        let first = match scoring_of(sequence) {
             // What is recomputed is not scored again.
             Some(scoring) => (len - tokens).max(scoring.rows()).min(len - usize::from(caught_up)),
             None => len - usize::from(caught_up),
@@ -103,7 +104,7 @@ fn forward(
     let mut pass = Pass::default();
     model.forward_in_parts(chunks, at_once, &mut |place, logits| {
         let (sequence, row, is_newest) = wanted[place];
-        if let Some(scoring) = scorings.get(&sequence).filter(|scoring| scoring.wants(row)) {
+        if let Some(scoring) = scoring_of(sequence).filter(|scoring| scoring.wants(row)) {
             pass.scores.push((sequence, scoring.score(row, logits)));
         }
         if is_newest {

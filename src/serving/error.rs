@@ -1,5 +1,6 @@
 //! Why the loop refuses a sequence, or cannot make a step.
 
+use crate::files::FileError;
 use crate::model::StepError;
 use crate::serving::schedule::{ScheduleError, SequenceId};
 
@@ -52,4 +53,15 @@ impl ServingError {
             error => ServingError::Schedule(error),
         }
     }
+}
+
+/// Why a sequence that was taken in has failed.
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+pub enum SequenceError {
+    /// The model has no next token for it.
+    #[error(transparent)]
+    Model(#[from] StepError),
+    /// The tokenizer has no characters for its tokens.
+    #[error(transparent)]
+    Text(#[from] FileError),
 }

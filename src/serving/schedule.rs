@@ -167,11 +167,9 @@ impl Plan {
         inputs
     }
 
-    /// These sequences get no token in this step.
-    pub(crate) fn expect_no_token(&mut self, ends: &[(SequenceId, FinishReason)]) {
-        for chunk in &mut self.chunks {
-            chunk.caught_up &= ends.iter().all(|(id, _)| *id != chunk.sequence);
-        }
+    /// This sequence gets no token in this step.
+    pub(crate) fn expect_no_token(&mut self, id: SequenceId) {
+        self.chunks.iter_mut().filter(|chunk| chunk.sequence == id).for_each(|chunk| chunk.caught_up = false);
     }
 
     /// Refuses while a step isn't settled.

@@ -105,18 +105,22 @@ impl Scheduler {
         is_next && self.running.len() < self.limits.sequences && needed <= available_pages(&*self.prefixes, &self.slab)
     }
 
-    /// [Cancels](Self::cancel) a sequence, for a reason of the caller's.
+    /// [Cancels](Self::cancel) a sequence, for a reason of the caller's. If it has finished just now, only the reason
+    /// changes.
     ///
     /// # Errors
     /// Those of `cancel`.
     pub fn finish(&mut self, id: SequenceId, reason: FinishReason) -> Result<(), ScheduleError> {
-        self.cancel(id)?;
+        if self.finished.iter().all(|finished| finished.sequence.id != id) {
+            self.cancel(id)?;
+        }
         let finished = self.finished.iter_mut().rfind(|finished| finished.sequence.id == id);
         finished.ok_or(ScheduleError::UnknownSequence(id))?.reason = reason;
         Ok(())
     }
 
-    /// [Settles](Self::settle) a step in which the sequences of `ends` get no token, and [finish](Self::finish) instead.
+    /// [Settles](Self::settle) a step after which the sequences of `ends` [finish](Self::finish), some of them without
+    /// a token.
     ///
     /// # Errors
     /// Those of both.
@@ -125,7 +129,9 @@ impl Scheduler {
         next: &[NextToken],
         ends: &[(SequenceId, FinishReason)],
     ) -> Result<(), ScheduleError> {
-        self.planned.expect_no_token(ends);
+        for (id, _) in ends.iter().filter(|(id, _)| next.iter().all(|next| next.sequence != *id)) {
+            self.planned.expect_no_token(*id);
+        }
         self.settle(next)?;
         ends.iter().try_for_each(|(id, reason)| self.finish(*id, *reason))
     }

@@ -3,14 +3,17 @@
 
 use std::collections::HashMap;
 
-use super::{ServingError, Totals};
+use serde::Serialize;
+
+use super::ServingError;
 use crate::cache::{KvCache, Usage};
 use crate::chapters::ch06_paged::SharedSlab;
 use crate::chapters::ch10_fork::ForkCache;
 use crate::chapters::ch12_scheduler::Scheduler;
 use crate::prefixes::{Prefixes, available_pages};
 use crate::serving::schedule::{
-    ChunkInput, FinishReason, Finished, NextToken, ScheduleError, ScheduledChunk, Sequence, SequenceId, StepLimits,
+    ChunkInput, FinishReason, Finished, NextToken, ScheduleError, ScheduledChunk, Sequence, SequenceCounters,
+    SequenceId, StepLimits,
 };
 
 /// A scheduler, and what its sequences have cost.
@@ -19,9 +22,54 @@ pub(crate) struct Steps {
     pub(crate) scheduler: Scheduler,
     /// The sequences that have not finished.
     unfinished: HashMap<SequenceId, Tracked>,
-    pub(crate) totals: Totals,
+    /// What was counted of the steps, and of the sequences that have finished.
+    pub(crate) counted: Totals,
     /// Steps since a sequence last got a token or finished.
     idle_steps: usize,
+}
+
+/// What was done since the first sequence came.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Totals {
+    /// Passes of the model that a plan asked for.
+    pub steps: u64,
+    /// Tokens that went through the model.
+    pub rows_projected: u64,
+    /// Of these, tokens that were computed a second time after a preemption.
+    #[serde(rename = "recomputed_tokens")]
+    pub recomputed: u64,
+    /// New tokens.
+    pub new_tokens: u64,
+    /// Sequences that lost their pages to an older one and waited again.
+    pub preemptions: u64,
+    /// Tokens of the prompts of all sequences that have run. A prompt that was forked is one of the first sample alone.
+    pub prompt_tokens: u64,
+    /// Of these, tokens that were looked up in the prefix cache: those of a prompt that is scored are not.
+    pub looked_up: u64,
+    /// Of these, tokens that the prefix cache held when the sequence first ran.
+    #[serde(rename = "cached_tokens")]
+    pub cached: u64,
+    /// Tokens that it held when a sequence ran again.
+    pub cached_again: u64,
+    /// Sequences in one pass, at most.
+    pub most_sequences: usize,
+    /// Pages that sequences had at the same time, at most. A page that only the prefix cache owns is not counted.
+    pub peak_pages: usize,
+}
+
+impl Totals {
+    /// Adds what a sequence has cost.
+    fn add(&mut self, sequence: &Sequence) {
+        let SequenceCounters { cached, cached_again, computed, preemptions, forked } = sequence.counters;
+        self.preemptions += preemptions;
+        if computed > 0 {
+            let prompt_tokens = (sequence.n_prompt - forked) as u64;
+            self.prompt_tokens += prompt_tokens;
+            self.looked_up += if sequence.skips_prefix_cache { 0 } else { prompt_tokens };
+            self.cached += cached as u64;
+        }
+        self.cached_again += cached_again as u64;
+    }
 }
 
 /// What a sequence holds, and what it has lost.
@@ -70,8 +118,16 @@ impl Steps {
         end_of_text: &[u32],
     ) -> Result<Self, ScheduleError> {
         let scheduler = Scheduler::new(slab, prefixes, limits, end_of_text)?;
-        let (unfinished, totals) = (HashMap::new(), Totals::default());
-        Ok(Steps { slab: slab.clone(), scheduler, unfinished, totals, idle_steps: 0 })
+        let (unfinished, counted) = (HashMap::new(), Totals::default());
+        Ok(Steps { slab: slab.clone(), scheduler, unfinished, counted, idle_steps: 0 })
+    }
+
+    /// What was done so far.
+    pub(crate) fn totals(&self) -> Totals {
+        let mut totals = self.counted;
+        let running = self.scheduler.running().map(|(sequence, _)| sequence);
+        running.chain(self.scheduler.waiting()).for_each(|sequence| totals.add(sequence));
+        totals
     }
 
     pub(crate) fn submit(&mut self, prompt: Vec<u32>, max_new_tokens: usize) -> Result<SequenceId, ScheduleError> {
@@ -122,7 +178,7 @@ impl Steps {
         {
             return Err(ServingError::NotAmongInputs(chunk.sequence));
         }
-        let totals = &mut self.totals;
+        let totals = &mut self.counted;
         totals.steps += 1;
         totals.most_sequences = totals.most_sequences.max(plan.len());
         totals.peak_pages = totals.peak_pages.max(in_use);
@@ -141,7 +197,7 @@ impl Steps {
         n_pages.saturating_sub(available_pages(self.scheduler.prefixes(), &self.slab))
     }
 
-    /// Ends a step with the tokens that the plan asks for, but for the sequences of `ends`, which finish.
+    /// Ends a step with the tokens that the plan asks for. The sequences of `ends` finish, some of them without one.
     pub(crate) fn settle(
         &mut self,
         tokens: &[NextToken],
@@ -166,22 +222,10 @@ impl Steps {
     /// The sequences that have finished since this was last asked, and what they held at their ends.
     pub(crate) fn take_finished(&mut self) -> Vec<(Finished, SequenceStats)> {
         let with_held = |finished: Finished| {
+            self.counted.add(&finished.sequence);
             let tracked = self.unfinished.remove(&finished.sequence.id).unwrap_or_default();
             (finished, tracked.held)
         };
         self.scheduler.take_finished().into_iter().map(with_held).collect()
-    }
-}
-
-impl Totals {
-    /// Adds a sequence that has finished.
-    pub(crate) fn add(&mut self, sequence: &Sequence) {
-        let counters = sequence.counters;
-        self.preemptions += counters.preemptions;
-        if counters.computed > 0 {
-            self.prompt_tokens += (sequence.n_prompt - counters.forked) as u64;
-        }
-        self.cached += counters.cached as u64;
-        self.cached_again += counters.cached_again as u64;
     }
 }

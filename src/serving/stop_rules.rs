@@ -1,7 +1,7 @@
 //! When a sequence ends before it has all the tokens that were asked for.
 //!
 //! ```text
-//!   generated      0   1   2   3   4   5        min_tokens 3: no token that can end the sequence is drawn as one of the first
+//!   generated      0   1   2   3   4   5        min_tokens 3: no token that can end the sequence is among the first
 //!   can end here               ✗   ✓   ✓        three; the fourth can be one, and is then not part of the output
 //! ```
 //!
@@ -15,14 +15,19 @@ use crate::decode::sampler::Sampler;
 pub struct StopRules {
     /// Tokens that end it beside the model's own.
     pub stop_token_ids: Vec<u32>,
+    /// Strings that end it. None is empty. They need a [tokenizer](super::Serving::with_tokenizer), and are no part of
+    /// the output.
+    pub stop_strings: Vec<String>,
     /// Whether the model's end-of-text tokens are tokens like all others.
     pub ignore_eos: bool,
-    /// Tokens generated at least. Until then, all that can end a sequence has probability 0, even an end of text that is ignored.
+    /// Tokens generated at least. Until then, all tokens that can end a sequence have probability 0, even an end of
+    /// text that is ignored, and stop strings end nothing.
     pub min_tokens: usize,
 }
 
 impl StopRules {
-    /// Draws the token after `generated` others, from `logits`: `[vocab_size]`. Returns it, and whether it ends the sequence.
+    /// Draws the token after `generated` others, from `logits`: `[vocab_size]`. Returns it, and whether it ends the
+    /// sequence.
     pub(super) fn draw(
         &self,
         sampler: &mut Sampler,

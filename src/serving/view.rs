@@ -12,8 +12,8 @@ use serde::Serialize;
 
 use crate::cache::PageId;
 use crate::chapters::ch04_page_pool::PagePool;
-use crate::serving::Serving;
-use crate::serving::schedule::{ScheduledChunk, Sequence, SequenceCounters};
+use crate::serving::schedule::ScheduledChunk;
+use crate::serving::{FinishedSequence, Serving, Totals};
 
 /// Bytes of an output that are shown, at most: the newest.
 const NEWEST: usize = 4096;
@@ -42,7 +42,7 @@ pub struct View {
     /// Sequences that can run at the same time.
     pub most_running: usize,
     /// What was counted since the first sequence came.
-    pub counts: Counts,
+    pub counts: Totals,
 }
 
 /// A sequence that runs or waits.
@@ -104,51 +104,13 @@ pub struct EndedView {
     pub reason: &'static str,
 }
 
-/// What was counted since the first sequence came.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
-pub struct Counts {
-    /// Tokens of the prompts of all sequences that have run.
-    pub prompt_tokens: u64,
-    /// Of these, tokens that the prefix cache held. This part of them is the hit rate.
-    pub cached_tokens: u64,
-    /// Tokens generated.
-    pub new_tokens: u64,
-    /// Preemptions.
-    pub preemptions: u64,
-    /// Tokens that were recomputed after a preemption.
-    pub recomputed_tokens: u64,
-}
-
-/// A sequence in characters, as far as it is shown.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Words {
-    /// Its [`beginning`].
-    pub prompt: String,
-    /// The [`newest`] part of its output.
-    pub text: String,
-}
-
 impl View {
-    /// The state now. `pool`: that of these sequences, of pages with `page_size` slots. `step`: the chunks of the last step.
-    /// `words`: a sequence in characters.
+    /// The state now. `step`: the chunks of the last step.
     ///
     /// [`version`](Self::version) is 0, and [`ended`](Self::ended) is empty: the caller fills both in.
-    pub fn of(
-        serving: &Serving<'_>,
-        pool: &PagePool,
-        page_size: usize,
-        step: &[ScheduledChunk],
-        mut words: impl FnMut(&Sequence) -> Words,
-    ) -> Self {
+    pub fn of(serving: &Serving<'_>, step: &[ScheduledChunk]) -> Self {
         let (scheduler, totals, limits) = (serving.scheduler(), serving.totals(), serving.limits());
-        let owners = (0..pool.n_pages()).map(|page| pool.owners(PageId(page as u32)).unwrap_or(0)).collect();
-        let mut counts = Counts {
-            prompt_tokens: totals.prompt_tokens,
-            cached_tokens: totals.cached,
-            new_tokens: totals.new_tokens,
-            preemptions: totals.preemptions,
-            recomputed_tokens: totals.recomputed,
-        };
+        let slab = serving.slab.borrow();
         let running =
             scheduler.running().map(|(sequence, table)| (sequence, State::Running, table.pages(), table.len()));
         let waiting = serving.waiting().map(|sequence| {
@@ -156,13 +118,12 @@ impl View {
             (sequence, state, &[][..], 0)
         });
         let sequences = running.chain(waiting).map(|(sequence, state, pages, rows)| {
-            counts.add(sequence);
-            let Words { prompt, text } = words(sequence);
+            let (prompt, text) = serving.text(sequence.id);
             SequenceView {
                 id: sequence.id.0,
                 state,
-                prompt,
-                text,
+                prompt: prompt.into(),
+                text: newest(text),
                 prompt_tokens: sequence.n_prompt,
                 new_tokens: sequence.new_tokens().len(),
                 max_new_tokens: sequence.max_new_tokens,
@@ -181,14 +142,14 @@ impl View {
         View {
             version: 0,
             steps: totals.steps,
-            page_size,
-            owners,
+            page_size: serving.page_size,
+            owners: owners(slab.pool()),
             sequences,
             ended: Vec::new(),
             scheduled_tokens: step.iter().map(|chunk| chunk.tokens).sum(),
             budget: limits.tokens,
             most_running: limits.sequences,
-            counts,
+            counts: totals,
         }
     }
 
@@ -199,25 +160,32 @@ impl View {
     }
 }
 
-impl Counts {
-    /// Counts a sequence that has not finished, and is in no total yet.
-    fn add(&mut self, sequence: &Sequence) {
-        let SequenceCounters { cached, computed, preemptions, forked, .. } = sequence.counters;
-        self.preemptions += preemptions;
-        if computed > 0 {
-            self.prompt_tokens += (sequence.n_prompt - forked) as u64;
-            self.cached_tokens += cached as u64;
+impl EndedView {
+    /// What is shown of a sequence that has finished.
+    pub fn of(finished: &FinishedSequence) -> Self {
+        EndedView {
+            id: finished.sequence.id.0,
+            at: 0,
+            prompt: finished.prompt_text.clone(),
+            text: newest(&finished.text),
+            new_tokens: finished.sequence.new_tokens().len(),
+            reason: finished.reason().as_str(),
         }
     }
 }
 
+/// The owners of each page.
+pub fn owners(pool: &PagePool) -> Vec<u32> {
+    (0..pool.n_pages()).map(|page| pool.owners(PageId(page as u32)).unwrap_or(0)).collect()
+}
+
 /// The tokens that a prompt is shown by.
-pub fn first(prompt: &[u32]) -> &[u32] {
+pub(super) fn first(prompt: &[u32]) -> &[u32] {
     &prompt[..prompt.len().min(FIRST)]
 }
 
 /// A prompt of `n_prompt` tokens as it is shown. `says`: its [`first`] tokens in characters.
-pub fn beginning(says: &str, n_prompt: usize) -> String {
+pub(super) fn beginning(says: &str, n_prompt: usize) -> String {
     if n_prompt > FIRST { format!("{says}…") } else { says.into() }
 }
 

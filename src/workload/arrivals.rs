@@ -220,14 +220,13 @@ pub fn serve(
         }
         steps.settle(&picks, &[])?;
         steps.check_progress()?;
-        steps.totals.new_tokens += picks.len() as u64;
+        steps.counted.new_tokens += picks.len() as u64;
         for (finished, _) in steps.take_finished() {
             unfinished.remove(&finished.sequence.id);
-            steps.totals.add(&finished.sequence);
             on_end();
         }
     }
-    let totals = steps.totals;
+    let totals = steps.totals();
     let once = totals.rows_projected.saturating_sub(totals.recomputed);
     served.totals = totals;
     served.waste = totals.recomputed as f64 / once.max(1) as f64;

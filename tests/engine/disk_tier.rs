@@ -81,9 +81,9 @@ fn generate_one(serving: &mut Serving<'_>, tier: &mut DiskTier, prompt: &[u32]) 
     let mut tokens = Vec::new();
     while !serving.is_done() {
         let step = serving.step().unwrap();
-        tier.store(serving.scheduler(), &step.generated).unwrap();
+        tier.store(serving.scheduler(), &step.finished).unwrap();
         assert!(tier.take_loaded(false).unwrap().is_empty(), "nothing comes through a gate that is shut");
-        tokens.extend(step.generated.into_iter().flat_map(|generated| generated.sequence.tokens));
+        tokens.extend(step.finished.into_iter().flat_map(|finished| finished.sequence.tokens));
     }
     tokens
 }

@@ -1,24 +1,18 @@
-//! Samples of one prompt share its pages; sequences with caches of their own run side by side.
+//! Samples of one prompt share its pages.
 
 use std::collections::{HashMap, HashSet};
 
-use page_by_page::cache::CacheError;
-use page_by_page::cache::in_place::InPlace;
-use page_by_page::chapters::ch02_flat::FlatCache;
-use page_by_page::chapters::ch03_contiguous::ContiguousCache;
 use page_by_page::chapters::ch06_paged::SharedSlab;
 use page_by_page::decode::sampler::{Sampler, Sampling};
-use page_by_page::model::{Model, StepError};
+use page_by_page::model::Model;
 use page_by_page::serving::schedule::{FinishReason, SequenceId, StepLimits};
-use page_by_page::serving::side_by_side::SideBySide;
-use page_by_page::serving::{SequenceOutput, Serving};
+use page_by_page::serving::{FinishedSequence, GenerationRequest, Serving};
 
-use crate::serving::{
-    ASKED, Ended, SEEDED, Setting, all_alone, alone, ends, sampling_of, serving, setting, tiny_model,
-};
+use crate::serving::{ASKED, Ended, SEEDED, Setting, alone, serving, setting, tiny_model};
 
-fn samplers(n: u64) -> Vec<Sampler> {
-    (0..n).map(|sample| Sampler::new(Sampling { seed: SEEDED.seed + sample, ..SEEDED })).collect()
+fn request(prompt: &[u32], most: usize, n: u64) -> GenerationRequest {
+    let samplers = (0..n).map(|sample| Sampler::new(Sampling { seed: SEEDED.seed + sample, ..SEEDED })).collect();
+    GenerationRequest::new(prompt.to_vec(), most, samplers)
 }
 
 fn samples_alone(model: &Model, asked: (&[u32], usize), ends: &[u32], n: u64) -> Vec<Ended> {
@@ -71,9 +65,9 @@ fn each_sample_is_the_sequence_generated_alone_in_pages_of_any_size_and_number()
         let setting = Setting { page_size, n_pages, limits, keeps_prefixes: false };
         let (mut serving, slab) = serving(&model, setting, &ends);
         for (prompt, most, n) in &asked {
-            serving.submit_samples(prompt.clone(), *most, samplers(*n)).unwrap();
+            serving.submit_request(request(prompt, *most, *n)).unwrap();
         }
-        let (mut reported, mut all): (HashMap<SequenceId, Vec<u32>>, Vec<SequenceOutput>) = Default::default();
+        let (mut reported, mut all): (HashMap<SequenceId, Vec<u32>>, Vec<FinishedSequence>) = Default::default();
         while !serving.is_done() {
             let step = serving.step().unwrap();
             for pick in &step.new_tokens {
@@ -81,10 +75,10 @@ fn each_sample_is_the_sequence_generated_alone_in_pages_of_any_size_and_number()
             }
             check_owners(&serving, &slab, &run);
             check_order(&serving, &run);
-            all.extend(step.generated);
+            all.extend(step.finished);
         }
         assert_eq!(slab.borrow().pool().n_free(), n_pages, "{run}: free pages in the end");
-        for SequenceOutput { sequence, .. } in &all {
+        for FinishedSequence { sequence, .. } in &all {
             assert_eq!(reported.remove(&sequence.id).unwrap_or_default(), sequence.new_tokens(), "{run}");
         }
         let mut found: Vec<Ended> = all.iter().map(|one| (one.sequence.tokens.clone(), one.end.clone())).collect();
@@ -96,8 +90,8 @@ fn each_sample_is_the_sequence_generated_alone_in_pages_of_any_size_and_number()
         }
         assert!(found.is_empty(), "{run}: {found:?} too many");
         preempted += serving.totals().preemptions;
-        ended += all.iter().filter(|generated| generated.end == Ok(FinishReason::EndOfText)).count();
-        copied += all.iter().map(|generated| generated.held.usage.rows_copied).sum::<u64>();
+        ended += all.iter().filter(|finished| finished.end == Ok(FinishReason::EndOfText)).count();
+        copied += all.iter().map(|finished| finished.stats.usage.rows_copied).sum::<u64>();
     }
     assert!(preempted > 30 && ended > 10 && copied > 200, "{preempted} {ended} {copied}: this has shown little");
 }
@@ -111,7 +105,7 @@ fn samples_share_all_full_pages_and_copy_the_rest_but_once() {
     let setting = Setting { page_size: 16, n_pages: 3 + 8 * 2, limits, keeps_prefixes: false };
     let (mut serving, slab) = serving(&model, setting, &[]);
     let n_free = || slab.borrow().pool().n_free();
-    serving.submit_samples(prompt, 25, samplers(8)).unwrap();
+    serving.submit_request(request(&prompt, 25, 8)).unwrap();
     let step = serving.step().unwrap();
     assert_eq!(step.new_tokens.len(), 8, "all choose their first token from the same logits");
     assert_eq!((serving.totals().rows_projected, n_free()), (49, 15), "a fork takes no page");
@@ -119,7 +113,7 @@ fn samples_share_all_full_pages_and_copy_the_rest_but_once() {
     assert_eq!(n_free(), 8);
     let mut copied = Vec::new();
     while !serving.is_done() {
-        copied.extend(serving.step().unwrap().generated.iter().map(|generated| generated.held.usage.rows_copied));
+        copied.extend(serving.step().unwrap().finished.iter().map(|finished| finished.stats.usage.rows_copied));
     }
     assert_eq!(copied, [1, 1, 1, 1, 1, 1, 1, 0], "the last owner writes in place");
     let totals = serving.totals();
@@ -139,22 +133,21 @@ fn cancelled_samples_leave_the_others_as_they_are() {
         for keeps_prefixes in [false, true] {
             let run = format!("{cancelled:?} after {steps}, {keeps_prefixes}");
             let (mut serving, slab) = serving(&model, Setting { keeps_prefixes, ..setting(60, 6, 8) }, &[]);
-            let ids = serving.submit_samples(ASKED[2].0.to_vec(), ASKED[2].1, samplers(4)).unwrap();
+            let ids = serving.submit_request(request(ASKED[2].0, ASKED[2].1, 4)).unwrap();
             assert_eq!(ids, [0, 1, 2, 3].map(SequenceId), "{run}");
             (0..steps).for_each(|_| drop(serving.step().unwrap()));
-            cancelled.iter().for_each(|sample| serving.cancel(ids[*sample]).unwrap());
-            let mut all = Vec::new();
+            let mut all: Vec<_> = cancelled.iter().map(|sample| serving.cancel(ids[*sample]).unwrap()).collect();
             while !serving.is_done() {
-                all.extend(serving.step().unwrap().generated);
+                all.extend(serving.step().unwrap().finished);
             }
-            all.sort_by_key(|generated| generated.sequence.id);
-            assert_eq!(all.iter().map(|generated| generated.sequence.id).collect::<Vec<_>>(), ids, "{run}");
-            for (sample, (generated, (tokens, end))) in all.iter().zip(&alone).enumerate() {
+            all.sort_by_key(|finished| finished.sequence.id);
+            assert_eq!(all.iter().map(|finished| finished.sequence.id).collect::<Vec<_>>(), ids, "{run}");
+            for (sample, (finished, (tokens, end))) in all.iter().zip(&alone).enumerate() {
                 if cancelled.contains(&sample) {
-                    assert_eq!(generated.end, Ok(FinishReason::Cancelled), "{run}");
-                    assert!(tokens.starts_with(&generated.sequence.tokens), "{run}");
+                    assert_eq!(finished.end, Ok(FinishReason::Cancelled), "{run}");
+                    assert!(tokens.starts_with(&finished.sequence.tokens), "{run}");
                 } else {
-                    assert_eq!((&generated.sequence.tokens, &generated.end), (tokens, end), "{run}: sample {sample}");
+                    assert_eq!((&finished.sequence.tokens, &finished.end), (tokens, end), "{run}: sample {sample}");
                 }
             }
             let kept = serving.scheduler().prefixes().n_pages();
@@ -167,50 +160,12 @@ fn cancelled_samples_leave_the_others_as_they_are() {
 fn samples_that_never_begin_leave_no_page() {
     let model = tiny_model();
     let (mut serving, slab) = serving(&model, setting(9, 20, 1), &[]);
-    serving.submit_samples(ASKED[0].0.to_vec(), 5, samplers(3)).unwrap();
+    serving.submit_request(request(ASKED[0].0, 5, 3)).unwrap();
     serving.step().unwrap();
     assert_eq!(serving.cancel_all().unwrap().len(), 3);
     assert_eq!(slab.borrow().pool().n_free(), 9);
-    serving.submit_samples(ASKED[0].0.to_vec(), 5, samplers(3)).unwrap();
+    serving.submit_request(request(ASKED[0].0, 5, 3)).unwrap();
     serving.step().unwrap();
     drop(serving);
     assert_eq!(slab.borrow().pool().n_free(), 9);
-}
-
-#[test]
-fn sequences_side_by_side_are_those_generated_alone() {
-    let model = tiny_model();
-    let layout = model.kv_layout();
-    let ends = ends(&model, SEEDED);
-    let alone = all_alone(&model, &ends, SEEDED);
-    for kind in ["recompute", "flat", "contiguous"] {
-        for limits in [StepLimits { tokens: 9, sequences: 3 }, StepLimits { tokens: 1000, sequences: 100 }] {
-            let mut steps = SideBySide::new(&model, limits, &ends);
-            for (place, (prompt, most)) in ASKED.iter().enumerate() {
-                let cache: Option<Box<dyn InPlace>> = match kind {
-                    "flat" => Some(Box::new(FlatCache::new(layout))),
-                    // The second has too few slots.
-                    "contiguous" => Some(Box::new(ContiguousCache::new(layout, if place == 1 { 6 } else { 48 }))),
-                    _ => None,
-                };
-                steps.submit(prompt.to_vec(), *most, Sampler::new(sampling_of(place, SEEDED)), cache).unwrap();
-            }
-            let mut all = Vec::new();
-            while !steps.is_done() {
-                all.extend(steps.step().generated);
-            }
-            all.sort_by_key(|generated| generated.sequence.id);
-            for (place, (generated, (tokens, expected))) in all.iter().zip(&alone).enumerate() {
-                let found = (&generated.sequence.tokens[..], &generated.end);
-                if kind == "contiguous" && place == 1 {
-                    let full = StepError::Cache(CacheError::OutOfSlots { needed: 1, free: 0, capacity: 6 });
-                    assert_eq!(found, (&tokens[..7], &Err(full)), "only this one ends");
-                } else {
-                    assert_eq!(found, (&tokens[..], expected), "{kind}, sequence {place}");
-                }
-            }
-            assert_eq!(all.len(), ASKED.len(), "{kind}");
-            assert!(steps.totals().most_sequences <= limits.sequences, "{kind}");
-        }
-    }
 }

@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use page_by_page::decode::sampler::{Sampler, Sampling};
 use page_by_page::decode::scoring::{TokenLogprobs, token_logprobs};
 use page_by_page::model::{Model, StepError};
-use page_by_page::serving::{SequenceOutput, Serving};
+use page_by_page::serving::{FinishedSequence, GenerationRequest, Serving};
 
 use crate::serving::{
     ASKED, SEEDED, all_alone, ends, overflowing, sampling_of, serving, setting, settings, tiny_model, with_prefixes,
@@ -26,7 +26,7 @@ fn scores_alone(model: &Model, prompt: &[u32]) -> Result<Vec<TokenLogprobs>, Ste
 #[derive(Default)]
 struct Scored {
     /// In the order of arrival.
-    generated: Vec<SequenceOutput>,
+    finished: Vec<FinishedSequence>,
     /// By the place of each sequence.
     scores: HashMap<usize, Vec<TokenLogprobs>>,
     /// How often a sequence was seen without pages in the middle of a prompt.
@@ -37,12 +37,11 @@ struct Scored {
 fn generate_scored(serving: &mut Serving<'_>, sampling: Sampling, odd: bool) -> Scored {
     let mut ids = Vec::new();
     for (place, (prompt, most)) in ASKED.iter().enumerate() {
-        let (prompt, sampler) = (prompt.to_vec(), Sampler::new(sampling_of(place, sampling)));
-        let id = match (place % 2 == 1) == odd {
-            true => serving.submit_scored(prompt, *most, sampler, TOP),
-            false => serving.submit(prompt, *most, sampler),
-        };
-        ids.push(id.unwrap());
+        let sampler = Sampler::new(sampling_of(place, sampling));
+        let request = GenerationRequest::new(prompt.to_vec(), *most, vec![sampler]);
+        let scores_prompt = (place % 2 == 1) == odd;
+        let request = GenerationRequest { scores_prompt, logprobs: scores_prompt.then_some(TOP), ..request };
+        ids.extend(serving.submit_request(request).unwrap());
     }
     let mut scored = Scored::default();
     for step in 0.. {
@@ -51,18 +50,20 @@ fn generate_scored(serving: &mut Serving<'_>, sampling: Sampling, odd: bool) -> 
         }
         assert!(step < 10_000, "no end");
         let done = serving.step().unwrap();
-        for (id, scores) in done.scores {
-            let place = ids.iter().position(|other| *other == id).unwrap();
+        let last = done.finished.iter().map(|finished| (&finished.sequence.id, &finished.delta));
+        for (id, delta) in done.deltas.iter().map(|(id, delta)| (id, delta)).chain(last) {
+            let Some(scores) = delta.scores.clone() else { continue };
+            let place = ids.iter().position(|other| other == id).unwrap();
             assert!(scored.scores.insert(place, scores).is_none(), "sequence {place} has its scores twice");
         }
-        scored.generated.extend(done.generated);
+        scored.finished.extend(done.finished);
         let waiting = serving.scheduler().waiting();
         scored.preempted += waiting
             .filter(|sequence| sequence.counters.preemptions > 0 && sequence.tokens.len() == sequence.n_prompt)
             .count();
     }
-    scored.generated.sort_by_key(|generated| generated.sequence.id);
-    assert_eq!(scored.generated.iter().map(|generated| generated.sequence.id).collect::<Vec<_>>(), ids);
+    scored.finished.sort_by_key(|finished| finished.sequence.id);
+    assert_eq!(scored.finished.iter().map(|finished| finished.sequence.id).collect::<Vec<_>>(), ids);
     scored
 }
 
@@ -78,9 +79,9 @@ fn prompts_are_scored_once_and_as_the_model_does_in_every_setting() {
         for odd in [false, true, false] {
             let scored = generate_scored(&mut serving, SEEDED, odd);
             preempted += scored.preempted;
-            for (place, (generated, (tokens, end))) in scored.generated.iter().zip(&alone).enumerate() {
-                let (sequence, is_scored) = (&generated.sequence, (place % 2 == 1) == odd);
-                assert_eq!((&sequence.tokens, &generated.end), (tokens, end), "{setting:?}, sequence {place}");
+            for (place, (finished, (tokens, end))) in scored.finished.iter().zip(&alone).enumerate() {
+                let (sequence, is_scored) = (&finished.sequence, (place % 2 == 1) == odd);
+                assert_eq!((&sequence.tokens, &finished.end), (tokens, end), "{setting:?}, sequence {place}");
                 let expected = is_scored.then(|| scores_alone(&model, ASKED[place].0).unwrap());
                 assert_eq!(scored.scores.get(&place), expected.as_ref(), "{setting:?}, sequence {place}");
                 found += sequence.counters.cached;
@@ -103,17 +104,17 @@ fn a_prompt_that_cannot_be_scored_ends_its_sequence_and_no_other() {
         for tokens in [3, 20] {
             let (mut serving, slab) = serving(&model, with_prefixes(setting(100, tokens, 6)), &[]);
             let scored = generate_scored(&mut serving, SEEDED, false);
-            for (place, (generated, (tokens, end))) in scored.generated.iter().zip(&alone).enumerate() {
+            for (place, (finished, (tokens, end))) in scored.finished.iter().zip(&alone).enumerate() {
                 match scores_alone(&model, ASKED[place].0) {
                     Err(error) if place % 2 == 0 => {
                         failed += 1;
-                        let found = (&generated.end, generated.sequence.new_tokens());
-                        assert_eq!(found, (&Err(error), &[][..]), "sequence {place}");
+                        let found = (&finished.end, finished.sequence.new_tokens());
+                        assert_eq!(found, (&Err(error.into()), &[][..]), "sequence {place}");
                         assert!(!scored.scores.contains_key(&place));
                     }
                     _ => {
                         sound += 1;
-                        assert_eq!((&generated.sequence.tokens, &generated.end), (tokens, end), "sequence {place}");
+                        assert_eq!((&finished.sequence.tokens, &finished.end), (tokens, end), "sequence {place}");
                     }
                 }
             }

@@ -9,7 +9,7 @@ use page_by_page::chapters::ch11_prefix_cache::PrefixCache;
 use page_by_page::decode::sampler::{Sampler, Sampling};
 use page_by_page::model::Model;
 use page_by_page::serving::schedule::StepLimits;
-use page_by_page::serving::{SCORED_AT_ONCE, Serving};
+use page_by_page::serving::{GenerationRequest, SCORED_AT_ONCE, Serving};
 
 /// Bytes that are held, and the most that were.
 static HELD: AtomicUsize = AtomicUsize::new(0);
@@ -45,16 +45,15 @@ fn taken(model: &Model, is_scored: bool) -> usize {
     let (prefixes, limits) = (PrefixCache::new(16).unwrap(), StepLimits { tokens: TOKENS, sequences: 2 });
     let mut serving = Serving::new(model, &slab, Box::new(prefixes), limits, &[]).unwrap();
     let prompt = (0..TOKENS as u32).map(|place| 7 * place % 4096).collect();
-    let sampler = Sampler::new(Sampling::GREEDY);
-    let id = match is_scored {
-        true => serving.submit_scored(prompt, 1, sampler, 1),
-        false => serving.submit(prompt, 1, sampler),
-    };
+    let request = GenerationRequest::new(prompt, 1, vec![Sampler::new(Sampling::GREEDY)]);
+    let logprobs = is_scored.then_some(1);
+    serving.submit_request(GenerationRequest { scores_prompt: is_scored, logprobs, ..request }).unwrap();
     let before = HELD.load(Ordering::Relaxed);
     MOST.store(before, Ordering::Relaxed);
     let step = serving.step().unwrap();
     let taken = MOST.load(Ordering::Relaxed) - before;
-    assert_eq!(step.scores.get(&id.unwrap()).map(Vec::len), is_scored.then_some(TOKENS - 1));
+    let scores = &step.finished[0].delta.scores;
+    assert_eq!(scores.as_ref().map(Vec::len), is_scored.then_some(TOKENS - 1));
     taken
 }
 

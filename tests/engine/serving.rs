@@ -9,7 +9,7 @@ use page_by_page::decode::sampler::{Sampler, Sampling};
 use page_by_page::model::{Model, StepError};
 use page_by_page::prefixes::prefix_cache;
 use page_by_page::serving::schedule::{FinishReason, ScheduleError, SequenceId, StepLimits};
-use page_by_page::serving::{SequenceOutput, Serving, ServingError, Totals};
+use page_by_page::serving::{FinishedSequence, SequenceError, Serving, ServingError, Totals};
 use safetensors::Dtype;
 
 use grading::checkpoints::Folder;
@@ -35,7 +35,7 @@ pub fn tiny_model() -> Model {
 }
 
 /// A sequence as it ends.
-pub type Ended = (Vec<u32>, Result<FinishReason, StepError>);
+pub type Ended = (Vec<u32>, Result<FinishReason, SequenceError>);
 
 /// What a sequence becomes alone, computed without any cache; and why it ends.
 pub fn alone(model: &Model, (prompt, most): (&[u32], usize), ends: &[u32], sampling: Sampling) -> Ended {
@@ -44,7 +44,7 @@ pub fn alone(model: &Model, (prompt, most): (&[u32], usize), ends: &[u32], sampl
     while text.len() < prompt.len() + most {
         let logits = match model.step(&text, None) {
             Ok(logits) => logits,
-            Err(error) => return (text, Err(error)),
+            Err(error) => return (text, Err(error.into())),
         };
         let token = sampler.pick(&logits);
         if ends.contains(&token) {
@@ -103,7 +103,7 @@ fn generate(
     sampling: Sampling,
     ends: &[u32],
     alone: &[Ended],
-) -> (Vec<SequenceOutput>, Totals) {
+) -> (Vec<FinishedSequence>, Totals) {
     let (mut serving, slab) = serving(model, setting, ends);
     let mut ids = Vec::new();
     for (place, (prompt, most)) in ASKED.iter().enumerate() {
@@ -111,7 +111,7 @@ fn generate(
         ids.push(serving.submit(prompt.to_vec(), *most, sampler).unwrap());
     }
     let mut reported: HashMap<SequenceId, Vec<u32>> = HashMap::new();
-    let mut generated = Vec::new();
+    let mut finished = Vec::new();
     for step in 0.. {
         if serving.is_done() {
             break;
@@ -120,24 +120,24 @@ fn generate(
         let done = serving.step().unwrap();
         for pick in done.new_tokens {
             assert!(
-                !generated.iter().any(|one: &SequenceOutput| one.sequence.id == pick.sequence),
+                !finished.iter().any(|one: &FinishedSequence| one.sequence.id == pick.sequence),
                 "{setting:?}: a token after the end"
             );
             reported.entry(pick.sequence).or_default().push(pick.token);
         }
-        generated.extend(done.generated);
+        finished.extend(done.finished);
     }
-    generated.sort_by_key(|generated| generated.sequence.id);
-    assert_eq!(generated.iter().map(|generated| generated.sequence.id).collect::<Vec<_>>(), ids, "{setting:?}");
-    for (generated, (tokens, end)) in generated.iter().zip(alone) {
-        let id = generated.sequence.id;
-        assert_eq!((&generated.sequence.tokens, &generated.end), (tokens, end), "{setting:?}, sequence {id}");
+    finished.sort_by_key(|finished| finished.sequence.id);
+    assert_eq!(finished.iter().map(|finished| finished.sequence.id).collect::<Vec<_>>(), ids, "{setting:?}");
+    for (finished, (tokens, end)) in finished.iter().zip(alone) {
+        let id = finished.sequence.id;
+        assert_eq!((&finished.sequence.tokens, &finished.end), (tokens, end), "{setting:?}, sequence {id}");
         let reported = reported.remove(&id).unwrap_or_default();
-        assert_eq!(generated.sequence.new_tokens(), reported, "{setting:?}: the tokens reported of sequence {id}");
+        assert_eq!(finished.sequence.new_tokens(), reported, "{setting:?}: the tokens reported of sequence {id}");
     }
     let (pool, kept) = (slab.borrow().pool().n_free(), serving.scheduler().prefixes().n_pages());
     assert_eq!(pool + kept, setting.n_pages, "{setting:?}: free pages and kept ones in the end");
-    (generated, serving.totals())
+    (finished, serving.totals())
 }
 
 /// All settings of these, each with each.
@@ -166,22 +166,22 @@ fn each_sequence_is_the_one_generated_alone_in_every_setting() {
         let alone = all_alone(&model, &ends, sampling);
         assert!(alone.iter().any(|(_, end)| *end == Ok(FinishReason::EndOfText)), "none ends by itself");
         for setting in settings() {
-            let (generated, totals) = generate(&model, setting, sampling, &ends, &alone);
+            let (finished, totals) = generate(&model, setting, sampling, &ends, &alone);
             preempted += totals.preemptions;
             found += totals.cached;
             found_again += totals.cached_again;
-            check_counters(setting, &generated, totals);
+            check_counters(setting, &finished, totals);
         }
     }
     // Else this has shown little.
     assert!(preempted > 100 && found > 1000 && found_again > 100, "{preempted} {found} {found_again}");
 }
 
-fn check_counters(setting: Setting, generated: &[SequenceOutput], totals: Totals) {
-    let sum = |of: fn(&SequenceOutput) -> u64| generated.iter().map(of).sum::<u64>();
-    assert_eq!(totals.rows_projected, sum(|generated| generated.sequence.counters.computed), "{setting:?}");
-    assert_eq!(totals.recomputed, sum(|generated| generated.held.recomputed), "{setting:?}");
-    assert_eq!(totals.new_tokens, sum(|generated| generated.sequence.new_tokens().len() as u64), "{setting:?}");
+fn check_counters(setting: Setting, finished: &[FinishedSequence], totals: Totals) {
+    let sum = |of: fn(&FinishedSequence) -> u64| finished.iter().map(of).sum::<u64>();
+    assert_eq!(totals.rows_projected, sum(|finished| finished.sequence.counters.computed), "{setting:?}");
+    assert_eq!(totals.recomputed, sum(|finished| finished.stats.recomputed), "{setting:?}");
+    assert_eq!(totals.new_tokens, sum(|finished| finished.sequence.new_tokens().len() as u64), "{setting:?}");
     assert!(totals.peak_pages <= setting.n_pages && totals.peak_pages > 0, "{setting:?}");
     assert!(totals.most_sequences <= setting.limits.sequences.min(setting.limits.tokens), "{setting:?}");
     // All but one have run; nothing of a prompt is lost.
@@ -251,7 +251,7 @@ fn cancelled_sequences_keep_what_they_have_and_the_others_go_on() {
     for _ in 0..20 {
         let id = idle.submit(ASKED[2].0.to_vec(), 5, Sampler::new(SEEDED)).unwrap();
         (0..3).for_each(|_| assert_eq!(idle.step().unwrap().new_tokens, [], "3 of 17 tokens are computed"));
-        idle.cancel(id).unwrap();
+        drop(idle.cancel(id).unwrap());
     }
     let (mut serving, slab) = serving(&model, setting(30, 64, 3), &[]);
     let mut submit = |place: usize| {
@@ -260,17 +260,16 @@ fn cancelled_sequences_keep_what_they_have_and_the_others_go_on() {
     };
     let ids = [0, 2, 4, 6].map(&mut submit);
     for _ in 0..5 {
-        assert!(serving.step().unwrap().generated.is_empty());
+        assert!(serving.step().unwrap().finished.is_empty());
     }
-    serving.cancel(ids[1]).unwrap();
-    assert_eq!(serving.cancel(ids[1]), Err(ScheduleError::UnknownSequence(ids[1])));
+    let cancelled = serving.cancel(ids[1]).unwrap();
+    assert_eq!(serving.cancel(ids[1]).err(), Some(ScheduleError::UnknownSequence(ids[1])));
     assert_eq!(slab.borrow().pool().n_free(), 30 - 2 * 3, "sequences of 9 rows keep 3 pages of 4 slots each");
-    let step = serving.step().unwrap();
-    assert_eq!(step.generated[0].sequence.id, ids[1]);
-    assert_eq!(step.generated[0].sequence.tokens, alone(&model, (ASKED[2].0, 5), &[], SEEDED).0);
+    assert_eq!(cancelled.sequence.tokens, alone(&model, (ASKED[2].0, 5), &[], SEEDED).0);
+    assert!(serving.step().unwrap().finished.is_empty(), "what cancel returns is not reported again");
     let rest = serving.cancel_all().unwrap();
-    assert!(rest.len() == 3 && rest.iter().all(|generated| generated.end == Ok(FinishReason::Cancelled)));
-    let mut new_tokens: Vec<usize> = rest.iter().map(|generated| generated.sequence.new_tokens().len()).collect();
+    assert!(rest.len() == 3 && rest.iter().all(|finished| finished.end == Ok(FinishReason::Cancelled)));
+    let mut new_tokens: Vec<usize> = rest.iter().map(|finished| finished.sequence.new_tokens().len()).collect();
     new_tokens.sort_unstable();
     assert_eq!(new_tokens, [1, 6, 6], "the others have gone on");
     assert!(serving.is_done() && slab.borrow().pool().n_free() == 30);

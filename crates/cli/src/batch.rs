@@ -3,7 +3,7 @@
 mod request;
 mod results;
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::HashMap;
 use std::io;
 use std::path::PathBuf;
 use std::time::Instant;
@@ -11,12 +11,11 @@ use std::time::Instant;
 use anyhow::{Context, Result, ensure};
 use clap::Args;
 use page_by_page::decode::sampler::{Sampler, SamplingDefaults};
-use page_by_page::disk::tier::DiskTier;
 use page_by_page::files;
 use page_by_page::model::Model;
 use page_by_page::model::tokenizer::Tokenizer;
 use page_by_page::serving::schedule::SequenceId;
-use page_by_page::serving::{SequenceOutput, Serving};
+use page_by_page::serving::{FinishedSequence, Prefetcher, Serving};
 use serde_json::json;
 
 use crate::chapters::{self, SCHEDULER};
@@ -24,9 +23,7 @@ use crate::generate::{MAX_NEW_TOKENS, token_ids};
 use crate::input::{Line, Lines, Next};
 use crate::interrupt::Interrupt;
 use crate::options::{ModelOption, RowOptions, SEED, SchedulingOptions, sampling};
-use crate::output::{
-    self, add, count, finish_reason, per_second, prompts_cached, rate, say, say_report, text_of, thousands, time,
-};
+use crate::output::{self, add, count, per_second, prompts_cached, rate, say, say_report, thousands, time};
 use crate::page_file::{self, PageFileOptions};
 use page_by_page::caches::CacheKind;
 use request::Request;
@@ -77,10 +74,8 @@ struct Run<'m> {
     model: &'m Model,
     tokenizer: &'m Tokenizer,
     serving: Serving<'m>,
-    /// Pages beyond those of memory.
-    tier: Option<DiskTier>,
-    /// Requests whose pages are being read, in the order in which the tier was asked for them.
-    held: VecDeque<Request>,
+    /// Requests whose pages are being read.
+    prefetcher: Prefetcher<Request>,
     lines: Lines,
     /// A file gives its next line at once; standard input may take its time.
     is_file: bool,
@@ -105,15 +100,15 @@ impl Batch {
             prefixes,
             self.scheduling.pool.limits(self.scheduling.running),
             &model.config().eos_token_ids,
-        )?;
+        )?
+        .with_tokenizer(&tokenizer);
         let results = Results::begin(self.out.as_deref(), &self.file)?;
         let interrupt = Interrupt::watch()?;
         let mut run = Run {
             model: &model,
             tokenizer: &tokenizer,
             serving,
-            tier,
-            held: VecDeque::new(),
+            prefetcher: Prefetcher::new(tier),
             lines,
             is_file: !self.is_stdin(),
             is_read: false,
@@ -182,7 +177,7 @@ impl Batch {
             ("KV cache", size.describe()),
             ("pages", format!("{peak} of {n_pages} in use at the peak, {slots} each; {kept} kept at the end")),
         ];
-        lines.extend(run.tier.as_ref().map(|tier| ("page file", page_file::describe(tier))));
+        lines.extend(run.prefetcher.tier().map(|tier| ("page file", page_file::describe(tier))));
         let chapters = [&SCHEDULER[..], &self.rows.chapters(CacheKind::Paged), self.page_file.chapters()].concat();
         lines.push(("chapters", chapters::describe(&chapters)));
         Ok(lines)
@@ -194,23 +189,24 @@ impl Run<'_> {
     fn serve_all(&mut self, ahead: usize, interrupt: &Interrupt) -> Result<()> {
         loop {
             self.read_lines(ahead, interrupt)?;
-            self.begin_arrived()?;
+            // If there is nothing else to do, it waits for the next pages.
+            for request in self.prefetcher.take_ready(self.serving.is_done())? {
+                self.begin(request)?;
+            }
             if interrupt.is_pressed() {
                 say("interrupted: what is done is kept; Ctrl-C again ends at once");
-                while let Some(request) = self.held.pop_front() {
+                for request in self.prefetcher.take_all() {
                     self.begin(request)?;
                 }
                 let cancelled = self.serving.cancel_all()?;
-                return cancelled.into_iter().try_for_each(|generated| self.end(generated));
+                return cancelled.iter().try_for_each(|finished| self.end(finished));
             }
-            if self.is_read && self.held.is_empty() && self.serving.is_done() {
+            if self.is_read && self.prefetcher.waiting().len() == 0 && self.serving.is_done() {
                 return Ok(());
             }
             let step = self.serving.step()?;
-            if let Some(tier) = &mut self.tier {
-                tier.store(self.serving.scheduler(), &step.generated)?;
-            }
-            step.generated.into_iter().try_for_each(|generated| self.end(generated))?;
+            self.prefetcher.store(self.serving.scheduler(), &step.finished)?;
+            step.finished.iter().try_for_each(|finished| self.end(finished))?;
         }
     }
 
@@ -218,10 +214,10 @@ impl Run<'_> {
     fn read_lines(&mut self, ahead: usize, interrupt: &Interrupt) -> Result<()> {
         while !self.is_read
             && !interrupt.is_pressed()
-            && self.serving.scheduler().waiting().count() + self.held.len() < ahead
+            && self.serving.scheduler().waiting().count() + self.prefetcher.waiting().len() < ahead
         {
             // A sequence that could go on does not wait for a line of standard input.
-            let wait = self.is_file || (self.held.is_empty() && self.serving.is_done());
+            let wait = self.is_file || (self.prefetcher.waiting().len() == 0 && self.serving.is_done());
             match self.lines.next(wait, interrupt)? {
                 Next::Line(Line { text: Ok(text), .. }) if text.trim().is_empty() => {}
                 Next::Line(line) => self.take(line)?,
@@ -239,26 +235,13 @@ impl Run<'_> {
             Ok(request) => request,
             Err(problem) => return self.refuse(number, None, &problem),
         };
-        if let Some(tier) = &mut self.tier
-            && let Ok(prompt) = self.tokenizer.encode(&request.prompt)
-            && tier.prefetch(&prompt)?.is_some()
+        if let Ok(prompt) = self.tokenizer.encode(&request.prompt)
+            && let Some(ticket) = self.prefetcher.prefetch([&prompt[..]])?
         {
-            self.held.push_back(request);
+            self.prefetcher.wait(ticket, request);
             return Ok(());
         }
         self.begin(request)
-    }
-
-    /// Hands over the requests whose pages have been read. If there is nothing else to do, waits for the first of them.
-    fn begin_arrived(&mut self) -> Result<()> {
-        let Some(tier) = &mut self.tier else { return Ok(()) };
-        // They come in the order in which they were asked for.
-        for _ in tier.take_loaded(self.serving.is_done())? {
-            if let Some(request) = self.held.pop_front() {
-                self.begin(request)?;
-            }
-        }
-        Ok(())
     }
 
     /// Hands a request to the scheduler, or notes why not.
@@ -288,9 +271,9 @@ impl Run<'_> {
         Ok(self.serving.submit(prompt, most, Sampler::new(sampling))?)
     }
 
-    fn end(&mut self, generated: SequenceOutput) -> Result<()> {
-        let SequenceOutput { sequence, end, held } = generated;
-        let Some(Request { line, prompt: text, .. }) = self.taken.remove(&sequence.id) else { return Ok(()) };
+    fn end(&mut self, finished: &FinishedSequence) -> Result<()> {
+        let FinishedSequence { sequence, text, end, stats, .. } = finished;
+        let Some(Request { line, prompt: beginning, .. }) = self.taken.remove(&sequence.id) else { return Ok(()) };
         let (prompt, new) = (&sequence.tokens[..sequence.n_prompt], sequence.new_tokens());
         let counters = json!({
             "prompt_tokens": prompt.len(),
@@ -298,19 +281,19 @@ impl Run<'_> {
             "cached": sequence.counters.cached,
             "cached_again": sequence.counters.cached_again,
             "computed": sequence.counters.computed,
-            "recomputed": held.recomputed,
+            "recomputed": stats.recomputed,
             "preemptions": sequence.counters.preemptions,
         });
         let mut result = json!({
             "line": line,
-            "prompt": text,
-            "text": text_of(new, self.tokenizer)?,
+            "prompt": beginning,
+            "text": text,
             "tokens": token_ids(prompt, new),
-            "finish_reason": finish_reason(&end),
+            "finish_reason": finished.reason().as_str(),
             "counters": counters,
         });
         add(&mut result, "error", end.as_ref().err().map(|error| format!("line {line}: {error}")));
-        self.results.put(line, finish_reason(&end), result)
+        self.results.put(line, finished.reason().as_str(), result)
     }
 
     fn refuse(&mut self, line: usize, prompt: Option<&str>, problem: &str) -> Result<()> {

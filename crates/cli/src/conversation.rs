@@ -18,7 +18,7 @@ use page_by_page::escape;
 use page_by_page::model::Model;
 use page_by_page::model::tokenizer::Tokenizer;
 use page_by_page::serving::schedule::{FinishReason, SequenceId};
-use page_by_page::serving::{SequenceOutput, Serving};
+use page_by_page::serving::{FinishedSequence, Serving};
 
 use crate::chapters::{self, ENGINE};
 use crate::input::{Lines, Next};
@@ -97,7 +97,8 @@ impl ConversationOptions {
         let (model, tokenizer) = self.model.with_tokenizer(self.rows, CacheKind::Paged)?;
         let slab = self.pool.slab(&model, 1)?;
         let (prefixes, limits) = (self.pool.prefixes()?, self.pool.limits(1));
-        let serving = Serving::new(&model, &slab, prefixes, limits, &model.config().eos_token_ids)?;
+        let serving =
+            Serving::new(&model, &slab, prefixes, limits, &model.config().eos_token_ids)?.with_tokenizer(&tokenizer);
         let is_typed = io::stdin().is_terminal();
         let conversation = Conversation {
             script,
@@ -207,7 +208,7 @@ impl Conversation<'_> {
             let typed = self.turns.last().filter(|turn| turn.rejected == 0);
             print(typed.map_or("", |turn| turn.typed.trim_start()))?;
         }
-        let (answer, finished) = self.generate(id)?;
+        let finished = self.generate(id)?;
         let n_generated = finished.sequence.new_tokens().len();
         let end = match finished.end? {
             FinishReason::EndOfText => ", end of text",
@@ -227,7 +228,7 @@ impl Conversation<'_> {
             ensure!(self.is_typed, "interrupted");
             self.interrupt.clear();
         }
-        Ok(answer)
+        Ok(whole_characters(&finished.text).into())
     }
 
     /// Hands the turns to the scheduler; the id of the request, and the tokens of its prompt.
@@ -255,27 +256,34 @@ impl Conversation<'_> {
     }
 
     /// Writes an answer as it is generated, as far as its characters are whole; up to its end, or to Ctrl-C.
-    fn generate(&mut self, id: SequenceId) -> Result<(String, SequenceOutput)> {
+    fn generate(&mut self, id: SequenceId) -> Result<FinishedSequence> {
         self.label(LABELS[1]);
         let mut prose = Prose::to_stdout_after(if self.is_seen { LABELS[1].len() } else { 0 });
-        let mut stream = self.tokenizer.stream();
-        let mut is_cancelled = false;
+        let (mut is_first, is_seen) = (true, self.is_seen);
+        let mut write = |text: &str| {
+            // At the start of a line, a space between two words is left out.
+            let text = if is_first && is_seen { text.trim_start() } else { text };
+            is_first &= text.is_empty();
+            prose.print(text)
+        };
         loop {
             let step = self.serving.step()?;
-            for pick in step.new_tokens {
-                let is_first = stream.text().is_empty();
-                let piece = stream.push(pick.token)?;
-                // At the start of a line, a space between two words is left out.
-                prose.print(if is_first && self.is_seen { piece.trim_start() } else { &piece })?;
+            for (_, delta) in &step.deltas {
+                write(&delta.text)?;
             }
-            if let Some(finished) = step.generated.into_iter().find(|finished| finished.sequence.id == id) {
-                prose.print("\n")?;
-                return Ok((stream.text().into(), finished));
+            let mut finished = step.finished.into_iter().next();
+            if finished.is_none() && self.interrupt.is_pressed() {
+                finished = Some(self.serving.cancel(id)?);
             }
-            if self.interrupt.is_pressed() && !is_cancelled {
-                self.serving.cancel(id)?;
-                is_cancelled = true;
+            if let Some(finished) = finished {
+                write(&(whole_characters(&finished.delta.text).to_string() + "\n"))?;
+                return Ok(finished);
             }
         }
     }
+}
+
+/// An answer without the bytes at its end that never became a character.
+fn whole_characters(answer: &str) -> &str {
+    answer.trim_end_matches('\u{FFFD}')
 }

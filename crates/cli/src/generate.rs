@@ -29,7 +29,7 @@ use page_by_page::caches::CacheKind;
 /// on standard error. The same seed gives the same output with every cache. Only the costs differ.
 ///
 /// Several prompts are generated together, one pass of the model for all in each step, with their pages in one pool.
-/// The output of each is what it is alone. On a terminal they grow side by side; otherwise they follow each other.
+/// With another --kv than paged they follow each other. The output of each is what it is alone. On a terminal they grow side by side; otherwise they follow each other.
 ///
 /// --samples generates several outputs of one prompt in the same way. The prompt is computed once, and they share its
 /// pages. --beams looks for the likeliest output instead: it follows several beginnings at once and keeps the best.

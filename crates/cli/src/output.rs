@@ -13,10 +13,8 @@ use console::{Term, measure_text_width};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use page_by_page::decode::sampler::Sampling;
 pub use page_by_page::english::{count, thousands};
-use page_by_page::model::StepError;
 use page_by_page::model::tokenizer::Tokenizer;
 use page_by_page::serving::Totals;
-use page_by_page::serving::schedule::FinishReason;
 use page_by_page::{escape, files};
 use serde::Serialize;
 use serde_json::{Value, json};
@@ -161,10 +159,6 @@ pub fn text_of(tokens: &[u32], tokenizer: &Tokenizer) -> Result<String> {
     }
     stream.finish()?;
     Ok(stream.text().into())
-}
-
-pub fn finish_reason(end: &Result<FinishReason, StepError>) -> &'static str {
-    end.as_ref().unwrap_or(&FinishReason::Failed).as_str()
 }
 
 pub fn describe(sampling: Sampling) -> String {

@@ -21,10 +21,11 @@ use tokio::sync::mpsc::UnboundedReceiver;
 use tokio::task::spawn_blocking;
 
 use super::http::Asked;
-use super::messages::{Event, Finished, Output, Piece};
+use super::messages::{Event, Output, OutputEnd};
 use super::refusal::Refusal;
 use page_by_page::decode::scoring::TokenLogprobs;
 use page_by_page::model::tokenizer::Tokenizer;
+use page_by_page::serving::OutputDelta;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
@@ -55,17 +56,17 @@ pub struct Answer {
 impl Answer {
     /// The whole answer, once all of its sequences are finished.
     pub async fn whole(self, mut events: UnboundedReceiver<Event>, n_sequences: usize) -> Result<String, Refusal> {
-        let mut outputs: Vec<(Piece, Option<Finished>)> = Vec::new();
+        let mut outputs: Vec<(OutputDelta, Option<OutputEnd>)> = Vec::new();
         outputs.resize_with(n_sequences, Default::default);
         let mut open = n_sequences;
         while open > 0 {
-            let Output { index, piece, end } = events.recv().await.ok_or_else(Refusal::engine_gone)??;
-            outputs[index].0.append(piece);
+            let Output { index, delta, end } = events.recv().await.ok_or_else(Refusal::engine_gone)??;
+            outputs[index].0.append(delta);
             outputs[index].1 = end;
             open -= usize::from(end.is_some());
         }
         // A long prompt with its scores is slow to serialize.
-        let outputs: Vec<_> = outputs.into_iter().filter_map(|(piece, end)| Some((piece, end?))).collect();
+        let outputs: Vec<_> = outputs.into_iter().filter_map(|(delta, end)| Some((delta, end?))).collect();
         blocking(move || Ok(self.object_of(&outputs).to_string())).await
     }
 
@@ -92,8 +93,8 @@ impl Answer {
     }
 
     /// Adds the chunks of an event. Returns whether it is the last one.
-    fn add_chunks(&self, event: Event, ends: &mut [Option<Finished>], chunks: &mut VecDeque<String>) -> bool {
-        let Output { index, piece, end } = match event {
+    fn add_chunks(&self, event: Event, ends: &mut [Option<OutputEnd>], chunks: &mut VecDeque<String>) -> bool {
+        let Output { index, delta, end } = match event {
             Ok(output) => output,
             // The status has been sent long ago, so the failure is the last chunk.
             Err(refusal) => {
@@ -102,8 +103,8 @@ impl Answer {
             }
         };
         ends[index] = end;
-        chunks.push_back(self.next_chunk(index, &piece, end).to_string());
-        let Some(ends) = ends.iter().copied().collect::<Option<Vec<Finished>>>() else { return false };
+        chunks.push_back(self.next_chunk(index, &delta, end).to_string());
+        let Some(ends) = ends.iter().copied().collect::<Option<Vec<OutputEnd>>>() else { return false };
         if self.asked.options.include_usage {
             let mut chunk = self.object(true, Vec::new());
             chunk["usage"] = self.usage(&ends);
@@ -114,17 +115,17 @@ impl Answer {
     }
 
     /// The object of the whole answer. `outputs`: of each sequence, in order.
-    fn object_of(&self, outputs: &[(Piece, Finished)]) -> Value {
-        let choices = outputs.iter().enumerate().map(|(index, (piece, end))| {
-            let output = self.output(index, piece);
+    fn object_of(&self, outputs: &[(OutputDelta, OutputEnd)]) -> Value {
+        let choices = outputs.iter().enumerate().map(|(index, (delta, end))| {
+            let output = self.output(index, delta);
             let content = match self.kind {
                 Kind::Completion => ("text", json!(output)),
                 Kind::Chat => ("message", json!({ "role": "assistant", "content": output })),
             };
-            self.with_prompt_ids(index, self.choice(index, piece, Some(end.reason.as_str()), content))
+            self.with_prompt_ids(index, self.choice(index, delta, Some(end.reason.as_str()), content))
         });
         let mut object = self.object(false, choices.collect());
-        let ends: Vec<Finished> = outputs.iter().map(|(_, end)| *end).collect();
+        let ends: Vec<OutputEnd> = outputs.iter().map(|(_, end)| *end).collect();
         object["usage"] = self.usage(&ends);
         object
     }
@@ -139,17 +140,17 @@ impl Answer {
             Kind::Completion => ("text", json!(begins)),
             Kind::Chat => ("delta", json!({ "role": "assistant", "content": "" })),
         };
-        Some(self.chunk(self.with_prompt_ids(index, self.choice(index, &Piece::default(), None, content))))
+        Some(self.chunk(self.with_prompt_ids(index, self.choice(index, &OutputDelta::default(), None, content))))
     }
 
-    fn next_chunk(&self, index: usize, piece: &Piece, end: Option<Finished>) -> Value {
+    fn next_chunk(&self, index: usize, delta: &OutputDelta, end: Option<OutputEnd>) -> Value {
         let content = match self.kind {
-            Kind::Completion if piece.scores.is_some() => ("text", json!(self.output(index, piece))),
-            Kind::Completion => ("text", json!(piece.text)),
-            Kind::Chat if piece.text.is_empty() => ("delta", json!({})),
-            Kind::Chat => ("delta", json!({ "content": piece.text })),
+            Kind::Completion if delta.scores.is_some() => ("text", json!(self.output(index, delta))),
+            Kind::Completion => ("text", json!(delta.text)),
+            Kind::Chat if delta.text.is_empty() => ("delta", json!({})),
+            Kind::Chat => ("delta", json!({ "content": delta.text })),
         };
-        self.chunk(self.choice(index, piece, end.map(|end| end.reason.as_str()), content))
+        self.chunk(self.choice(index, delta, end.map(|end| end.reason.as_str()), content))
     }
 
     fn chunk(&self, choice: Value) -> Value {
@@ -173,13 +174,19 @@ impl Answer {
     }
 
     /// One sequence in an answer or a chunk. `content`: what is shown of it, and the field for that.
-    fn choice(&self, index: usize, piece: &Piece, reason: Option<&str>, (field, content): (&str, Value)) -> Value {
-        let has_tokens = piece.scores.is_some() || !piece.tokens.is_empty() || piece.end.is_some();
-        let logprobs = (self.asked.options.logprobs.is_some() && has_tokens).then(|| self.logprobs(index, piece));
+    fn choice(
+        &self,
+        index: usize,
+        delta: &OutputDelta,
+        reason: Option<&str>,
+        (field, content): (&str, Value),
+    ) -> Value {
+        let has_tokens = delta.scores.is_some() || !delta.tokens.is_empty() || delta.end.is_some();
+        let logprobs = (self.asked.options.logprobs.is_some() && has_tokens).then(|| self.logprobs(index, delta));
         let mut choice = json!({ "index": index, "finish_reason": reason, "logprobs": logprobs });
         choice[field] = content;
         if self.asked.options.return_token_ids {
-            choice["token_ids"] = piece.tokens.iter().map(|token| token.id).collect();
+            choice["token_ids"] = delta.tokens.iter().map(|token| token.id).collect();
         }
         choice
     }
@@ -202,12 +209,12 @@ impl Answer {
     }
 
     /// The output with its echoed prompt. A scored prompt is shown only with its scores, which a cancelled sequence may lack.
-    fn output(&self, index: usize, piece: &Piece) -> String {
-        let begins = if self.is_scored() && piece.scores.is_none() { "" } else { self.echoed(index) };
-        begins.to_string() + &piece.text
+    fn output(&self, index: usize, delta: &OutputDelta) -> String {
+        let begins = if self.is_scored() && delta.scores.is_none() { "" } else { self.echoed(index) };
+        begins.to_string() + &delta.text
     }
 
-    fn usage(&self, ends: &[Finished]) -> Value {
+    fn usage(&self, ends: &[OutputEnd]) -> Value {
         let prompt_tokens: usize = self.asked.prompts.iter().map(Vec::len).sum();
         let new_tokens: usize = ends.iter().map(|end| end.new_tokens).sum();
         // Counted for the first sequence of each prompt: the others reuse what that one computed.
@@ -220,32 +227,32 @@ impl Answer {
         })
     }
 
-    fn logprobs(&self, index: usize, piece: &Piece) -> Value {
-        let tokens = piece.tokens.iter().chain(&piece.end);
-        let likely = tokens.filter_map(|token| Some((token, token.likely.as_ref()?)));
+    fn logprobs(&self, index: usize, delta: &OutputDelta) -> Value {
+        let tokens = delta.tokens.iter().chain(&delta.end);
+        let reported = tokens.filter_map(|token| Some((token, token.logprobs.as_ref()?)));
         match self.kind {
             Kind::Completion => {
                 let before = self.echoed(index).chars().count();
                 let (mut texts, mut logprobs, mut tops, mut offsets) = (vec![], vec![], vec![], vec![]);
-                let mut add = |id: u32, offset: usize, likely: Option<&TokenLogprobs>| {
+                let mut add = |id: u32, offset: usize, found: Option<&TokenLogprobs>| {
                     texts.push(self.text_of(id));
-                    logprobs.push(likely.map(|likely| likely.logprob));
-                    tops.push(likely.map(|likely| self.top_of(id, likely)));
+                    logprobs.push(found.map(|found| found.logprob));
+                    tops.push(found.map(|found| self.top_of(id, found)));
                     offsets.push(offset);
                 };
-                if let Some(scores) = &piece.scores {
+                if let Some(scores) = &delta.scores {
                     let prompt = &self.asked.prompts[index / self.asked.options.n];
                     // The first token has no score: nothing comes before it.
                     let scores = [None].into_iter().chain(scores.iter().map(Some));
-                    for ((id, offset), likely) in prompt.iter().zip(self.offsets(prompt)).zip(scores) {
-                        add(*id, offset.min(before), likely);
+                    for ((id, offset), score) in prompt.iter().zip(self.offsets(prompt)).zip(scores) {
+                        add(*id, offset.min(before), score);
                     }
                 }
-                likely.for_each(|(token, likely)| add(token.id, before + token.offset, Some(likely)));
+                reported.for_each(|(token, found)| add(token.id, before + token.offset, Some(found)));
                 json!({ "tokens": texts, "token_logprobs": logprobs, "top_logprobs": tops, "text_offset": offsets })
             }
             Kind::Chat => {
-                let content = likely.map(|(token, TokenLogprobs { logprob, top })| {
+                let content = reported.map(|(token, TokenLogprobs { logprob, top })| {
                     let mut one = self.logprob_of(token.id, *logprob);
                     one["top_logprobs"] = top.iter().map(|(id, logprob)| self.logprob_of(*id, *logprob)).collect();
                     one
@@ -256,8 +263,8 @@ impl Answer {
     }
 
     /// The likeliest tokens and the token itself, even where it is not among them.
-    fn top_of(&self, id: u32, likely: &TokenLogprobs) -> Value {
-        let top = likely.top.iter().copied().rev().chain([(id, likely.logprob)]);
+    fn top_of(&self, id: u32, logprobs: &TokenLogprobs) -> Value {
+        let top = logprobs.top.iter().copied().rev().chain([(id, logprobs.logprob)]);
         top.map(|(id, logprob)| (self.text_of(id), json!(logprob))).collect::<Map<_, _>>().into()
     }
 

@@ -21,18 +21,18 @@ use super::Settings;
 use super::access;
 use super::answer::{Answer, Kind, blocking};
 use super::connections::ClientLimits;
-use super::messages::{Command, Event, NewPrompt, NewRequest};
+use super::messages::{Command, Event, NewRequest};
 use super::metrics::{self, Metrics};
 use super::page;
 use super::protocol::{Chat, Completion, GenerationOptions, Prompt, any_number};
 use super::refusal::Refusal;
 use super::template::ChatTemplate;
 use super::views::{self, Watchers};
-use page_by_page::decode::sampler::Sampling;
-use page_by_page::decode::sampler::SamplingDefaults;
+use page_by_page::decode::sampler::{Sampler, Sampling, SamplingDefaults};
 use page_by_page::escape;
 use page_by_page::files::FileError;
 use page_by_page::model::tokenizer::Tokenizer;
+use page_by_page::serving::GenerationRequest;
 use page_by_page::serving::schedule::SequenceId;
 
 /// How often a comment is sent on a stream without new output, so that the connection stays open.
@@ -158,7 +158,7 @@ async fn generate(kind: Kind, shared: Arc<Shared>, request: Request<Body>) -> Re
     // A long prompt takes time.
     let asked = blocking(move || this.read(kind, &body)).await?;
     let (n_sequences, is_stream) = (asked.prompts.len() * asked.options.n, asked.options.stream);
-    let events = shared.submit(shared.prompts(kind, &asked)?, arrived).await?;
+    let events = shared.submit(shared.requests(kind, &asked)?, arrived).await?;
     let name = if kind == Kind::Chat { "chatcmpl" } else { "cmpl" };
     let since_1970 = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     let answer = Answer {
@@ -210,13 +210,13 @@ impl Shared {
     }
 
     /// Refuses a request whose probabilities would fill the memory: each of its sequences has some for each token.
-    fn check_logprobs(&self, prompts: &[NewPrompt]) -> Result<(), Refusal> {
-        let of = |asked: &NewPrompt| {
-            let prompt = if asked.is_scored { asked.tokens.len() } else { 0 };
+    fn check_logprobs(&self, requests: &[GenerationRequest]) -> Result<(), Refusal> {
+        let of = |asked: &GenerationRequest| {
+            let prompt = if asked.scores_prompt { asked.prompt.len() } else { 0 };
             let each = asked.logprobs.map_or(0, |top| top + 1);
-            prompt.saturating_add(asked.max_new_tokens).saturating_mul(each).saturating_mul(asked.samples.len())
+            prompt.saturating_add(asked.max_new_tokens).saturating_mul(each).saturating_mul(asked.samplers.len())
         };
-        let asked = prompts.iter().map(of).fold(0, usize::saturating_add);
+        let asked = requests.iter().map(of).fold(0, usize::saturating_add);
         if asked <= MOST_PROBABILITIES {
             return Ok(());
         }
@@ -300,36 +300,34 @@ impl Shared {
     }
 
     /// What a request asks for: `n` sequences of each prompt.
-    fn prompts(&self, kind: Kind, asked: &Asked) -> Result<Vec<NewPrompt>, Refusal> {
+    fn requests(&self, kind: Kind, asked: &Asked) -> Result<Vec<GenerationRequest>, Refusal> {
         let Asked { options, prompts, echo } = asked;
-        // The seeds of `generate --samples`.
-        let seeds = (0..options.n as u64).map(|sample| options.sampling.seed.wrapping_add(sample));
-        let samples: Vec<Sampling> = seeds.map(|seed| Sampling { seed, ..options.sampling }).collect();
         let new = |tokens: &Vec<u32>| {
-            Ok(NewPrompt {
-                tokens: tokens.clone(),
-                samples: samples.clone(),
+            // The seeds of `generate --samples`.
+            let seeds = (0..options.n as u64).map(|sample| options.sampling.seed.wrapping_add(sample));
+            Ok(GenerationRequest {
+                prompt: tokens.clone(),
+                samplers: seeds.map(|seed| Sampler::new(Sampling { seed, ..options.sampling })).collect(),
                 max_new_tokens: self.max_new_tokens(kind, options, tokens.len())?,
-                stops: options.stops.clone(),
                 stop_rules: options.stop_rules.clone(),
                 logprobs: options.logprobs,
-                is_scored: options.logprobs.is_some() && !echo.is_empty(),
+                scores_prompt: options.logprobs.is_some() && !echo.is_empty(),
             })
         };
-        let prompts = prompts.iter().map(new).collect::<Result<Vec<_>, Refusal>>()?;
-        self.check_logprobs(&prompts)?;
-        Ok(prompts)
+        let requests = prompts.iter().map(new).collect::<Result<Vec<_>, Refusal>>()?;
+        self.check_logprobs(&requests)?;
+        Ok(requests)
     }
 
     async fn submit(
         &self,
-        prompts: Vec<NewPrompt>,
+        requests: Vec<GenerationRequest>,
         arrived: Instant,
     ) -> Result<mpsc::UnboundedReceiver<Event>, Refusal> {
         let (events, received) = mpsc::unbounded_channel();
         let (accepted, answer) = oneshot::channel();
         let until = arrived + self.settings.client_limits.request;
-        let request = NewRequest { prompts, events, accepted, arrived, until };
+        let request = NewRequest { requests, events, accepted, arrived, until };
         self.engine.send(Command::Submit(request)).map_err(|_| self.gone())?;
         answer.await.map_err(|_| self.gone())??;
         Ok(received)

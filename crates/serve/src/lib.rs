@@ -17,7 +17,6 @@
 pub mod access;
 mod answer;
 pub mod connections;
-mod detokenizer;
 mod engine;
 mod fields;
 mod http;
@@ -26,7 +25,6 @@ mod metrics;
 mod page;
 mod protocol;
 mod refusal;
-mod stops;
 pub mod template;
 mod views;
 
@@ -146,9 +144,10 @@ pub fn serve(
     stop: &Stop,
 ) -> Result<(), ServerError> {
     let Memory { slab, prefixes, tier, slots } = memory;
-    let serving = Serving::new(model, &slab, prefixes, settings.limits, &model.config().eos_token_ids)?;
-    let (engine, commands) = mpsc::channel();
     let (tokenizer, metrics) = (Arc::new(tokenizer), Arc::new(Metrics::new(&settings.model)));
+    let serving = Serving::new(model, &slab, prefixes, settings.limits, &model.config().eos_token_ids)?
+        .with_tokenizer(&tokenizer);
+    let (engine, commands) = mpsc::channel();
     // The last token is never computed, so it needs no slot.
     let most_tokens = model.config().max_positions.min(slots.saturating_add(1));
     let (watchers, grace, most_sequences) =
@@ -175,9 +174,7 @@ pub fn serve(
         .name("server".into())
         .spawn(move || serve_clients(runtime, listener, shared, stopped, grace))?;
 
-    let page_size = slots / slab.borrow().pool().n_pages();
-    let stage = ViewPublisher::new(watchers, page_size);
-    let engine = Engine::new(serving, &slab, tier, &tokenizer, &metrics, most_sequences, stage);
+    let engine = Engine::new(serving, &slab, tier, &metrics, most_sequences, ViewPublisher::new(watchers));
     // What a panic leaves half done is dropped with the engine.
     let ended = panic::catch_unwind(AssertUnwindSafe(|| engine.run(&commands)));
     // Clients that still wait get their error now.

@@ -9,6 +9,7 @@
 use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 
+use page_by_page::serving::Totals;
 use page_by_page::serving::schedule::FinishReason;
 use prometheus_client::encoding::text::encode;
 use prometheus_client::metrics::counter::Counter;
@@ -46,15 +47,15 @@ pub struct Metrics {
     pub waiting: Gauge,
     usage: Share,
     pages: Family<Label, Gauge>,
-    pub prefix_queries: Counter,
-    pub prefix_hits: Counter,
-    pub preemptions: Counter,
-    pub prompt_tokens: Counter,
-    pub generation_tokens: Counter,
+    prefix_queries: Counter,
+    prefix_hits: Counter,
+    preemptions: Counter,
+    prompt_tokens: Counter,
+    generation_tokens: Counter,
     pub refused: Counter,
-    pub steps: Counter,
-    pub rows_projected: Counter,
-    pub recomputed: Counter,
+    steps: Counter,
+    rows_projected: Counter,
+    recomputed: Counter,
     finished: Family<Label, Counter>,
     pub first_token: Histogram,
     pub inter_token: Histogram,
@@ -107,6 +108,21 @@ impl Metrics {
         metrics
     }
 
+    /// What the loop has counted so far.
+    pub fn set_totals(&self, totals: Totals) {
+        let all = [
+            (&self.steps, totals.steps),
+            (&self.rows_projected, totals.rows_projected),
+            (&self.recomputed, totals.recomputed),
+            (&self.preemptions, totals.preemptions),
+            (&self.prompt_tokens, totals.prompt_tokens),
+            (&self.generation_tokens, totals.new_tokens),
+            (&self.prefix_queries, totals.looked_up),
+            (&self.prefix_hits, totals.cached),
+        ];
+        all.into_iter().for_each(|(counter, total)| count_up_to(counter, total));
+    }
+
     /// A sequence has ended, with `stop`, `length`, `abort` or `error`, so long after its request arrived.
     pub fn end(&self, reason: FinishReason, after: Duration) {
         self.finished.get_or_create(&[("finished_reason", reason.as_str())]).inc();
@@ -124,7 +140,7 @@ impl Metrics {
     /// What went to the page file and came from it so far: pages written, read, and restored to the prefix cache.
     pub fn set_page_file(&self, pages: [(&'static str, u64); 3], has_failed: bool) {
         for (what, total) in pages {
-            raise(&self.page_file.get_or_create(&[("what", what)]), total);
+            count_up_to(&self.page_file.get_or_create(&[("what", what)]), total);
         }
         self.page_file_failed.get_or_create(&[]).set(i64::from(has_failed));
     }
@@ -143,6 +159,6 @@ fn add<M: Metric + Clone + Default>(registry: &mut Registry, name: &str, help: &
 }
 
 /// Brings a counter up to a total that is counted elsewhere.
-pub fn raise(counter: &Counter, total: u64) {
+fn count_up_to(counter: &Counter, total: u64) {
     counter.inc_by(total.saturating_sub(counter.get()));
 }

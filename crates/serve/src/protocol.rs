@@ -31,7 +31,6 @@ pub struct GenerationOptions {
     pub max_tokens: Option<usize>,
     /// How to sample. The first sequence of a prompt has this seed, the next one the next number.
     pub sampling: Sampling,
-    pub stops: Vec<String>,
     pub stop_rules: StopRules,
     pub stream: bool,
     /// Whether a stream ends with the usage.
@@ -154,7 +153,6 @@ fn options(
         n: fields.whole("n", 1, MOST_CHOICES)?.unwrap_or(1),
         max_tokens,
         sampling: sampling(fields, defaults)?,
-        stops: stops(fields)?,
         stop_rules: stop_rules(fields)?,
         stream,
         include_usage: include_usage.unwrap_or(false),
@@ -194,23 +192,20 @@ fn several<T: DeserializeOwned>(value: &Value) -> Option<Vec<T>> {
     T::deserialize(value).map(|one| vec![one]).or_else(|_| Vec::deserialize(value)).ok()
 }
 
-fn stops(fields: &Fields) -> Result<Vec<String>, Refusal> {
+fn stop_rules(fields: &Fields) -> Result<StopRules, Refusal> {
     let expected = format!("a string, or at most {MOST_STOPS} of them, each of 1 to {MOST_STOP_BYTES} bytes");
-    let stops = fields.take("stop", &expected, |value| {
+    let stop_strings = fields.take("stop", &expected, |value| {
         let stops: Vec<String> = several(value)?;
         let fit = stops.len() <= MOST_STOPS && stops.iter().all(|stop| (1..=MOST_STOP_BYTES).contains(&stop.len()));
         fit.then_some(stops)
     })?;
-    Ok(stops.unwrap_or_default())
-}
-
-fn stop_rules(fields: &Fields) -> Result<StopRules, Refusal> {
     let expected = format!("a list of at most {MOST_STOP_IDS} token ids");
     let stop_token_ids = fields.take("stop_token_ids", &expected, |value| {
         Vec::deserialize(value).ok().filter(|ids: &Vec<u32>| ids.len() <= MOST_STOP_IDS)
     })?;
     Ok(StopRules {
         stop_token_ids: stop_token_ids.unwrap_or_default(),
+        stop_strings: stop_strings.unwrap_or_default(),
         ignore_eos: fields.flag("ignore_eos")?,
         min_tokens: fields.whole("min_tokens", 0, u64::MAX)?.unwrap_or(0),
     })
@@ -305,7 +300,7 @@ mod tests {
         let options = completion(json!({ "seed": 7 })).unwrap().options;
         assert_eq!((options.n, options.max_tokens, &options.stop_rules), (1, None, &StopRules::default()));
         assert_eq!(options.sampling, Sampling { temperature: 0.8, top_k: 0, top_p: 0.95, seed: 7 });
-        assert_eq!((options.stream, options.logprobs, options.stops.len()), (false, None, 0));
+        assert_eq!((options.stream, options.logprobs), (false, None));
         let nulls = json!({ "n": null, "temperature": null, "stop": null, "logprobs": null, "seed": 7, "new": [1] });
         assert_eq!(completion(nulls).unwrap().options, options, "null is missing, and unknown fields are ignored");
         assert_eq!(chat(json!({})).unwrap().options.max_tokens, None);
@@ -326,15 +321,19 @@ mod tests {
             n: 3,
             max_tokens: Some(0),
             sampling: Sampling { temperature: 0.0, top_k: 4, top_p: 0.5, seed: u64::MAX },
-            stops: vec!["x".into(), "yz".into()],
-            stop_rules: StopRules { stop_token_ids: vec![7, 9], ignore_eos: true, min_tokens: 0 },
+            stop_rules: StopRules {
+                stop_token_ids: vec![7, 9],
+                stop_strings: vec!["x".into(), "yz".into()],
+                ignore_eos: true,
+                min_tokens: 0,
+            },
             stream: true,
             include_usage: true,
             logprobs: Some(5),
             return_token_ids: true,
         };
         assert_eq!(options, expected);
-        assert_eq!(completion(json!({ "stop": "x", "top_k": -1 })).unwrap().options.stops, ["x"]);
+        assert_eq!(completion(json!({ "stop": "x", "top_k": -1 })).unwrap().options.stop_rules.stop_strings, ["x"]);
         let asked = json!({ "max_tokens": 5, "max_completion_tokens": 7, "logprobs": true, "top_logprobs": 2, "stop_token_ids": [7] });
         let options = chat(asked).unwrap().options;
         assert_eq!((options.max_tokens, options.logprobs), (Some(7), Some(2)));

@@ -77,16 +77,15 @@ pub struct ViewRequest {
 /// What the engine keeps for watchers.
 pub struct ViewPublisher {
     places: Watchers,
-    page_size: usize,
     version: u64,
     looks: Vec<ViewRequest>,
     ended: VecDeque<EndedView>,
 }
 
 impl ViewPublisher {
-    /// For watchers with these places, of a pool whose pages have `page_size` slots.
-    pub fn new(places: Watchers, page_size: usize) -> Self {
-        ViewPublisher { places, page_size, version: 1, looks: Vec::new(), ended: VecDeque::new() }
+    /// For watchers with these places.
+    pub fn new(places: Watchers) -> Self {
+        ViewPublisher { places, version: 1, looks: Vec::new(), ended: VecDeque::new() }
     }
 
     pub fn note_change(&mut self) {
@@ -110,8 +109,8 @@ impl ViewPublisher {
         self.looks.push(look);
     }
 
-    /// Sends `view`, made for this page size, to those who have not seen this version, if there are any.
-    pub fn show(&mut self, view: impl FnOnce(usize) -> View) {
+    /// Sends `view` to those who have not seen this version, if there are any.
+    pub fn show(&mut self, view: impl FnOnce() -> View) {
         if self.looks.is_empty() {
             return;
         }
@@ -121,7 +120,7 @@ impl ViewPublisher {
         if self.looks.iter().all(|look| look.seen == version) {
             return;
         }
-        let view = Arc::new(View { version, ended: self.ended.iter().cloned().collect(), ..view(self.page_size) });
+        let view = Arc::new(View { version, ended: self.ended.iter().cloned().collect(), ..view() });
         for look in self.looks.extract_if(.., |look| look.seen != version) {
             let _ = look.view.send(view.clone());
         }

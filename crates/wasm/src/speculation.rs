@@ -1,6 +1,6 @@
 //! One sequence with drafts, a step at a time: what was drafted, what was accepted, and the pages that the target's cache has.
 
-use page_by_page::cache::{KvCache, PageId};
+use page_by_page::cache::KvCache;
 use page_by_page::chapters::ch06_paged::{PageSlab, PagedCache, SharedSlab};
 use page_by_page::chapters::ch08_speculative::{DraftModel, Speculation};
 use page_by_page::decode::drafting::{AcceptRule, DraftCounters};
@@ -8,12 +8,13 @@ use page_by_page::decode::sampler::Sampler;
 use page_by_page::decode::{Cached, Draft};
 use page_by_page::model::Model;
 use page_by_page::model::tokenizer::{TextStream, Tokenizer};
+use page_by_page::serving::Totals;
 use page_by_page::serving::schedule::FinishReason;
-use page_by_page::serving::view::{self, Counts, EndedView, SequenceView, State, View};
+use page_by_page::serving::view::{self, EndedView, SequenceView, State, View};
 use serde_json::{Value, json};
 
 use crate::session::{Settings, Start};
-use crate::shared_pool::words;
+use crate::shared_pool::text_of;
 
 /// A sequence, the caches of both models, and what its steps have done.
 pub struct Speculating {
@@ -53,9 +54,9 @@ impl Speculating {
         settings: &Settings,
     ) -> Result<Self, String> {
         let Settings { pages, page_size, drafts, .. } = *settings;
-        let slab = |model: &Model| PageSlab::new(model.kv_layout(), page_size, pages).map_err(words);
+        let slab = |model: &Model| PageSlab::new(model.kv_layout(), page_size, pages).map_err(text_of);
         let (slab, of_draft) = (slab(target)?, slab(draft)?);
-        let caches = [PagedCache::new(&slab).map_err(words)?, PagedCache::new(&of_draft).map_err(words)?];
+        let caches = [PagedCache::new(&slab).map_err(text_of)?, PagedCache::new(&of_draft).map_err(text_of)?];
         let models = [target, draft];
         Ok(Speculating { models, tokenizer, drafts, page_size, slab, caches, sequence: None, started: 0 })
     }
@@ -63,8 +64,8 @@ impl Speculating {
     /// Begins a sequence, in place of the one before.
     pub fn start(&mut self, start: Start) -> Result<(), String> {
         let [target, _] = self.models;
-        let tokens = self.tokenizer.encode(&start.prompt).map_err(words)?;
-        target.check(&tokens, start.max_new_tokens).map_err(words)?;
+        let tokens = self.tokenizer.encode(&start.prompt).map_err(text_of)?;
+        target.check(&tokens, start.max_new_tokens).map_err(text_of)?;
         self.caches.iter_mut().for_each(PagedCache::release);
         self.sequence = Some(Sequence {
             id: self.started,
@@ -106,7 +107,7 @@ impl Speculating {
         // A step can add one token more than it drafts.
         let left = sequence.max_new_tokens + sequence.n_prompt - sequence.tokens.len();
         let drafts = self.drafts.min(left - 1);
-        let new_tokens = speculation.step(&sequence.tokens, drafts, sequence.end_of_text).map_err(words)?;
+        let new_tokens = speculation.step(&sequence.tokens, drafts, sequence.end_of_text).map_err(text_of)?;
         sequence.note(&drafted, &new_tokens, self.tokenizer)?;
         if sequence.reason.is_some() {
             // Bytes that never became a character show as `�`.
@@ -118,19 +119,17 @@ impl Speculating {
 
     /// The state now, with the newest step's `draft` and the `counters` of all.
     pub fn view(&self) -> Value {
-        let slab = self.slab.borrow();
-        let pool = slab.pool();
         let mut view = View {
             version: 0,
             steps: 0,
             page_size: self.page_size,
-            owners: (0..pool.n_pages()).map(|page| pool.owners(PageId(page as u32)).unwrap_or(0)).collect(),
+            owners: view::owners(self.slab.borrow().pool()),
             sequences: Vec::new(),
             ended: Vec::new(),
             scheduled_tokens: 0,
             budget: self.drafts + 1,
             most_running: 1,
-            counts: Counts::default(),
+            counts: Totals::default(),
         };
         let Some(sequence) = &self.sequence else { return json!(view) };
         view.steps = sequence.counters.target_passes;
@@ -154,7 +153,7 @@ impl Sequence {
     fn note(&mut self, drafted: &Draft, new_tokens: &[u32], tokenizer: &Tokenizer) -> Result<(), String> {
         self.counters.count(drafted, new_tokens.len());
         let pieces = |tokens: &[u32]| {
-            tokens.iter().map(|token| tokenizer.token(*token).map_err(words)).collect::<Result<Vec<_>, _>>()
+            tokens.iter().map(|token| tokenizer.token(*token).map_err(text_of)).collect::<Result<Vec<_>, _>>()
         };
         self.newest = json!({ "drafted": pieces(&drafted.tokens)?, "new": pieces(new_tokens)? });
         for token in new_tokens {
@@ -162,7 +161,7 @@ impl Sequence {
                 self.reason = Some(FinishReason::EndOfText);
                 return Ok(());
             }
-            self.output.push(*token).map_err(words)?;
+            self.output.push(*token).map_err(text_of)?;
             self.tokens.push(*token);
         }
         if self.new_tokens() == self.max_new_tokens {

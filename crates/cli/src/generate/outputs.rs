@@ -1,4 +1,4 @@
-//! Outputs that grow together: in pages that one loop serves, or side by side in caches of their own.
+//! Outputs that grow together: in pages that one loop serves, or one after the other in caches of their own.
 
 use std::time::{Duration, Instant};
 
@@ -6,10 +6,10 @@ use anyhow::Result;
 use page_by_page::cache::{PageId, Usage};
 use page_by_page::decode::sampler::{Sampler, Sampling};
 use page_by_page::model::Model;
-use page_by_page::model::tokenizer::{TextStream, Tokenizer};
+use page_by_page::model::tokenizer::Tokenizer;
+use page_by_page::serving::one_by_one::OneByOne;
 use page_by_page::serving::schedule::{NextToken, StepLimits};
-use page_by_page::serving::side_by_side::SideBySide;
-use page_by_page::serving::{SequenceOutput, Serving, Step, Totals};
+use page_by_page::serving::{FinishedSequence, GenerationRequest, Serving, Step, Totals};
 
 use super::several::{MOST_TOKENS, Memory, Plan, Request};
 use super::{Generate, MOST_SEQUENCES};
@@ -18,31 +18,31 @@ use page_by_page::prefixes::prefix_cache;
 
 pub struct Output<'a> {
     pub request: Request<'a>,
-    pub stream: TextStream<'a>,
+    pub text: String,
     pub n_new: usize,
     pub runs: bool,
     pub pages: Vec<PageId>,
     /// `None` until it has finished.
-    pub generated: Option<SequenceOutput>,
+    pub finished: Option<FinishedSequence>,
 }
 
 impl Output<'_> {
     /// Whether its prompt was computed, or is not going to be.
     pub fn has_begun(&self) -> bool {
-        self.runs || self.n_new > 0 || self.generated.is_some()
+        self.runs || self.n_new > 0 || self.finished.is_some()
     }
 
     pub fn usage(&self) -> Usage {
-        self.generated.as_ref().map_or(Usage::default(), |generated| generated.held.usage)
+        self.finished.as_ref().map_or(Usage::default(), |finished| finished.stats.usage)
     }
 
     pub fn pages_at_end(&self) -> usize {
-        self.generated.as_ref().map_or(0, |generated| generated.held.pages)
+        self.finished.as_ref().map_or(0, |finished| finished.stats.pages)
     }
 
     /// Tokens of its prompt that the prefix cache held.
     pub fn cached_tokens(&self) -> usize {
-        self.generated.as_ref().map_or(0, |generated| generated.sequence.counters.cached)
+        self.finished.as_ref().map_or(0, |finished| finished.sequence.counters.cached)
     }
 }
 
@@ -57,7 +57,7 @@ pub struct Passes {
 
 enum Loop<'m> {
     InPages(Box<Serving<'m>>),
-    SideBySide(SideBySide<'m>),
+    OneByOne(OneByOne<'m>),
 }
 
 /// Outputs that grow together. The first has the number 0, which is also its place in the list.
@@ -80,7 +80,6 @@ impl<'m> Growing<'m> {
         plan: Plan,
         (model, tokenizer): (&'m Model, &'m Tokenizer),
     ) -> Result<Self> {
-        let end_of_text = &model.config().eos_token_ids;
         let limits = StepLimits { tokens: MOST_TOKENS, sequences: MOST_SEQUENCES };
         let sampler = |request: &Request<'_>| Sampler::new(Sampling { seed: request.seed, ..plan.sampling });
         let mut later = Vec::new();
@@ -88,11 +87,13 @@ impl<'m> Growing<'m> {
             Some(pool) => {
                 let keeps_prefixes = matches!(plan.memory, Memory::PrefixCache(_));
                 let prefixes = prefix_cache(pool.size.page_size, keeps_prefixes)?;
-                let mut serving = Serving::new(model, &pool.slab, prefixes, limits, end_of_text)?;
+                let mut serving = Serving::new(model, &pool.slab, prefixes, limits, &model.config().eos_token_ids)?
+                    .with_tokenizer(tokenizer);
                 let submission = |a: &Request<'_>| (a.prompt.clone(), a.max_new_tokens, sampler(a));
                 if let Memory::Forks(_) = plan.memory {
-                    let Request { prompt, max_new_tokens, .. } = &requests[0];
-                    serving.submit_samples(prompt.clone(), *max_new_tokens, requests.iter().map(sampler).collect())?;
+                    let Request { prompt, max_new_tokens, .. } = requests[0].clone();
+                    let samplers = requests.iter().map(sampler).collect();
+                    serving.submit_request(GenerationRequest::new(prompt, max_new_tokens, samplers))?;
                 } else if keeps_prefixes {
                     // One sequence starts in a step, and gets the pages of those before it from the cache.
                     later = requests.iter().rev().map(submission).collect();
@@ -104,24 +105,18 @@ impl<'m> Growing<'m> {
                 Loop::InPages(Box::new(serving))
             }
             None => {
-                let mut steps = SideBySide::new(model, limits, end_of_text);
+                let mut steps = OneByOne::new(model, tokenizer);
                 for request in &requests {
                     let capacity = options.cache.capacity.unwrap_or(request.most());
                     let size = CacheSize { capacity, page_size: 0, n_pages: 0 };
                     let cache = options.kv().cache(model.kv_layout(), size)?;
                     steps.submit(request.prompt.clone(), request.max_new_tokens, sampler(request), cache)?;
                 }
-                Loop::SideBySide(steps)
+                Loop::OneByOne(steps)
             }
         };
-        let output = |request| Output {
-            request,
-            stream: tokenizer.stream(),
-            n_new: 0,
-            runs: false,
-            pages: Vec::new(),
-            generated: None,
-        };
+        let output =
+            |request| Output { request, text: String::new(), n_new: 0, runs: false, pages: Vec::new(), finished: None };
         let outputs = requests.into_iter().map(output).collect();
         Ok(Growing { plan, steps, later, outputs, prefill: Passes::default(), decode: Passes::default() })
     }
@@ -130,14 +125,14 @@ impl<'m> Growing<'m> {
         self.later.is_empty()
             && match &self.steps {
                 Loop::InPages(serving) => serving.is_done(),
-                Loop::SideBySide(steps) => steps.is_done(),
+                Loop::OneByOne(steps) => steps.is_done(),
             }
     }
 
     pub fn totals(&self) -> Totals {
         match &self.steps {
             Loop::InPages(serving) => serving.totals(),
-            Loop::SideBySide(steps) => steps.totals(),
+            Loop::OneByOne(steps) => steps.totals(),
         }
     }
 
@@ -151,7 +146,7 @@ impl<'m> Growing<'m> {
                 }
                 serving.step()?
             }
-            Loop::SideBySide(steps) => steps.step(),
+            Loop::OneByOne(steps) => steps.step(),
         };
         let is_new = |output: &Output<'_>| output.n_new == 0;
         let is_prefill =
@@ -159,15 +154,14 @@ impl<'m> Growing<'m> {
         let passes = if is_prefill { &mut self.prefill } else { &mut self.decode };
         passes.steps += u64::from(!step.chunks.is_empty());
         passes.rows += step.chunks.iter().map(|chunk| chunk.tokens as u64).sum::<u64>();
-        passes.answers += (step.new_tokens.len() + step.ends.len()) as u64;
+        passes.answers += step.chunks.iter().filter(|chunk| chunk.caught_up).count() as u64;
         passes.time += start.elapsed();
-        self.record(step)
+        Ok(self.record(step))
     }
 
-    fn record(&mut self, step: Step) -> Result<usize> {
-        for NextToken { sequence, token } in &step.new_tokens {
+    fn record(&mut self, step: Step) -> usize {
+        for NextToken { sequence, .. } in &step.new_tokens {
             let output = &mut self.outputs[sequence.0 as usize];
-            output.stream.push(*token)?;
             (output.n_new, output.runs) = (output.n_new + 1, true);
         }
         if let Loop::InPages(serving) = &self.steps {
@@ -177,11 +171,14 @@ impl<'m> Growing<'m> {
                 (output.runs, output.pages) = (true, table.pages().to_vec());
             }
         }
-        for generated in step.generated {
-            let output = &mut self.outputs[generated.sequence.id.0 as usize];
-            output.stream.finish()?;
-            (output.runs, output.generated) = (false, Some(generated));
+        for (sequence, delta) in &step.deltas {
+            self.outputs[sequence.0 as usize].text += &delta.text;
         }
-        Ok(step.new_tokens.len())
+        for finished in step.finished {
+            let output = &mut self.outputs[finished.sequence.id.0 as usize];
+            output.text.clone_from(&finished.text);
+            (output.runs, output.finished) = (false, Some(finished));
+        }
+        step.new_tokens.len()
     }
 }

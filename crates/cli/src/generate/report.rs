@@ -2,7 +2,8 @@
 
 use page_by_page::cache::Usage;
 use page_by_page::caches::CacheKind;
-use page_by_page::model::{Model, StepError};
+use page_by_page::model::Model;
+use page_by_page::serving::SequenceError;
 use serde_json::{Value, json};
 
 use super::outputs::{Growing, Output};
@@ -10,7 +11,7 @@ use super::several::{Memory, Pool, Request};
 use super::{Generate, counters, describe_cache, one_line, timings, token_ids};
 use crate::chapters;
 use crate::memory;
-use crate::output::{Lines, Table, add, count, describe, finish_reason, mib, thousands};
+use crate::output::{Lines, Table, add, count, describe, mib, thousands};
 
 const MAX_LINES: usize = 20;
 const NAME: usize = 30;
@@ -49,12 +50,12 @@ impl Growing<'_> {
     fn output(&self, output: &Output<'_>) -> Value {
         let Request { beginning, prompt, seed, .. } = &output.request;
         let (finish_reason, error) = finish(output);
-        let generated = output.generated.as_ref().map_or(&[][..], |generated| generated.sequence.new_tokens());
+        let new_tokens = output.finished.as_ref().map_or(&[][..], |finished| finished.sequence.new_tokens());
         let mut report = json!({
             "prompt": beginning,
             "seed": seed,
-            "text": output.stream.text(),
-            "tokens": token_ids(prompt, generated),
+            "text": output.text,
+            "tokens": token_ids(prompt, new_tokens),
             "finish_reason": finish_reason,
         });
         add(&mut report, "error", error.map(ToString::to_string));
@@ -175,7 +176,7 @@ impl Growing<'_> {
     }
 }
 
-fn finish<'o>(output: &'o Output<'_>) -> (&'static str, Option<&'o StepError>) {
-    let end = output.generated.as_ref().map(|generated| &generated.end);
-    (end.map_or("", finish_reason), end.and_then(|end| end.as_ref().err()))
+fn finish<'o>(output: &'o Output<'_>) -> (&'static str, Option<&'o SequenceError>) {
+    let Some(finished) = &output.finished else { return ("", None) };
+    (finished.reason().as_str(), finished.end.as_ref().err())
 }

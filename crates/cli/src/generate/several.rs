@@ -202,9 +202,10 @@ impl Generate {
         let longest = prompts().max().unwrap_or(0);
         let tokens = match self.kv() {
             _ if are_forks => longest.max(requests.len()),
-            // The last step recomputes all sequences.
-            CacheKind::Recompute => sum_of_largest(requests.iter().map(Request::most)),
-            _ => sum_of_largest(prompts()).min(longest.max(MOST_TOKENS)),
+            CacheKind::Paged => sum_of_largest(prompts()).min(longest.max(MOST_TOKENS)),
+            // The last step recomputes the whole sequence.
+            CacheKind::Recompute => requests.iter().map(Request::most).max().unwrap_or(0),
+            CacheKind::Flat | CacheKind::Contiguous => longest,
         };
         let what = format!("computing {} in a step", count(tokens, "token"));
         let bytes = model.step_bytes(tokens, requests.len().min(MOST_SEQUENCES));
@@ -237,10 +238,9 @@ impl InOrder {
                 let seed = if self.names_seeds { format!(", seed {seed}") } else { String::new() };
                 out.push_str(&format!("{gap}sequence {}{seed}\n{beginning}", self.place + 1));
             }
-            let text = output.stream.text();
-            out.push_str(&text[self.written.unwrap_or(0)..]);
-            self.written = Some(text.len());
-            if output.generated.is_none() {
+            out.push_str(&output.text[self.written.unwrap_or(0)..]);
+            self.written = Some(output.text.len());
+            if output.finished.is_none() {
                 break;
             }
             out.push('\n');

@@ -72,7 +72,7 @@ impl Live {
         shown.sort_by_key(|(number, _)| *number);
         let mut lines = Vec::new();
         for (number, output) in &shown {
-            let text = format!("{}{}", output.request.beginning, output.stream.text());
+            let text = format!("{}{}", output.request.beginning, output.text);
             let state = format!("{number}: {}", state(output, plan.memory.shares_pages()));
             lines.extend(block(*number, &state, &text, self.paint, width));
         }
@@ -117,7 +117,7 @@ fn state(output: &Output<'_>, may_share: bool) -> String {
     let tokens = count(output.request.prompt.len() + output.n_new, "token");
     let pages: String = output.pages.iter().map(|page| format!(" {page}")).collect();
     let pages = if pages.is_empty() { pages } else { format!(", pages{pages}") };
-    match (output.pages_at_end(), &output.generated) {
+    match (output.pages_at_end(), &output.finished) {
         (0, None) if !output.runs => format!("{tokens}, waits"),
         (0, Some(_)) => format!("{tokens}, ended"),
         (_, None) => format!("{tokens}{pages}"),

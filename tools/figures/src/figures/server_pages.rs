@@ -6,9 +6,9 @@
 
 use page_by_page::chapters::ch06_paged::PageSlab;
 use page_by_page::chapters::ch11_prefix_cache::PrefixCache;
-use page_by_page::serving::schedule::{FinishReason, Sequence, SequenceId, StepLimits};
-use page_by_page::serving::view::{SequenceView, State, View, Words};
-use page_by_page::serving::{SequenceOutput, Serving};
+use page_by_page::serving::schedule::{FinishReason, SequenceId, StepLimits};
+use page_by_page::serving::view::{SequenceView, State, View};
+use page_by_page::serving::{FinishedSequence, Serving};
 use std::collections::BTreeMap;
 
 use super::prelude::*;
@@ -33,21 +33,20 @@ fn record() -> Result<Vec<(View, Vec<String>)>> {
     let limits = StepLimits { tokens: BUDGET, sequences: RUNNING };
     let prefixes = Box::new(PrefixCache::new(PAGE_SIZE)?);
     let mut serving = Serving::new(&model, &slab, prefixes, limits, &model.config().eos_token_ids)?;
-    let words = |_: &Sequence| Words { prompt: String::new(), text: String::new() };
     let mut frames = Vec::new();
-    let (mut ended, mut chunks) = (Vec::new(), Vec::new());
+    let (mut ended, mut chunks, mut cancelled) = (Vec::new(), Vec::new(), None);
     for step in 0..=SHOWN[SHOWN.len() - 1] {
         if step > 0 {
             let done = serving.step()?;
             chunks = done.chunks;
-            for SequenceOutput { sequence, end, .. } in done.generated {
+            for FinishedSequence { sequence, end, .. } in cancelled.take().into_iter().chain(done.finished) {
                 let how = if end == Ok(FinishReason::Cancelled) { "is cancelled" } else { "has finished" };
                 let (name, n) = (letter(sequence.id.0), sequence.new_tokens().len());
                 ended.push(format!("{name} {how} after {n} new tokens."));
             }
         }
         if SHOWN.contains(&step) {
-            let view = View::of(&serving, slab.borrow().pool(), PAGE_SIZE, &chunks, words);
+            let view = View::of(&serving, &chunks);
             frames.push((view, std::mem::take(&mut ended)));
         }
         for (place, (_, prompt, seed, most)) in REQUESTS.iter().enumerate().filter(|(_, request)| request.0 == step) {
@@ -55,7 +54,7 @@ fn record() -> Result<Vec<(View, Vec<String>)>> {
             ensure!(id == SequenceId(place as u64), "requests come in their order");
         }
         if CANCELLED.0 == step {
-            serving.cancel(SequenceId(CANCELLED.1))?;
+            cancelled = Some(serving.cancel(SequenceId(CANCELLED.1))?);
         }
     }
     Ok(frames)
@@ -90,7 +89,7 @@ pub fn figure() -> Result<Figure> {
         setup: format!(
             "{PAGES} pages of {PAGE_SIZE} slots, as <code>/pages</code> shows them. After step {}, B is cancelled and D arrives. In \
              the end, {} of {} prompt tokens were cached.",
-            CANCELLED.0, counts.cached_tokens, counts.prompt_tokens
+            CANCELLED.0, counts.cached, counts.prompt_tokens
         ),
         legend: vec![(shared(&['a', 'b'], ""), "shared by several sequences")],
         ..Figure::default()

@@ -1,7 +1,7 @@
 //! Stop strings: they end a sequence before they are sent.
 //!
-//! A stop string can arrive in pieces, over several tokens. So what might be its beginning is held back until it is clear that
-//! it isn't:
+//! A stop string can arrive in pieces, over several tokens. So what might be its beginning is held back until it is
+//! clear that it isn't:
 //!
 //! ```text
 //!   stop "\n\n"        text            shown           held back
@@ -10,24 +10,24 @@
 //!                      "The end.\n\n"  "The end."      the sequence ends here
 //! ```
 //!
-//! Where several stop strings occur, the one that is complete first counts; of those complete at the same place, the one that
-//! was named first. [vLLM](https://github.com/vllm-project/vllm) 0.33.0 decides the same.
+//! Where several stop strings occur, the one that is complete first counts; of those complete at the same place, the one
+//! that was named first. [vLLM](https://github.com/vllm-project/vllm) 0.33.0 decides the same.
 
 /// The stop strings of a sequence, and how far its text was searched.
 #[derive(Clone, Debug, Default)]
-pub struct Stops {
+pub(super) struct StopStrings {
     stops: Vec<String>,
     searched: usize,
 }
 
-impl Stops {
+impl StopStrings {
     /// For a sequence without text. None of the strings is empty.
-    pub fn new(stops: Vec<String>) -> Self {
-        Stops { stops, searched: 0 }
+    pub(super) fn new(stops: Vec<String>) -> Self {
+        StopStrings { stops, searched: 0 }
     }
 
     /// Finds a stop string in a text that has grown since the last call. Returns where it begins, in bytes.
-    pub fn find(&mut self, text: &str) -> Option<usize> {
+    pub(super) fn find(&mut self, text: &str) -> Option<usize> {
         let searched = std::mem::replace(&mut self.searched, text.len());
         let found = self.stops.iter().filter_map(|stop| {
             // It ends in what is new, so it begins after this.
@@ -43,7 +43,7 @@ impl Stops {
     }
 
     /// The number of bytes that are not, and cannot become, part of a stop string.
-    pub fn safe(&self, text: &str) -> usize {
+    pub(super) fn safe(&self, text: &str) -> usize {
         let held = self.stops.iter().map(|stop| {
             let beginnings = stop.char_indices().map(|(end, _)| end).rev();
             beginnings.into_iter().find(|end| text.ends_with(&stop[..*end])).unwrap_or(0)
@@ -58,7 +58,7 @@ mod tests {
 
     /// What is shown after each piece, and how the text ends.
     fn shown<T: AsRef<str>>(stops: &[&str], pieces: &[T]) -> (Vec<String>, Option<String>) {
-        let mut stops = Stops::new(stops.iter().map(ToString::to_string).collect());
+        let mut stops = StopStrings::new(stops.iter().map(ToString::to_string).collect());
         let (mut text, mut shown) = (String::new(), Vec::new());
         for piece in pieces {
             text.push_str(piece.as_ref());

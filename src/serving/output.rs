@@ -1,0 +1,86 @@
+//! What a step gives: the new output of its sequences, and those that have finished.
+
+use std::collections::HashMap;
+
+use super::{SequenceError, SequenceStats};
+use crate::decode::scoring::TokenLogprobs;
+use crate::serving::schedule::{FinishReason, NextToken, ScheduledChunk, Sequence, SequenceId};
+
+/// The result of a step.
+#[derive(Default)]
+pub struct Step {
+    /// Which sequences computed how many tokens: the plan.
+    pub chunks: Vec<ScheduledChunk>,
+    /// The new tokens, in the order of the plan, those of samples after the first of theirs. Each token of a sequence
+    /// is reported once, and no end of text.
+    pub new_tokens: Vec<NextToken>,
+    /// The new output of sequences, if they have any. What an end releases comes with [`finished`](Self::finished).
+    pub deltas: Vec<(SequenceId, OutputDelta)>,
+    /// The sequences that have finished.
+    pub finished: Vec<FinishedSequence>,
+    /// The logits that tokens were chosen from, `[vocab_size]` each, of the sequences that
+    /// [keep](super::Serving::keep_logits) them.
+    pub logits: HashMap<SequenceId, Vec<f32>>,
+}
+
+/// New output of a sequence: whole characters, and the tokens that begin in them. Without a tokenizer: its new tokens.
+#[derive(Debug, Default)]
+pub struct OutputDelta {
+    /// Once, if the prompt is scored: the score of each of its tokens but the first.
+    pub scores: Option<Vec<TokenLogprobs>>,
+    /// The characters.
+    pub text: String,
+    /// The tokens. One that stands for a part of a character comes with the whole of it.
+    pub tokens: Vec<OutputToken>,
+    /// In the end, if the prompt is scored: the token that ended the sequence, if one did. It is not part of the output.
+    pub end: Option<OutputToken>,
+}
+
+impl OutputDelta {
+    /// Whether there is nothing new.
+    pub fn is_empty(&self) -> bool {
+        self.scores.is_none() && self.text.is_empty() && self.tokens.is_empty() && self.end.is_none()
+    }
+
+    /// Adds what follows.
+    pub fn append(&mut self, next: OutputDelta) {
+        self.scores = self.scores.take().or(next.scores);
+        self.text.push_str(&next.text);
+        self.tokens.extend(next.tokens);
+        self.end = next.end;
+    }
+}
+
+/// A token of an output.
+#[derive(Clone, Debug)]
+pub struct OutputToken {
+    /// Its id.
+    pub id: u32,
+    /// Characters of the output before it.
+    pub offset: usize,
+    /// Its log-probability and the likeliest tokens, if they were asked for.
+    pub logprobs: Option<TokenLogprobs>,
+}
+
+/// A sequence that has finished.
+pub struct FinishedSequence {
+    /// Its tokens and counters. The tokens of a stop string are among them.
+    pub sequence: Sequence,
+    /// The output in characters, up to a stop string. Empty without a tokenizer.
+    pub text: String,
+    /// The rest of its output.
+    pub delta: OutputDelta,
+    /// How its prompt begins, for [views](super::view). Empty without a tokenizer.
+    pub prompt_text: String,
+    /// Why it ended.
+    pub end: Result<FinishReason, SequenceError>,
+    /// What it held at its end, and what it had computed twice.
+    pub stats: SequenceStats,
+}
+
+impl FinishedSequence {
+    /// Why it ended, in a word.
+    pub fn reason(&self) -> FinishReason {
+        *self.end.as_ref().unwrap_or(&FinishReason::Failed)
+    }
+}

@@ -1,0 +1,70 @@
+//! Requests that wait for their pages from the page file, while others compute.
+
+use std::collections::VecDeque;
+
+use super::FinishedSequence;
+use crate::chapters::ch12_scheduler::Scheduler;
+use crate::disk::tier::{DiskTier, DiskTierError};
+
+/// The page file under the prefix cache, if there is one, and the requests that wait for pages from it.
+pub struct Prefetcher<R> {
+    tier: Option<DiskTier>,
+    /// In the order of arrival, each with the ticket of the last pages that it needs.
+    waiting: VecDeque<(u64, R)>,
+}
+
+impl<R> Prefetcher<R> {
+    /// No request waits. Without a page file, none ever does.
+    pub fn new(tier: Option<DiskTier>) -> Self {
+        Prefetcher { tier, waiting: VecDeque::new() }
+    }
+
+    /// Asks for the pages of these prompts that memory lacks. Returns the ticket of the last ones, if there are any: the
+    /// request has to [wait](Self::wait) for them.
+    pub fn prefetch<'p>(&mut self, prompts: impl IntoIterator<Item = &'p [u32]>) -> Result<Option<u64>, DiskTierError> {
+        let Some(tier) = &mut self.tier else { return Ok(None) };
+        let mut last = None;
+        for prompt in prompts {
+            last = tier.prefetch(prompt)?.or(last);
+        }
+        Ok(last)
+    }
+
+    /// Keeps a request until the pages of this ticket have been read.
+    pub fn wait(&mut self, ticket: u64, request: R) {
+        self.waiting.push_back((ticket, request));
+    }
+
+    /// The requests whose pages have been read. With `wait`, the next pages are waited for, if a request needs them.
+    pub fn take_ready(&mut self, wait: bool) -> Result<Vec<R>, DiskTierError> {
+        let Some(tier) = &mut self.tier else { return Ok(Vec::new()) };
+        let mut ready = Vec::new();
+        // Pages come in the order in which they were asked for.
+        for ticket in tier.take_loaded(wait && !self.waiting.is_empty())? {
+            if self.waiting.front().is_some_and(|(last, _)| *last == ticket) {
+                ready.extend(self.waiting.pop_front().map(|(_, request)| request));
+            }
+        }
+        Ok(ready)
+    }
+
+    /// The requests that wait.
+    pub fn waiting(&self) -> impl ExactSizeIterator<Item = &R> {
+        self.waiting.iter().map(|(_, request)| request)
+    }
+
+    /// Takes out all requests that wait; they can go on without the pages.
+    pub fn take_all(&mut self) -> Vec<R> {
+        self.waiting.drain(..).map(|(_, request)| request).collect()
+    }
+
+    /// [Writes](DiskTier::store) the full pages of a step.
+    pub fn store(&mut self, scheduler: &Scheduler, finished: &[FinishedSequence]) -> Result<(), DiskTierError> {
+        self.tier.as_mut().map_or(Ok(()), |tier| tier.store(scheduler, finished))
+    }
+
+    /// The page file.
+    pub fn tier(&self) -> Option<&DiskTier> {
+        self.tier.as_ref()
+    }
+}

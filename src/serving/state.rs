@@ -1,0 +1,163 @@
+//! What the loop knows of a sequence, beside its tokens and pages: how it draws them, when it ends, and its output.
+
+use std::mem;
+
+use super::detokenizer::Detokenizer;
+use super::{FinishedSequence, OutputDelta, OutputToken, SequenceError, SequenceStats, StopRules, view};
+use crate::decode::sampler::Sampler;
+use crate::decode::scoring::{Scoring, TokenLogprobs, token_logprobs};
+use crate::model::StepError;
+use crate::model::tokenizer::Tokenizer;
+use crate::serving::schedule::{FinishReason, Sequence};
+
+/// A prompt, and how the sequences go on that continue it.
+pub struct GenerationRequest {
+    /// The prompt.
+    pub prompt: Vec<u32>,
+    /// New tokens of each sequence, at most.
+    pub max_new_tokens: usize,
+    /// One for each sequence.
+    pub samplers: Vec<Sampler>,
+    /// When each ends before.
+    pub stop_rules: StopRules,
+    /// Report the log-probability of each new token, and of this many of the likeliest.
+    pub logprobs: Option<usize>,
+    /// Report them of the tokens of the prompt too: its *scores*.
+    pub scores_prompt: bool,
+}
+
+impl GenerationRequest {
+    /// A request without log-probabilities, which ends by the model's end-of-text tokens.
+    pub fn new(prompt: Vec<u32>, max_new_tokens: usize, samplers: Vec<Sampler>) -> Self {
+        let stop_rules = StopRules::default();
+        GenerationRequest { prompt, max_new_tokens, samplers, stop_rules, logprobs: None, scores_prompt: false }
+    }
+}
+
+/// A sequence that has not finished.
+pub(super) struct State<'t> {
+    sampler: Sampler,
+    stop_rules: StopRules,
+    max_new_tokens: usize,
+    logprobs: Option<usize>,
+    /// Its prompt, until it is scored to its end.
+    pub(super) scoring: Option<Scoring>,
+    scores_prompt: bool,
+    /// Tokens drawn so far: those it has generated.
+    drawn: usize,
+    /// Whether each step hands out the logits of its token.
+    pub(super) keeps_logits: bool,
+    /// The other samples of its prompt, until it has computed that.
+    pub(super) samples: Vec<Sequence>,
+    /// Why it failed, if it did.
+    pub(super) error: Option<SequenceError>,
+    /// `None` without a tokenizer.
+    text: Option<Text<'t>>,
+    /// Its output since it was last taken.
+    pub(super) delta: OutputDelta,
+    /// The end-of-text token that a sequence whose prompt is scored reports.
+    end_token: Option<OutputToken>,
+}
+
+struct Text<'t> {
+    /// How its prompt begins.
+    prompt: String,
+    detokenizer: Detokenizer<'t>,
+}
+
+/// What a sequence's logits lead to: its next token, its end, or both.
+#[derive(Default)]
+pub(super) struct Next {
+    pub(super) token: Option<u32>,
+    pub(super) end: Option<Result<FinishReason, SequenceError>>,
+}
+
+impl<'t> State<'t> {
+    pub(super) fn new(request: &GenerationRequest, sampler: Sampler, tokenizer: Option<&'t Tokenizer>) -> Self {
+        let GenerationRequest { prompt, max_new_tokens, stop_rules, logprobs, scores_prompt, .. } = request;
+        let text = tokenizer.map(|tokenizer| Text {
+            prompt: view::beginning(&tokenizer.decode(view::first(prompt)).unwrap_or_default(), prompt.len()),
+            detokenizer: Detokenizer::new(tokenizer, stop_rules),
+        });
+        State {
+            sampler,
+            stop_rules: stop_rules.clone(),
+            max_new_tokens: *max_new_tokens,
+            logprobs: *logprobs,
+            scoring: scores_prompt.then(|| Scoring::new(prompt.clone(), logprobs.unwrap_or(0))),
+            scores_prompt: *scores_prompt,
+            drawn: 0,
+            keeps_logits: false,
+            samples: Vec::new(),
+            error: None,
+            text,
+            delta: OutputDelta::default(),
+            end_token: None,
+        }
+    }
+
+    /// How its prompt begins, and its output so far.
+    pub(super) fn text(&self) -> (&str, &str) {
+        self.text.as_ref().map_or(("", ""), |text| (&text.prompt, text.detokenizer.output()))
+    }
+
+    /// Draws its next token from these logits, `[vocab_size]`, and adds it to its output.
+    pub(super) fn draw(&mut self, logits: &Result<Vec<f32>, StepError>, end_of_text: &[u32]) -> Next {
+        let row = match logits {
+            Ok(row) => row,
+            Err(error) => return Next { end: Some(Err(error.clone().into())), ..Next::default() },
+        };
+        if self.drawn == self.max_new_tokens {
+            // Its prompt was to be scored, and that is all.
+            return Next { end: Some(Ok(FinishReason::Limit)), ..Next::default() };
+        }
+        let (id, ends) = self.stop_rules.draw(&mut self.sampler, row, self.drawn, end_of_text);
+        self.drawn += 1;
+        let logprobs = self.logprobs.map(|top| token_logprobs(row, id, top));
+        if ends {
+            self.end_token = self.scores_prompt.then_some(OutputToken { id, offset: 0, logprobs });
+            return Next { end: Some(Ok(FinishReason::EndOfText)), ..Next::default() };
+        }
+        let end = match self.push(id, logprobs) {
+            Ok(is_stopped) => is_stopped.then_some(Ok(FinishReason::EndOfText)),
+            Err(error) => Some(Err(error)),
+        };
+        Next { token: Some(id), end }
+    }
+
+    /// Adds a token to its output. Returns whether a stop string ends it.
+    fn push(&mut self, id: u32, logprobs: Option<TokenLogprobs>) -> Result<bool, SequenceError> {
+        let Some(text) = &mut self.text else {
+            self.delta.tokens.push(OutputToken { id, offset: 0, logprobs });
+            return Ok(false);
+        };
+        let (delta, is_stopped) = text.detokenizer.push(id, logprobs)?;
+        self.delta.append(delta);
+        Ok(is_stopped)
+    }
+
+    /// Ends it with the rest of its output. A stop string may be found only now.
+    pub(super) fn finish(
+        mut self,
+        sequence: Sequence,
+        mut end: Result<FinishReason, SequenceError>,
+        stats: SequenceStats,
+    ) -> FinishedSequence {
+        let mut delta = mem::take(&mut self.delta);
+        let (mut offset, mut output, mut prompt_text) = (0, String::new(), String::new());
+        if let Some(Text { prompt, mut detokenizer }) = self.text {
+            match detokenizer.finish() {
+                Ok((rest, is_stopped)) => {
+                    delta.append(rest);
+                    if is_stopped && end.is_ok() {
+                        (end, self.end_token) = (Ok(FinishReason::EndOfText), None);
+                    }
+                }
+                Err(error) => end = end.and(Err(error.into())),
+            }
+            (offset, output, prompt_text) = (detokenizer.output_chars(), detokenizer.output().into(), prompt);
+        }
+        delta.end = self.end_token.map(|token| OutputToken { offset, ..token });
+        FinishedSequence { sequence, text: output, delta, prompt_text, end, stats }
+    }
+}
