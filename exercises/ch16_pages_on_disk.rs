@@ -24,7 +24,7 @@ use crate::chapters::ch05_page_table::PageTable;
 use crate::chapters::ch06_paged::{PageSlab, SharedSlab};
 use crate::chapters::ch10_fork::ForkCache;
 use crate::disk::record::{Head, PageRows, RecordError, decode_head, encode};
-use crate::disk::{MissingPage, PageFile, PageFileError, PageShape, Read};
+use crate::disk::{MissingPage, PageFile, PageFileError, PageRead, PageShape};
 use crate::prefixes::{Prefixes, held_tokens};
 
 /// Reads a record, as the inverse of [`encode`]. `bytes` has as many bytes as a record.
@@ -119,7 +119,7 @@ impl PageFile {
     /// Returns the rows of a page that was read, if the file still has the record that was missing.
     /// If that record cannot be read, is damaged, or its head differs from the one in the index, it
     /// is forgotten.
-    fn accept(&mut self, read: &Read) -> Option<PageRows> {
+    fn accept(&mut self, read: &PageRead) -> Option<PageRows> {
         todo!("ch16 task 4: the rows, if they are those of the missing page")
     }
 
@@ -141,7 +141,7 @@ impl PageFile {
     pub fn load(
         &mut self,
         tokens: &[u32],
-        read: &[Read],
+        read: &[PageRead],
         prefixes: &mut dyn Prefixes,
         slab: &SharedSlab,
     ) -> Result<usize, CacheError> {

@@ -22,7 +22,7 @@ use crate::chapters::ch05_page_table::PageTable;
 use crate::chapters::ch06_paged::{PageSlab, SharedSlab};
 use crate::chapters::ch10_fork::ForkCache;
 use crate::disk::record::{Head, PageRows, RecordError, decode_head, encode};
-use crate::disk::{MissingPage, PageFile, PageFileError, PageShape, Read};
+use crate::disk::{MissingPage, PageFile, PageFileError, PageRead, PageShape};
 use crate::prefixes::{Prefixes, held_tokens};
 
 // ANCHOR: decode
@@ -75,7 +75,7 @@ impl PageFile {
     fn touch(&mut self, places: &[usize]) {
         // ch16 task 3: the first page is used last
         for place in places.iter().rev() {
-            self.index.use_now(*place);
+            self.index.touch(*place);
         }
     }
     // ANCHOR_END: use
@@ -86,7 +86,7 @@ impl PageFile {
     /// was used after `before`.
     fn make_room(&mut self, before: u64) -> Option<usize> {
         // ch16 task 3: a free place, or that of the oldest page
-        if let Some(place) = self.index.take_place() {
+        if let Some(place) = self.index.alloc_place() {
             return Some(place);
         }
         let (place, last_used) = self.index.oldest()?;
@@ -94,7 +94,7 @@ impl PageFile {
             return None;
         }
         self.index.forget(place);
-        self.index.take_place()
+        self.index.alloc_place()
     }
     // ANCHOR_END: make_room
 
@@ -108,7 +108,7 @@ impl PageFile {
         let bytes = encode(&self.shape, number, parent, tokens, rows[0], rows[1]);
         let offset = self.shape.offset(place);
         if let Err(error) = self.disk.write(offset, &bytes) {
-            self.index.give_back(place);
+            self.index.free_place(place);
             return Err(PageFileError::Unwritable { offset, error });
         }
         let head = decode_head(&self.shape, &bytes).expect("a head that was just encoded");
@@ -192,7 +192,7 @@ impl PageFile {
     /// Returns the rows of a page that was read, if the file still has the record that was missing.
     /// If that record cannot be read, is damaged, or its head differs from the one in the index, it
     /// is forgotten.
-    fn accept(&mut self, read: &Read) -> Option<PageRows> {
+    fn accept(&mut self, read: &PageRead) -> Option<PageRows> {
         // ch16 task 4: the rows, if they are those of the missing page
         let MissingPage { place, number, .. } = read.missing;
         let expected = self.index.get(place).filter(|head| head.number == number)?;
@@ -226,7 +226,7 @@ impl PageFile {
     pub fn load(
         &mut self,
         tokens: &[u32],
-        read: &[Read],
+        read: &[PageRead],
         prefixes: &mut dyn Prefixes,
         slab: &SharedSlab,
     ) -> Result<usize, CacheError> {

@@ -22,17 +22,13 @@ pub enum CacheKind {
     Paged,
 }
 
-/// A name that no cache has.
-#[derive(Debug, thiserror::Error)]
-#[error("unknown kv cache {0:?} (supported: {all})", all = CacheKind::ALL.map(|kind| kind.to_string()).join(", "))]
-pub struct UnknownCache(String);
-
 impl FromStr for CacheKind {
-    type Err = UnknownCache;
+    type Err = String;
 
-    fn from_str(name: &str) -> Result<Self, UnknownCache> {
-        let named = CacheKind::ALL.into_iter().find(|kind| kind.to_string() == name);
-        named.ok_or_else(|| UnknownCache(name.into()))
+    fn from_str(name: &str) -> Result<Self, String> {
+        let named = CacheKind::ALL.into_iter().find(|kind| kind.described().0 == name);
+        let names = || CacheKind::ALL.map(|kind| kind.described().0).join(", ");
+        named.ok_or_else(|| format!("unknown kv cache {name:?} (supported: {})", names()))
     }
 }
 

@@ -15,7 +15,7 @@ mod checks {
     use page_by_page::decode::sampler::Sampler;
     use page_by_page::disk::file_disk::FileDisk;
     use page_by_page::disk::record::{Head, RecordError};
-    use page_by_page::disk::{HEADER, PageFile, PageFileError, PageShape, Read};
+    use page_by_page::disk::{HEADER, PageFile, PageFileError, PageShape, PageRead};
     use page_by_page::prefixes::Prefixes;
 
     use grading::disk::{FaultyDisk, HEAD, RECORD, SHAPE, apply, counting, head_sum, heads, prefixes, record};
@@ -242,7 +242,7 @@ mod checks {
         }
 
         /// Asks for the pages that the file has and memory has not, and reads them.
-        fn missing(&mut self, tokens: &[u32]) -> Vec<Read> {
+        fn missing(&mut self, tokens: &[u32]) -> Vec<PageRead> {
             let full = self.all_but_one(tokens);
             let held = self.held(tokens) / self.shape.page_size;
             let before = self.owners();
@@ -257,7 +257,7 @@ mod checks {
         }
 
         /// Gives what was read to the prefix cache: `n` pages must come back, and memory must have `held` of the tokens then.
-        fn load(&mut self, tokens: &[u32], read: &[Read], n: usize, held: usize) {
+        fn load(&mut self, tokens: &[u32], read: &[PageRead], n: usize, held: usize) {
             let read_pages: Vec<usize> = read.iter().map(|read| read.missing.page).collect();
             let call = self.history.call(format!("load of {}, of which pages {read_pages:?} were read", shown(tokens)));
             // A page of the prefix cache has it as an owner; the others are those of sequences.
@@ -277,7 +277,7 @@ mod checks {
             let heads = heads(&self.shape, &self.disk.bytes());
             let whole: Vec<_> =
                 heads.iter().filter(|head| head.rows_are_whole).map(|head| (head.place, head.number)).collect();
-            let is_whole = |read: &&Read| whole.contains(&(read.missing.place, read.missing.number));
+            let is_whole = |read: &&PageRead| whole.contains(&(read.missing.place, read.missing.number));
             let whole = read.iter().take_while(is_whole).count();
             let n = whole.min(self.slab.borrow().pool().n_pages() - held);
             self.load(tokens, &read, n, (held + n) * size);
@@ -582,7 +582,7 @@ mod checks {
 
     #[test]
     fn task_4_a_damaged_page_is_recomputed() {
-        type Spoil = fn(&mut Read);
+        type Spoil = fn(&mut PageRead);
         let damages: [(&str, Spoil); 6] = [
             ("a byte of its keys has changed", |read| read.bytes.as_mut().unwrap()[HEAD + 9] ^= 1),
             ("a byte of its tokens has changed", |read| read.bytes.as_mut().unwrap()[30] ^= 1),
@@ -754,7 +754,7 @@ mod checks {
                     let CheckedFile { file, trie, slab, .. } = &mut checked;
                     let missing = made("missing", || file.missing(tokens, trie, slab));
                     let places: Vec<String> = missing.iter().map(|page| page.place.to_string()).collect();
-                    let read: Vec<Read> = missing.iter().map(|page| file.read(*page)).collect();
+                    let read: Vec<PageRead> = missing.iter().map(|page| file.read(*page)).collect();
                     let n = made("load", || file.load(tokens, &read, trie, slab));
                     format!("load  {name:<22} missing at {}: {n} of {}", places.join(" "), places.len())
                 }
@@ -828,7 +828,7 @@ mod checks {
             let mut file = made(question, || PageFile::open(Box::new(disk), shape, 1 << 24));
             let (slab, mut trie) = memory(&shape, 20);
             let missing = made("missing of the prompt", || file.missing(&prompt, &mut trie, &slab));
-            let read: Vec<Read> = missing.into_iter().map(|page| file.read(page)).collect();
+            let read: Vec<PageRead> = missing.into_iter().map(|page| file.read(page)).collect();
             let found = made("load of the prompt", || file.load(&prompt, &read, &mut trie, &slab));
             same!(found, n_pages, "pages of the prompt that come back in the {run} run");
             let mut cache = made("with_prefix of chapter 11", || ForkCache::with_prefix(&slab, &mut trie, &prompt));

@@ -125,7 +125,7 @@ impl Index {
             newest_first.extend(path.into_iter().rev());
         }
         for place in newest_first.into_iter().rev() {
-            self.use_now(place);
+            self.touch(place);
         }
     }
 
@@ -162,7 +162,7 @@ impl Index {
 
     /// Notes that the record at a place is used now, after all others.
     #[track_caller]
-    pub fn use_now(&mut self, place: usize) {
+    pub fn touch(&mut self, place: usize) {
         self.head(place);
         let entry = self.places[place].as_mut().expect("a record");
         self.clock += 1;
@@ -177,7 +177,7 @@ impl Index {
     }
 
     /// Takes a free place, or a new one at the end of the file; `None` if the file is full.
-    pub fn take_place(&mut self) -> Option<usize> {
+    pub fn alloc_place(&mut self) -> Option<usize> {
         self.free.pop().or_else(|| {
             let is_new = self.places.len() < self.n_places;
             is_new.then(|| {
@@ -188,7 +188,7 @@ impl Index {
     }
 
     /// Gives a place back that was taken, and got no record.
-    pub fn give_back(&mut self, place: usize) {
+    pub fn free_place(&mut self, place: usize) {
         self.free.push(place);
     }
 

@@ -5,9 +5,6 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use super::Disk;
 
-/// More bytes than this do not fit.
-const MOST_BYTES: usize = 1 << 30;
-
 /// A disk in memory. A clone is the same disk.
 #[derive(Clone, Default)]
 pub struct MemoryDisk(Arc<Mutex<Vec<u8>>>);
@@ -26,24 +23,23 @@ impl Disk for MemoryDisk {
 
     fn read(&mut self, offset: u64, bytes: &mut [u8]) -> io::Result<()> {
         let disk = self.bytes();
-        let from = usize::try_from(offset).ok().and_then(|from| disk.get(from..)?.get(..bytes.len()));
-        bytes.copy_from_slice(from.ok_or(io::ErrorKind::UnexpectedEof)?);
+        let found = disk.get(offset as usize..).and_then(|from| from.get(..bytes.len()));
+        bytes.copy_from_slice(found.ok_or(io::ErrorKind::UnexpectedEof)?);
         Ok(())
     }
 
     fn write(&mut self, offset: u64, bytes: &[u8]) -> io::Result<()> {
-        let mut disk = self.bytes();
-        let end = usize::try_from(offset).ok().and_then(|from| from.checked_add(bytes.len()));
-        let end = end.filter(|end| *end <= MOST_BYTES).ok_or(io::ErrorKind::StorageFull)?;
+        let (mut disk, start) = (self.bytes(), offset as usize);
+        let end = start + bytes.len();
         if disk.len() < end {
             disk.resize(end, 0);
         }
-        disk[end - bytes.len()..end].copy_from_slice(bytes);
+        disk[start..end].copy_from_slice(bytes);
         Ok(())
     }
 
     fn truncate(&mut self, len: u64) -> io::Result<()> {
-        self.bytes().truncate(usize::try_from(len).unwrap_or(usize::MAX));
+        self.bytes().truncate(len as usize);
         Ok(())
     }
 }

@@ -174,21 +174,21 @@ pub struct MissingPage {
     pub number: u64,
 }
 
-/// What came of reading a page.
+/// A page that was read, or could not be.
 #[derive(Debug)]
-pub struct Read {
+pub struct PageRead {
     /// The page.
     pub missing: MissingPage,
-    /// The bytes at its place, as many as a record has.
+    /// The bytes at its place, as many as a record has, whatever they are.
     pub bytes: io::Result<Vec<u8>>,
 }
 
-impl Read {
-    /// Reads the `record_bytes` bytes from `offset` on, whatever is there.
-    pub(crate) fn at(missing: MissingPage, disk: &mut dyn Disk, offset: u64, record_bytes: usize) -> Self {
-        let mut bytes = vec![0; record_bytes];
-        let read = disk.read(offset, &mut bytes);
-        Read { missing, bytes: read.map(|()| bytes) }
+impl MissingPage {
+    /// Reads the bytes at its place, in a file of pages of this shape.
+    fn read(self, disk: &mut dyn Disk, shape: &PageShape) -> PageRead {
+        let mut bytes = vec![0; shape.record_bytes()];
+        let read = disk.read(shape.offset(self.place), &mut bytes);
+        PageRead { missing: self, bytes: read.map(|()| bytes) }
     }
 }
 
@@ -218,8 +218,8 @@ impl PageFile {
 
     /// Reads the bytes at a place, whatever is there: [`missing`](Self::missing) returns which to read, and
     /// [`load`](Self::load) checks them.
-    pub fn read(&mut self, missing: MissingPage) -> Read {
-        Read::at(missing, &mut *self.disk, self.shape.offset(missing.place), self.shape.record_bytes())
+    pub fn read(&mut self, missing: MissingPage) -> PageRead {
+        missing.read(&mut *self.disk, &self.shape)
     }
 }
 

@@ -5,29 +5,26 @@ use std::sync::mpsc::TryRecvError::{Disconnected, Empty};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread;
 
-use super::{Disk, MissingPage, Read};
-
-/// Pages of a sequence that are read together, each with the offset of its first byte in the file, and the bytes of a
-/// record.
-type Job = (Vec<(MissingPage, u64)>, usize);
+use super::{Disk, MissingPage, PageRead, PageShape};
 
 /// Reads pages on a thread of its own, in the order in which they are asked for.
 pub struct PageReader {
-    jobs: Option<Sender<Job>>,
-    done: Receiver<Vec<Read>>,
+    /// The pages of a sequence are read together.
+    jobs: Option<Sender<Vec<MissingPage>>>,
+    done: Receiver<Vec<PageRead>>,
     thread: Option<thread::JoinHandle<()>>,
 }
 
 impl PageReader {
-    /// Starts the thread. `disk`: where it reads.
-    pub fn start(mut disk: impl Disk + Send + 'static) -> io::Result<Self> {
-        let (jobs, to_do) = channel::<Job>();
+    /// Starts the thread. `disk` holds a file of pages of this shape.
+    pub fn start(mut disk: impl Disk + Send + 'static, shape: PageShape) -> io::Result<Self> {
+        let (jobs, to_do) = channel::<Vec<MissingPage>>();
         let (send, done) = channel();
         let work = move || {
             // It ends when the other side is gone.
-            for (pages, record_bytes) in to_do {
-                let read = |(missing, offset)| Read::at(missing, &mut disk, offset, record_bytes);
-                if send.send(pages.into_iter().map(read).collect()).is_err() {
+            for pages in to_do {
+                let read = pages.into_iter().map(|page| page.read(&mut disk, &shape)).collect();
+                if send.send(read).is_err() {
                     break;
                 }
             }
@@ -36,11 +33,11 @@ impl PageReader {
         Ok(PageReader { jobs: Some(jobs), done, thread: Some(thread) })
     }
 
-    /// Submits pages of one sequence to be read, each with the place of its first byte.
-    pub fn submit(&mut self, pages: Vec<(MissingPage, u64)>, record_bytes: usize) {
+    /// Submits pages of one sequence to be read.
+    pub fn submit(&mut self, pages: Vec<MissingPage>) {
         if let Some(jobs) = &self.jobs {
             // A thread that has gone answers nothing: see `next`.
-            let _ = jobs.send((pages, record_bytes));
+            let _ = jobs.send(pages);
         }
     }
 
@@ -49,7 +46,7 @@ impl PageReader {
     ///
     /// # Errors
     /// [`io::ErrorKind::BrokenPipe`] if the thread has come to an end.
-    pub fn next(&mut self, wait: bool) -> io::Result<Option<Vec<Read>>> {
+    pub fn next(&mut self, wait: bool) -> io::Result<Option<Vec<PageRead>>> {
         let read = if wait { self.done.recv().map_err(|_| Disconnected) } else { self.done.try_recv() };
         match read {
             Ok(pages) => Ok(Some(pages)),
@@ -67,26 +64,5 @@ impl Drop for PageReader {
         if let Some(thread) = self.thread.take() {
             let _ = thread.join();
         }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::disk::memory_disk::MemoryDisk;
-
-    #[test]
-    fn pages_come_in_the_order_in_which_they_were_asked_for() {
-        let disk = MemoryDisk::default();
-        disk.bytes().extend(0..100);
-        let mut reader = PageReader::start(disk).unwrap();
-        let missing = |place| MissingPage { page: place, place, number: 1 + place as u64 };
-        reader.submit(vec![(missing(4), 40), (missing(2), 20), (missing(9), 97)], 4);
-        reader.submit(vec![], 4);
-        let first = reader.next(true).unwrap().unwrap();
-        let bytes: Vec<_> = first.iter().map(|read| (read.missing.place, read.bytes.as_ref().ok())).collect();
-        assert_eq!(bytes, [(4, Some(&vec![40, 41, 42, 43])), (2, Some(&vec![20, 21, 22, 23])), (9, None)]);
-        assert_eq!(reader.next(true).unwrap().map(|pages| pages.len()), Some(0));
-        assert!(reader.next(false).unwrap().is_none());
     }
 }

@@ -29,21 +29,6 @@ pub struct Snapshot {
     rows: PageRows,
 }
 
-/// Why a snapshot was not restored. The cache is as it was.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[allow(missing_docs)] // The messages say what the numbers are.
-pub enum RestoreError {
-    /// The cache is for rows of a different shape.
-    #[error("the snapshot holds rows of {found:?}, the cache is for rows of {expected:?}")]
-    WrongLayout { found: KvLayout, expected: KvLayout },
-    /// The cache holds tokens already.
-    #[error("the cache holds {0} tokens already; restore into an empty one")]
-    NotEmpty(usize),
-    /// The cache has no room for the tokens.
-    #[error(transparent)]
-    Cache(#[from] CacheError),
-}
-
 impl Snapshot {
     /// Copies the rows that a cache holds. `tokens`: those that the rows belong to.
     ///
@@ -72,17 +57,18 @@ impl Snapshot {
     }
 
     /// Fills an empty cache with the rows.
-    pub fn restore(&self, cache: &mut dyn KvCache) -> Result<(), RestoreError> {
-        let (found, expected) = (self.layout, cache.layout());
-        if found != expected {
-            return Err(RestoreError::WrongLayout { found, expected });
-        }
-        if !cache.is_empty() {
-            return Err(RestoreError::NotEmpty(cache.len()));
-        }
+    ///
+    /// # Errors
+    /// [`CacheError`] if it has no room for them. It is then as it was.
+    ///
+    /// # Panics
+    /// If the cache holds tokens already, or is for rows of a different shape.
+    pub fn restore(&self, cache: &mut dyn KvCache) -> Result<(), CacheError> {
+        assert!(cache.is_empty(), "a snapshot is restored into an empty cache");
+        assert_eq!(self.layout, cache.layout(), "rows of the snapshot, and of the cache");
         cache.extend(self.tokens.len())?;
-        let of_layer = self.tokens.len() * found.kv_width();
-        for layer in 0..found.n_layers {
+        let of_layer = self.tokens.len() * self.layout.kv_width();
+        for layer in 0..self.layout.n_layers {
             let [k, v] = [&self.rows.k, &self.rows.v].map(|rows| &rows[layer * of_layer..][..of_layer]);
             cache.write(layer, k, v);
         }

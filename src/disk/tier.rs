@@ -76,7 +76,7 @@ impl DiskTier {
         slab: &SharedSlab,
     ) -> Result<Self, PageFileError> {
         let file = PageFile::open(Box::new(disk.clone()), shape, most_bytes)?;
-        let reader = PageReader::start(disk).map_err(PageFileError::Unreadable)?;
+        let reader = PageReader::start(disk, shape).map_err(PageFileError::Unreadable)?;
         Ok(DiskTier {
             file,
             reader,
@@ -99,11 +99,9 @@ impl DiskTier {
         if missing.is_empty() {
             return Ok(None);
         }
-        let shape = self.file.shape;
-        let new = missing.into_iter().filter(|page| self.reading.insert(page.number));
-        let pages: Vec<_> = new.map(|page| (page, shape.offset(page.place))).collect();
+        let pages: Vec<_> = missing.into_iter().filter(|page| self.reading.insert(page.number)).collect();
         self.counters.read += pages.len() as u64;
-        self.reader.submit(pages, shape.record_bytes());
+        self.reader.submit(pages);
         let ticket = self.n_asked;
         self.n_asked += 1;
         self.asked.push_back((ticket, tokens.to_vec()));

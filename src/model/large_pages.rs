@@ -54,48 +54,28 @@ pub(super) fn copy(pieces: &[&[u8]]) -> io::Result<Vec<Copied>> {
     Ok(ranges.into_iter().map(|range| Copied { map: map.clone(), range }).collect())
 }
 
-/// How many of these bytes lie in large pages; `None` where the system does not say.
-pub(super) fn in_large_pages<'a>(memory: impl Iterator<Item = &'a [u8]>) -> Option<usize> {
-    let maps = std::fs::read_to_string("/proc/self/smaps").ok()?;
-    let mut areas = areas(&maps);
-    let mut bytes = 0;
-    for part in memory {
-        let (start, end) = (part.as_ptr().addr(), part.as_ptr().addr() + part.len());
-        for (area, large) in areas.iter_mut().filter(|(area, _)| area.start < end && start < area.end) {
-            let inside = end.min(area.end) - start.max(area.start);
-            let counted = inside.min(*large);
-            *large -= counted;
-            bytes += counted;
-        }
-    }
-    Some(bytes)
-}
-
-/// The areas of a program's memory, and how many bytes of each lie in large pages.
+/// How many of these bytes lie in large pages; `None` where the system does not say. It says so of whole areas of the
+/// program's memory, and theirs hold little else:
 ///
 /// ```text
 ///   7f2c00000000-7f2c47200000 rw-p 00000000 00:00 0
 ///   AnonHugePages:   1165312 kB
-///   ShmemPmdMapped:        0 kB
-///   FilePmdMapped:         0 kB
 /// ```
-fn areas(maps: &str) -> Vec<(Range<usize>, usize)> {
-    let mut areas: Vec<(Range<usize>, usize)> = Vec::new();
+pub(super) fn in_large_pages<'a>(memory: impl Iterator<Item = &'a [u8]>) -> Option<usize> {
+    let maps = std::fs::read_to_string("/proc/self/smaps").ok()?;
+    let parts: Vec<Range<usize>> = memory.map(|part| part.as_ptr().addr()..part.as_ptr().addr() + part.len()).collect();
+    let address = |text| usize::from_str_radix(text, 16).ok();
+    let (mut bytes, mut is_theirs) = (0, false);
     for line in maps.lines() {
         let (word, rest) = line.split_once(' ').unwrap_or((line, ""));
-        match word {
-            "AnonHugePages:" | "ShmemPmdMapped:" | "FilePmdMapped:" => {
-                let kib = rest.trim().strip_suffix(" kB").and_then(|kib| kib.parse::<usize>().ok());
-                if let (Some((_, large)), Some(kib)) = (areas.last_mut(), kib) {
-                    *large += kib << 10;
-                }
-            }
-            _ => {
-                let address = |text| usize::from_str_radix(text, 16).ok();
-                let ends = word.split_once('-').and_then(|(start, end)| Some(address(start)?..address(end)?));
-                areas.extend(ends.map(|area| (area, 0)));
-            }
+        if let Some(ends) = word.split_once('-')
+            && let (Some(start), Some(end)) = (address(ends.0), address(ends.1))
+        {
+            is_theirs = parts.iter().any(|part| part.start < end && start < part.end);
+        } else if is_theirs && word == "AnonHugePages:" {
+            let kib = rest.trim().strip_suffix(" kB").and_then(|kib| kib.parse::<usize>().ok());
+            bytes += kib.unwrap_or(0) << 10;
         }
     }
-    areas
+    Some(bytes.min(parts.iter().map(Range::len).sum()))
 }

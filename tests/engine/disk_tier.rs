@@ -2,7 +2,6 @@
 
 use std::cell::RefCell;
 use std::io;
-use std::path::Path;
 use std::rc::Rc;
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::Duration;
@@ -10,23 +9,23 @@ use std::time::Duration;
 use page_by_page::chapters::ch06_paged::PageSlab;
 use page_by_page::chapters::ch11_prefix_cache::PrefixCache;
 use page_by_page::decode::sampler::{Sampler, Sampling};
-use page_by_page::disk::file_disk::FileDisk;
+use page_by_page::disk::memory_disk::MemoryDisk;
 use page_by_page::disk::tier::{DiskTier, SharedPrefixes};
 use page_by_page::disk::{Disk, PageShape};
 use page_by_page::model::Model;
 use page_by_page::serving::Serving;
 use page_by_page::serving::schedule::StepLimits;
 
-/// A file that can be read when its gate is open. A read that waits for long gets an error.
+/// A disk that can be read when its gate is open. A read that waits for long gets an error.
 #[derive(Clone)]
 struct Gated {
-    file: FileDisk,
+    disk: MemoryDisk,
     gate: Arc<(Mutex<bool>, Condvar)>,
 }
 
 impl Gated {
-    fn open(path: &Path) -> Self {
-        Gated { file: FileDisk::open(path).unwrap(), gate: Arc::new((Mutex::new(true), Condvar::new())) }
+    fn open(disk: &MemoryDisk) -> Self {
+        Gated { disk: disk.clone(), gate: Arc::new((Mutex::new(true), Condvar::new())) }
     }
 
     fn set(&self, is_open: bool) {
@@ -37,7 +36,7 @@ impl Gated {
 
 impl Disk for Gated {
     fn len(&mut self) -> io::Result<u64> {
-        self.file.len()
+        self.disk.len()
     }
 
     fn read(&mut self, offset: u64, bytes: &mut [u8]) -> io::Result<()> {
@@ -47,23 +46,19 @@ impl Disk for Gated {
         if !*is_open {
             return Err(io::ErrorKind::TimedOut.into());
         }
-        self.file.read(offset, bytes)
+        self.disk.read(offset, bytes)
     }
 
     fn write(&mut self, offset: u64, bytes: &[u8]) -> io::Result<()> {
-        self.file.write(offset, bytes)
+        self.disk.write(offset, bytes)
     }
 
     fn truncate(&mut self, len: u64) -> io::Result<()> {
-        self.file.truncate(len)
+        self.disk.truncate(len)
     }
 }
 
 const PAGE_SIZE: usize = 4;
-
-fn model() -> Model {
-    Model::open(&grading::root().join("assets/storyteller")).unwrap()
-}
 
 /// An empty memory whose pages go to this file.
 fn serve<'m>(model: &'m Model, disk: &Gated) -> (Serving<'m>, DiskTier) {
@@ -90,16 +85,15 @@ fn generate_one(serving: &mut Serving<'_>, tier: &mut DiskTier, prompt: &[u32]) 
 
 #[test]
 fn others_compute_while_pages_are_read() {
-    let folder = tempfile::tempdir().unwrap();
-    let path = folder.path().join("some.pages");
-    let model = model();
+    let pages = MemoryDisk::default();
+    let model = Model::open(&grading::root().join("assets/storyteller")).unwrap();
     let [prompt, other] = [(40..80).collect::<Vec<u32>>(), (90..107).collect()];
     let expected = {
-        let (mut serving, mut tier) = serve(&model, &Gated::open(&path));
+        let (mut serving, mut tier) = serve(&model, &Gated::open(&pages));
         assert_eq!(tier.prefetch(&prompt).unwrap(), None, "there is nothing to wait for in a new file");
         generate_one(&mut serving, &mut tier, &prompt)
     };
-    let disk = Gated::open(&path);
+    let disk = Gated::open(&pages);
     let (mut serving, mut tier) = serve(&model, &disk);
     disk.set(false);
     let first = tier.prefetch(&prompt).unwrap().expect("pages to wait for");

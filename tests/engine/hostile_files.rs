@@ -4,7 +4,6 @@
 //! Each seed changes one file of each kind. `PAGE_BY_PAGE_SEEDS=100000 cargo test --test engine hostile_files` looks longer.
 
 use std::fs;
-use std::path::Path;
 
 use crate::spoiled::assert_is_harmless;
 use grading::checkpoints::Folder;
@@ -19,22 +18,6 @@ use serde_json::Value;
 
 /// Files of each kind, unless `PAGE_BY_PAGE_SEEDS` says otherwise.
 const FEW: u64 = 400;
-
-/// Says which file it was if the test fails.
-struct Case<'a> {
-    seed: u64,
-    file: &'a Path,
-}
-
-impl Drop for Case<'_> {
-    fn drop(&mut self) {
-        if std::thread::panicking() {
-            let bytes = fs::read(self.file).unwrap_or_default();
-            let start = String::from_utf8_lossy(&bytes[..bytes.len().min(600)]).escape_debug().to_string();
-            eprintln!("seed {}, {} of {} bytes: {start}", self.seed, self.file.display(), bytes.len());
-        }
-    }
-}
 
 /// Opens a hostile file for every seed: `change` writes it, `open` opens and uses it. The errors must name it, or one of the
 /// folder's other files where the two do not belong together.
@@ -52,7 +35,8 @@ fn endure<T, E: std::fmt::Display>(
         // A new file, because the last one can still be mapped.
         let _ = fs::remove_file(folder.file(file));
         folder.write(file, &bytes);
-        let _case = Case { seed, file: &folder.file(file) };
+        // Shown if this one fails.
+        println!("{file}, seed {seed}");
         let (opened, memory_used) = allocated(&open);
         most = most.max(memory_used);
         assert!(memory_used <= memory, "{} bytes of at most {memory} were asked for", memory_used);
