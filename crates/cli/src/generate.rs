@@ -72,12 +72,18 @@ pub struct Generate {
     draft: DraftOptions,
 }
 
+fn help_of_kv() -> String {
+    let names = CacheKind::ALL.map(|kind| kind.to_string()).join(", ");
+    format!(
+        "The cache: {names}; the first keeps nothing [default: contiguous, or paged for several outputs and where \
+         --kv-memory or --pages is given]"
+    )
+}
+
 /// The cache: its kind, its memory, its rows, and the files that it is saved to and loaded from.
 #[derive(Args)]
 struct CacheOptions {
-    /// The cache, which is recompute (none), flat, contiguous or paged [default: contiguous, or paged for several
-    /// outputs and where --kv-memory or --pages is given]
-    #[arg(long, value_name = "CACHE")]
+    #[arg(long, value_name = "CACHE", help = help_of_kv())]
     kv: Option<CacheKind>,
     /// Slots that the contiguous cache reserves [default: enough for prompt and output]
     #[arg(long, value_name = "N")]
