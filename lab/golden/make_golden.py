@@ -1,17 +1,13 @@
 #!/usr/bin/env python3
 """Writes the golden files under assets/golden: what an independent Qwen3 computes.
 
-The reference is Hugging Face transformers' Qwen3ForCausalLM on the CPU: weights
-as stored, upcast to float32, eager attention, one thread, one forward pass over
-the whole sequence. The Rust engine must agree with it to rounding.
-
 Two kinds of checkpoint are recorded:
 
-  random   tiny, seeded, each with something awkward about its shape, its dtypes
-           or the way its files are written; the checkpoint lies beside its golden file
+  random   tiny, seeded, each with something awkward about its shape, its dtypes or the way its files are written; the
+           checkpoint lies beside its golden file
   bundled  the two storytellers of assets/, on the opening of a chapter of Alice
 
-README.md says what a golden file holds and how to run this.
+README.md says how the reference is computed, and how to run this.
 """
 
 import json
@@ -106,9 +102,6 @@ def main():
     for name in ["storyteller", "storyteller-draft"]:
         checkpoint = ASSETS / name
         write_golden(checkpoint, GOLDEN / name, text_tokens(checkpoint, ALICE), spread_ids)
-
-
-# ---------------------------------------------------------------- checkpoints
 
 
 def write_checkpoint(shape, folder):
@@ -210,9 +203,6 @@ def write_tensors(path, tensors):
 
 def write_json(path, value):
     path.write_text(json.dumps(value, indent=2) + "\n", encoding="utf-8")
-
-
-# --------------------------------------------------------------- golden files
 
 
 def random_tokens(shape):

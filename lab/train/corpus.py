@@ -1,9 +1,4 @@
-"""From a folder of text to a tokenizer and two streams of token ids.
-
-A corpus is a folder of UTF-8 .txt files. A line that holds only <|endoftext|>
-ends a document; so does the end of a file. `valid.txt`, if it is there, is for
-validation and everything else for training; without it 2 % of the documents are
-held out.
+"""From a folder of text, as README.md describes it, to a tokenizer and two streams of token ids.
 
 A stream is all documents one after another, each with <|endoftext|> before it:
 

@@ -1,10 +1,4 @@
-"""What the target knows, for its draft to learn: texts that it writes, and its probabilities.
-
-A draft is right when the target would have said the same, so it learns from the
-target and not from the corpus alone. Two kinds of text come from the target
-itself: drawn by chance at temperature 1, and greedy, the likeliest token always,
-with the loops that this leads to. The draft model meets both when it drafts.
-"""
+"""What the target knows, for its draft to learn: texts that it writes, and its probabilities."""
 
 from pathlib import Path
 

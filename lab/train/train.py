@@ -1,10 +1,7 @@
 #!/usr/bin/env python3
 """Trains the bundled pair of models, storyteller and storyteller-draft, from a folder of text.
 
-Both are small Qwen3 models with one tokenizer between them: the target tells the
-story, the draft model drafts for speculative decoding. With --teacher the draft
-learns from the target. What is written opens with transformers and with any plain
-Qwen3 loader. README.md has the recipe, the reasons and measured figures.
+README.md has the recipe, the reasons and measured figures.
 """
 
 import argparse
@@ -20,7 +17,6 @@ from pathlib import Path
 import torch
 from tokenizers import Tokenizer
 from torch.nn.functional import cross_entropy
-from tqdm import tqdm
 from transformers import Qwen3Config, Qwen3ForCausalLM
 from transformers.utils import logging
 
@@ -59,23 +55,6 @@ RECIPES = {
 }
 
 
-@dataclass
-class Budget:
-    """How long to train: a number of steps or of minutes, whichever was asked for."""
-
-    steps: int | None
-    minutes: float | None
-
-    def start(self):
-        self.started = time.monotonic()
-
-    def spent(self, step: int) -> float:
-        """From 0 at the start to 1 when it is time to stop."""
-        if self.steps is not None:
-            return step / self.steps
-        return (time.monotonic() - self.started) / (60 * self.minutes)
-
-
 def main():
     args = parse_args()
     names = list(RECIPES) if args.model == "both" else [args.model]
@@ -83,7 +62,11 @@ def main():
         names = ["storyteller-draft"]
     logging.disable_progress_bar()
     try:
-        check_out(args.out, names, args.force)
+        # Now, not after ninety minutes, we want to know that the models have nowhere to go.
+        taken = [args.out / name for name in names if (args.out / name).exists()]
+        if taken and not args.force:
+            raise InputError(f"{taken[0]}: exists (--force replaces it)")
+        args.out.mkdir(parents=True, exist_ok=True)
         teacher = load_model(args.teacher, DEVICE) if args.teacher else None
         tokenizer, train, valid = prepare_text(args.corpus, args.teacher)
         for name in names:
@@ -106,8 +89,8 @@ def parse_args():
                         help="where the models go, each in a folder of its own name")
     parser.add_argument("--model", choices=[*RECIPES, "both"], default="both", help="which to train (default: both)")
     budget = parser.add_mutually_exclusive_group(required=True)
-    budget.add_argument("--minutes", type=positive(float), metavar="N", help="train each model for so long")
-    budget.add_argument("--steps", type=positive(int), metavar="N", help="or for this many steps")
+    budget.add_argument("--minutes", type=float, metavar="N", help="train each model for so long")
+    budget.add_argument("--steps", type=int, metavar="N", help="or for this many steps")
     parser.add_argument("--teacher", type=Path, metavar="DIR",
                         help="make only the draft, and have it learn what this model would say, with its tokenizer")
     parser.add_argument("--start", type=Path, metavar="DIR",
@@ -115,28 +98,10 @@ def parse_args():
     parser.add_argument("--seed", type=int, default=0, metavar="N",
                         help="for the first weights and the choice of windows (default: 0)")
     parser.add_argument("--force", action="store_true", help="replace models that are there already")
-    return parser.parse_args()
-
-
-def positive(kind):
-    def parse(text):
-        value = kind(text)
-        if not (value > 0 and math.isfinite(value)):
-            raise argparse.ArgumentTypeError(f"{text} is not above zero")
-        return value
-
-    parse.__name__ = "number"  # argparse says "invalid number value"
-    return parse
-
-
-def check_out(out: Path, names: list[str], force: bool):
-    """Finds out now, not after ninety minutes, that the models have nowhere to go."""
-    if out.exists() and not out.is_dir():
-        raise InputError(f"{out}: not a folder")
-    taken = [name for name in names if (out / name).exists()]
-    if taken and not force:
-        raise InputError(f"{out / taken[0]}: exists (--force replaces it)")
-    out.mkdir(parents=True, exist_ok=True)
+    args = parser.parse_args()
+    if not 0 < (args.minutes or args.steps or 0) < math.inf:
+        parser.error("--minutes and --steps are numbers above zero")
+    return args
 
 
 def prepare_text(corpus: Path, teacher: Path | None) -> tuple[Tokenizer, torch.Tensor, torch.Tensor]:
@@ -188,7 +153,7 @@ def make_model(name: str, tokenizer: Tokenizer, train: torch.Tensor, valid: torc
             return divergence(model, teacher, inputs)
 
     started = time.monotonic()
-    steps = fit(model, streams, loss, recipe, Budget(args.steps, args.minutes), args.seed)
+    steps = fit(model, streams, loss, recipe, args)
     minutes = (time.monotonic() - started) / 60
     print(f"{steps:,} steps, {steps * BATCH * recipe.context / 1e6:.1f} M tokens, {minutes:.1f} minutes")
 
@@ -232,21 +197,19 @@ def qwen3_config(recipe: Recipe, vocabulary: int) -> Qwen3Config:
     return config
 
 
-# ------------------------------------------------------------------- training
-
-
-def fit(model: Qwen3ForCausalLM, streams: list[torch.Tensor], loss_of, recipe: Recipe, budget: Budget,
-        seed: int) -> int:
-    """Trains in place until the budget is spent or Ctrl-C; returns the number of steps."""
+def fit(model: Qwen3ForCausalLM, streams: list[torch.Tensor], loss_of, recipe: Recipe, args) -> int:
+    """Trains in place until the steps or the minutes are over, or Ctrl-C; returns the number of steps."""
     model.train()
     optimizers = make_optimizers(model, recipe)
-    rng = torch.Generator().manual_seed(seed)
+    rng = torch.Generator().manual_seed(args.seed)
     step, recent = 0, deque(maxlen=20)  # the newest losses
-    budget.start()
-    # One bar for both kinds of budget; where it cannot be drawn, a line each tenth.
-    bar = tqdm(total=100, bar_format="{l_bar}{bar}| {elapsed}<{remaining}{postfix}", disable=None)
+    started = time.monotonic()
+
+    def share_done() -> float:
+        return step / args.steps if args.steps else (time.monotonic() - started) / (60 * args.minutes)
+
     try:
-        while (spent := budget.spent(step)) < 1:
+        while (spent := share_done()) < 1:
             factor = rate_factor(step, spent)
             for optimizer in optimizers:
                 for group in optimizer.param_groups:
@@ -263,15 +226,11 @@ def fit(model: Qwen3ForCausalLM, streams: list[torch.Tensor], loss_of, recipe: R
             recent.append(loss.item())
             if not math.isfinite(recent[-1]):
                 sys.exit(f"error: the loss is {recent[-1]} after {step:,} steps; nothing was saved")
-            report = f"step {step:,}, loss {sum(recent) / len(recent):.2f}"
-            bar.set_postfix_str(report, refresh=False)
-            bar.update(100 * min(budget.spent(step), 1) - bar.n)
-            if bar.disable and int(10 * budget.spent(step)) > int(10 * spent):
-                print(f"  {100 * budget.spent(step):3.0f} %  {report}", flush=True)
+            if int(20 * share_done()) > int(20 * spent):
+                loss = sum(recent) / len(recent)
+                print(f"  {100 * share_done():3.0f} %  step {step:,}, loss {loss:.2f}", flush=True)
     except KeyboardInterrupt:
         print("\nstopped early: saving what there is", flush=True)
-    finally:
-        bar.close()
     return step
 
 
@@ -327,9 +286,6 @@ def validation_loss(model: Qwen3ForCausalLM, stream: torch.Tensor, context: int)
     return sum(losses) / len(losses)
 
 
-# --------------------------------------------------------------------- saving
-
-
 def save(model: Qwen3ForCausalLM, tokenizer: Tokenizer, folder: Path):
     """Writes beside the folder and renames at the end, so that it is whole or not there."""
     partial = folder.with_name(f".{folder.name}.partial")
@@ -362,13 +318,8 @@ def save(model: Qwen3ForCausalLM, tokenizer: Tokenizer, folder: Path):
         file.chmod(0o644)  # safetensors leaves a file that only its owner can read
 
     if folder.exists():  # --force
-        old = folder.with_name(f".{folder.name}.old")
-        shutil.rmtree(old, ignore_errors=True)
-        folder.rename(old)
-        partial.rename(folder)
-        shutil.rmtree(old)
-    else:
-        partial.rename(folder)
+        shutil.rmtree(folder)
+    partial.rename(folder)
 
 
 def write_json(path: Path, value: dict):
