@@ -12,6 +12,10 @@ import urllib.error
 import urllib.request
 from concurrent.futures import ThreadPoolExecutor
 
+from servers import PAGE_SIZE, PAGES
+
+NEW_TOKENS = 60  # of each output
+
 # One has characters of several bytes, for the tokenizers.
 PROMPTS = [
     "Once upon a time",
@@ -100,10 +104,10 @@ class Server:
         return {"queries": now[0] - queries, "hits": now[1] - hits}
 
 
-def outputs(server: Server, new_tokens: int) -> list[dict]:
+def outputs(server: Server) -> list[dict]:
     """The likeliest output of each prompt, all asked for at the same time."""
     with ThreadPoolExecutor(len(PROMPTS)) as pool:
-        choices = list(pool.map(lambda prompt: server.complete(prompt, new_tokens, logprobs=2), PROMPTS))
+        choices = list(pool.map(lambda prompt: server.complete(prompt, NEW_TOKENS, logprobs=2), PROMPTS))
     found = []
     for text, choice in zip(PROMPTS, choices):
         top = [sorted(row.values(), reverse=True) for row in choice["logprobs"]["top_logprobs"]]
@@ -118,9 +122,9 @@ def outputs(server: Server, new_tokens: int) -> list[dict]:
     return found
 
 
-def shared(server: Server, page: int) -> list[dict]:
+def shared(server: Server) -> list[dict]:
     """Prompts that begin alike, one after the other; each line with what the counters say of it."""
-    lines = []
+    page, lines = PAGE_SIZE, []
 
     def ask(what: str, prompt, new_tokens: int = 8) -> tuple[list[int], list[int]]:
         line, ids, new = server.ask(what, prompt, new_tokens)
@@ -128,8 +132,6 @@ def shared(server: Server, page: int) -> list[dict]:
         return ids, new
 
     story, _ = ask("a story, for the first time", STORY)
-    if len(story) < 4 * page + 2:
-        raise RuntimeError(f"the story has {len(story)} tokens, expected at least {4 * page + 2}: choose smaller pages")
     ask("the same again", story)
     ask("its first 3 pages, to the token", story[: 3 * page])
     ask("and one token more", story[: 3 * page + 1])
@@ -144,56 +146,54 @@ def shared(server: Server, page: int) -> list[dict]:
     return lines
 
 
-def documents(server: Server, page: int, pages: int) -> list[dict]:
+def documents(server: Server) -> list[dict]:
     """Four documents that together are larger than the pool, asked about in turns: some pages are evicted."""
-    long = pages // 4
     lines = []
     for turn in range(3):
         for document in range(4):
-            # Numbers that no tokenizer has made: only that they are equal or not matters here.
-            text = [100 + (token * 7919 + document * 104729) % 3000 for token in range(long * page)]
-            question = [100 + (token * 31 + document * 7 + turn * 1009) % 3000 for token in range(page // 2)]
-            line, _, _ = server.ask(f"round {turn + 1}, document {document + 1}", text + question, 4)
-            lines.append(line)
+            text = made_up(PAGES // 4 * PAGE_SIZE, 7919, document * 104729)
+            question = made_up(PAGE_SIZE // 2, 31, document * 7 + turn * 1009)
+            lines.append(server.ask(f"round {turn + 1}, document {document + 1}", text + question, 4)[0])
     return lines
 
 
-def at_random(server: Server, page: int, pages: int) -> list[dict]:
+def at_random(server: Server) -> list[dict]:
     """Sixty prompts that take up six long sequences, at places and for lengths drawn by chance, always the same."""
     draw = random.Random(23)
-    long = pages * page // 3
-    sources = [[100 + (token * 7919 + source * 104729 + 17) % 3000 for token in range(long)] for source in range(6)]
+    long = PAGES * PAGE_SIZE // 3
+    sources = [made_up(long, 7919, source * 104729 + 17) for source in range(6)]
     lines = []
     for number in range(60):
         prompt = draw.choice(sources)[: draw.randrange(1, long)]
         if draw.random() < 0.3:
             prompt = prompt[: draw.randrange(1, len(prompt) + 1)]
-            prompt += [100 + draw.randrange(3000) for _ in range(draw.randrange(2 * page))]
-        line, _, _ = server.ask(f"prompt {number + 1}", prompt, draw.randrange(2, 12))
-        lines.append(line)
+            prompt += [100 + draw.randrange(3000) for _ in range(draw.randrange(2 * PAGE_SIZE))]
+        lines.append(server.ask(f"prompt {number + 1}", prompt, draw.randrange(2, 12))[0])
     return lines
 
 
-def at_once(server: Server, page: int) -> dict:
+def at_once(server: Server) -> dict:
     """Eight prompts that are new to the server, alike but for their last token, in one request."""
-    same = [100 + (token * 31 + 977) % 3000 for token in range(6 * page + page // 4)]
+    same = made_up(6 * PAGE_SIZE + PAGE_SIZE // 4, 31, 977)
     queries, hits = server.counters()
     server.complete([same + [100 + last] for last in range(8)], 8)
     prompt = len(same) + 1
     return {"prompt": prompt, "prompts": 8} | server.counted(queries, hits, 8 * prompt)
 
 
-def ask(address: str, parts: list[str], new_tokens: int, page: int, pages: int) -> dict:
-    """What a server generates and counts in each of these parts. `page`, `pages`: the size of its pages, and of its pool."""
+def made_up(count: int, step: int, first: int) -> list[int]:
+    """Tokens that no tokenizer has made: only whether they are equal matters here."""
+    return [100 + (token * step + first) % 3000 for token in range(count)]
+
+
+def drafts(server: Server) -> dict:
+    return {name: server.counter(f"spec_decode_num_{name}") for name in ("drafts", "draft_tokens", "accepted_tokens")}
+
+
+PARTS = {part.__name__: part for part in (outputs, shared, documents, at_random, at_once, drafts)}
+
+
+def ask(address: str, parts: list[str]) -> dict:
+    """What a server generates and counts in each of these parts."""
     server = Server(address)
-    asks = {
-        "outputs": lambda: outputs(server, new_tokens),
-        "shared": lambda: shared(server, page),
-        "documents": lambda: documents(server, page, pages),
-        "random": lambda: at_random(server, page, pages),
-        "at_once": lambda: at_once(server, page),
-        "drafts": lambda: {
-            name: server.counter(f"spec_decode_num_{name}") for name in ("drafts", "draft_tokens", "accepted_tokens")
-        },
-    }
-    return {part: asks[part]() for part in parts}
+    return {part: PARTS[part](server) for part in parts}

