@@ -15,7 +15,7 @@ mod checks {
     use page_by_page::decode::sampler::Sampler;
     use page_by_page::disk::file_disk::FileDisk;
     use page_by_page::disk::record::{Head, RecordError};
-    use page_by_page::disk::{HEADER, PageFile, PageFileError, PageShape, PageRead};
+    use page_by_page::disk::{HEADER, PageFile, PageFileError, PageRead, PageShape};
     use page_by_page::prefixes::Prefixes;
 
     use grading::disk::{FaultyDisk, HEAD, RECORD, SHAPE, apply, counting, head_sum, heads, prefixes, record};
