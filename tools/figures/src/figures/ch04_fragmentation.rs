@@ -1,9 +1,10 @@
 //! Chapter 4: free memory in pieces, as regions and as pages.
 
+use std::ops::Range;
+
 use page_by_page::cache::PageId;
 use page_by_page::chapters::ch04_page_pool::PagePool;
 use page_by_page::experiments::first_fit::{NoGap, Regions};
-use std::ops::Range;
 
 use super::prelude::*;
 

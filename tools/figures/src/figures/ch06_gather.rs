@@ -1,8 +1,9 @@
 //! Chapter 6: a page that was used before, and a gather that skips what is left in it.
 
+use std::collections::BTreeMap;
+
 use page_by_page::cache::{KvCache, KvLayout};
 use page_by_page::chapters::ch06_paged::{PageSlab, PagedCache, SharedSlab};
-use std::collections::BTreeMap;
 
 use super::prelude::*;
 use crate::rows::{self, LAYOUT};

@@ -1,8 +1,9 @@
 //! Chapter 10: two sequences share pages; one grows, copies the rows of the shared tail, and the other stays.
 
+use std::collections::BTreeMap;
+
 use page_by_page::cache::KvCache;
 use page_by_page::chapters::ch10_fork::ForkCache;
-use std::collections::BTreeMap;
 
 use super::prelude::*;
 use crate::rows;

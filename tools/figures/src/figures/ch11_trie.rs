@@ -1,11 +1,12 @@
 //! Chapter 11: the trie grows, is hit, and is evicted.
 
+use std::collections::BTreeMap;
+
 use page_by_page::cache::PageId;
 use page_by_page::chapters::ch04_page_pool::PagePool;
 use page_by_page::chapters::ch05_page_table::PageTable;
 use page_by_page::chapters::ch11_prefix_cache::PrefixCache;
 use page_by_page::prefixes::Prefixes;
-use std::collections::BTreeMap;
 
 use super::prelude::*;
 

@@ -1,14 +1,13 @@
-//! Chapter 12: the schedule as a time line. A row for each sequence, a column for each step.
+//! Chapter 12: the schedule of `chapters::ch12_scheduler` as a time line. A row for each sequence, a column for each step.
 
-use page_by_page::cache::{KvCache, KvLayout};
-use page_by_page::chapters::ch06_paged::{PageSlab, SharedSlab};
+use page_by_page::chapters::ch06_paged::PageSlab;
 use page_by_page::chapters::ch11_prefix_cache::PrefixCache;
-use page_by_page::chapters::ch12_scheduler::Scheduler;
-use page_by_page::serving::schedule::{NextToken, ScheduledChunk, SequenceCounters, SequenceId, StepLimits};
+use page_by_page::serving::Serving;
+use page_by_page::serving::schedule::{ScheduledChunk, SequenceCounters, SequenceId, StepLimits};
+use page_by_page::serving::view::{SequenceView, State, View, Words};
 
 use super::prelude::*;
 
-const LAYOUT: KvLayout = KvLayout { n_layers: 1, n_kv_heads: 1, head_dim: 2 };
 const PAGE_SIZE: usize = 4;
 const PAGES: usize = 7;
 const BUDGET: usize = 8;
@@ -23,91 +22,53 @@ struct Frame {
     numbers: [usize; 3],
 }
 
-/// The scheduler, and what the figure knows of its sequences.
-struct Run {
-    slab: SharedSlab,
-    scheduler: Scheduler,
-    counters: [SequenceCounters; REQUESTS.len()],
-    /// Preempted, and not yet as far as before.
-    is_back: [bool; REQUESTS.len()],
-}
-
-impl Run {
-    fn submit(&mut self, step: usize) -> Result<()> {
+fn record() -> Result<(Vec<Frame>, Vec<SequenceCounters>)> {
+    let model = model(DRAFT)?;
+    let slab = PageSlab::new(model.kv_layout(), PAGE_SIZE, PAGES)?;
+    let limits = StepLimits { tokens: BUDGET, sequences: RUNNING };
+    let mut serving = Serving::new(&model, &slab, Box::new(PrefixCache::new(PAGE_SIZE)?), limits, &[])?;
+    let (mut frames, mut counters, mut before) = (Vec::new(), Vec::new(), Vec::new());
+    // Preempted, and not yet as far as before.
+    let mut is_back = [false; REQUESTS.len()];
+    for step in 0.. {
         for (place, (_, n_prompt, most)) in REQUESTS.iter().enumerate().filter(|(_, request)| request.0 == step) {
             let prompt = (0..*n_prompt as u32).map(|token| 100 * (place as u32 + 1) + token).collect();
-            ensure!(self.scheduler.submit(prompt, *most)? == SequenceId(place as u64), "requests come in their order");
+            let id = serving.submit(prompt, *most, sampler(0))?;
+            ensure!(id == SequenceId(place as u64), "requests come in their order");
         }
-        Ok(())
-    }
-
-    /// `None` if there is nothing left to do.
-    fn step(&mut self, step: usize) -> Result<Option<Frame>> {
-        let ran: Vec<SequenceId> = self.scheduler.running().map(|(sequence, _)| sequence.id).collect();
-        let plan = self.scheduler.plan()?;
-        if plan.is_empty() {
-            return Ok(None);
+        if serving.is_done() {
+            break;
         }
-        let sequences = self.doing(&ran, &plan);
-        let mut picks = Vec::new();
-        for input in self.scheduler.inputs() {
-            let rows = vec![0.0; input.tokens.len() * LAYOUT.kv_width()];
-            input.cache.write(0, &rows, &rows);
-            if input.chunk.caught_up {
-                picks.push(NextToken { sequence: input.chunk.sequence, token: 1000 + step as u32 });
-            }
-        }
-        self.scheduler.settle(&picks)?;
-        for done in self.scheduler.take_finished() {
-            self.counters[done.sequence.id.0 as usize] = done.sequence.counters;
-        }
-        let slab = self.slab.borrow();
-        let (free, evictable) = (slab.pool().n_free(), self.scheduler.prefixes().n_evictable(slab.pool()));
-        let computed = plan.iter().map(|chunk| chunk.tokens).sum();
-        Ok(Some(Frame { sequences, numbers: [computed, free, evictable] }))
-    }
-
-    fn doing(&mut self, ran: &[SequenceId], plan: &[ScheduledChunk]) -> [Option<(Cell, f64)>; REQUESTS.len()] {
+        let done = serving.step()?;
+        counters.extend(done.generated.iter().map(|output| output.sequence.counters));
+        let slab = slab.borrow();
+        let view = View::of(&serving, slab.pool(), PAGE_SIZE, &done.chunks, |_| Words::default());
         let mut sequences = [const { None }; REQUESTS.len()];
-        for sequence in self.scheduler.waiting() {
-            let (place, is_victim) = (sequence.id.0 as usize, ran.contains(&sequence.id));
-            sequences[place] = Some(if is_victim { (stale(None, "P"), CELL) } else { (free(""), 4.0) });
-            self.is_back[place] |= is_victim;
+        for sequence in view.sequences.iter().filter(|sequence| sequence.state != State::Running) {
+            let is_victim =
+                before.iter().any(|was: &SequenceView| was.id == sequence.id && was.state == State::Running);
+            sequences[sequence.id as usize] = Some(if is_victim { (stale(None, "P"), CELL) } else { (free(""), 4.0) });
+            is_back[sequence.id as usize] |= is_victim;
         }
-        for ScheduledChunk { sequence, tokens, caught_up, .. } in plan {
-            let place = sequence.0 as usize;
-            let mut running = self.scheduler.running().map(|(sequence, _)| sequence);
-            let has_new = running.any(|one| one.id == *sequence && !one.new_tokens().is_empty());
-            let name = letter(place);
+        for ScheduledChunk { sequence: SequenceId(id), tokens, caught_up, .. } in done.chunks {
+            let (place, name) = (id as usize, letter(id as usize));
+            let has_new = before.iter().any(|was| was.id == id && was.new_tokens > 0);
             sequences[place] = Some(match has_new {
-                _ if self.is_back[place] => (again(name, tokens), CELL),
+                _ if is_back[place] => (again(name, tokens), CELL),
                 true => (held(name, ""), 14.0),
                 false => (held(name, tokens), CELL),
             });
-            self.is_back[place] &= !caught_up;
+            is_back[place] &= !caught_up;
         }
-        sequences
+        let cached = serving.scheduler().prefixes().n_evictable(slab.pool());
+        frames.push(Frame { sequences, numbers: [view.scheduled_tokens, slab.pool().n_free(), cached] });
+        before = view.sequences;
     }
+    Ok((frames, counters))
 }
 
 fn letter(place: usize) -> char {
     char::from(b'a' + place as u8)
-}
-
-fn record() -> Result<(Vec<Frame>, [SequenceCounters; REQUESTS.len()])> {
-    let slab = PageSlab::new(LAYOUT, PAGE_SIZE, PAGES)?;
-    let limits = StepLimits { tokens: BUDGET, sequences: RUNNING };
-    let scheduler = Scheduler::new(&slab, Box::new(PrefixCache::new(PAGE_SIZE)?), limits, &[])?;
-    let mut run = Run { slab, scheduler, counters: Default::default(), is_back: Default::default() };
-    let mut frames: Vec<Frame> = Vec::new();
-    for step in 0.. {
-        run.submit(step)?;
-        match run.step(step)? {
-            Some(frame) => frames.push(frame),
-            None => break,
-        }
-    }
-    Ok((frames, run.counters))
 }
 
 pub fn figure() -> Result<Figure> {

@@ -1,11 +1,12 @@
 //! Chapter 13: the two passes of a query over the pages of its sequence.
 
+use std::borrow::Cow;
+
 use page_by_page::cache::in_place::{F32Heads, InPlace};
 use page_by_page::cache::{KvCache, KvLayout};
 use page_by_page::chapters::ch06_paged::PagedCache;
 use page_by_page::chapters::ch13_paged_attention::{attend_row, row_starts};
 use page_by_page::kernels::{Heads, Run, add_scaled, dot, softmax_scaled};
-use std::borrow::Cow;
 
 use super::ch06_gather::{TOKENS, named_rows, reused_pages};
 use super::prelude::*;

@@ -1,7 +1,8 @@
 //! The page on the model: the engine as boxes, from a prompt to its output, with the numbers of the chapters that build them.
 
-use page_by_page::chapters;
 use std::collections::BTreeSet;
+
+use page_by_page::chapters;
 
 use super::prelude::*;
 

@@ -4,12 +4,13 @@
 //! The frames are views as the server sends them. Requests come and are cancelled after fixed steps, so that the run is the
 //! same each time.
 
+use std::collections::BTreeMap;
+
 use page_by_page::chapters::ch06_paged::PageSlab;
 use page_by_page::chapters::ch11_prefix_cache::PrefixCache;
 use page_by_page::serving::schedule::{FinishReason, SequenceId, StepLimits};
 use page_by_page::serving::view::{SequenceView, State, View};
 use page_by_page::serving::{FinishedSequence, Serving};
-use std::collections::BTreeMap;
 
 use super::prelude::*;
 
