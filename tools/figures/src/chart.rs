@@ -65,7 +65,7 @@ impl Chart<'_> {
     /// Lines have their names at their right end, or above the chart where that is narrow.
     pub fn draw(&self, picture: &mut Picture) -> Axes {
         picture.bold(picture.left, picture.y + 13.0, Anchor::Start, self.title);
-        picture.space(LINE + 4.0);
+        picture.y += LINE + 4.0;
         let is_wide = picture.width > 500.0;
         let names = self.lines.iter().map(|(name, _)| text_width(name)).fold(0.0, f64::max);
         let is_named = self.lines.len() > 1;
@@ -85,7 +85,7 @@ impl Chart<'_> {
             bottom: picture.y + 8.0 + HEIGHT,
             most,
         };
-        picture.line(format!("M{:.1} {:.1}V{:.1}H{:.1}", axes.left, axes.top, axes.bottom, axes.right));
+        picture.path("line", format!("M{:.1} {:.1}V{:.1}H{:.1}", axes.left, axes.top, axes.bottom, axes.right));
         for up in self.ticks_up {
             let (_, y) = axes.at((0.0, *up as f64));
             picture.path("tick", format!("M{:.1} {y:.1}H{:.1}", axes.left - 4.0, axes.right));
@@ -93,7 +93,7 @@ impl Chart<'_> {
         }
         for across in self.ticks_across {
             let (x, y) = axes.at((*across as f64, 0.0));
-            picture.line(format!("M{x:.1} {y:.1}v4"));
+            picture.path("line", format!("M{x:.1} {y:.1}v4"));
             picture.text(x, y + 18.0, Anchor::Middle, grouped(*across));
         }
         picture.text((axes.left + axes.right) / 2.0, axes.bottom + 37.0, Anchor::Middle, self.across);
@@ -131,7 +131,7 @@ impl Chart<'_> {
     fn key(&self, picture: &mut Picture) {
         for index in 0..self.lines.len() {
             self.name(picture, index, (picture.left, picture.y + 13.0));
-            picture.space(LINE);
+            picture.y += LINE;
         }
     }
 

@@ -254,10 +254,6 @@ impl Picture {
         self.marks.push(Mark::Path(class.to_string(), data));
     }
 
-    pub fn line(&mut self, path: String) {
-        self.path("line", path);
-    }
-
     pub fn arrow(&mut self, from: (f64, f64), to: (f64, f64)) {
         let (dx, dy) = (to.0 - from.0, to.1 - from.1);
         let length = dx.hypot(dy).max(0.1);
@@ -266,11 +262,7 @@ impl Picture {
         let side = (-dy / length * 3.5, dx / length * 3.5);
         let [left, right] = [1.0, -1.0].map(|sign| (back.0 + sign * side.0, back.1 + sign * side.1));
         let [from, tip, left, right] = [from, to, left, right].map(|(x, y)| format!("{x:.1} {y:.1}"));
-        self.line(format!("M{from}L{tip}M{left}L{tip}L{right}"));
-    }
-
-    pub fn space(&mut self, height: f64) {
-        self.y += height;
+        self.path("line", format!("M{from}L{tip}M{left}L{tip}L{right}"));
     }
 
     /// A line of text: a title on the left, a note on the right.
@@ -283,14 +275,13 @@ impl Picture {
     }
 
     /// Makes room for the labels of the rows that follow.
-    pub fn labelled(&mut self, labels: &[&str]) {
-        let lines = labels.iter().flat_map(|label| label.lines());
-        self.labels = lines.map(text_width).fold(0.0, f64::max) + 8.0;
+    pub fn labelled(&mut self, widest: &str) {
+        self.labels = text_width(widest) + 8.0;
     }
 
     /// Makes room for the notes at the right end of the rows that follow.
-    pub fn noted(&mut self, notes: &[&str]) {
-        self.notes = notes.iter().map(|note| text_width(note)).fold(0.0, f64::max) + 8.0;
+    pub fn noted(&mut self, widest: &str) {
+        self.notes = text_width(widest) + 8.0;
     }
 
     /// Places for `n` cells in groups of `per`, from here on.
@@ -333,17 +324,18 @@ impl Picture {
         self.y = grid.y + grid.lines as f64 * grid.line;
     }
 
-    /// Groups of cells, each under its name and a bracket.
-    pub fn pages(&mut self, names: &[String], per: usize, cells: impl IntoIterator<Item = Cell>) -> Grid {
+    /// Groups of `per` cells, each under its name and a bracket. `name`: that of a group, by its number.
+    pub fn pages(&mut self, name: impl Fn(usize) -> String, per: usize, cells: impl IntoIterator<Item = Cell>) -> Grid {
         const NAME: f64 = 24.0;
-        let grid = self.grid(names.len() * per, per);
+        let cells: Vec<Cell> = cells.into_iter().collect();
+        let grid = self.grid(cells.len(), per);
         let grid = Grid { y: grid.y + NAME, line: grid.line + NAME, ..grid };
-        for (group, name) in names.iter().enumerate() {
+        for group in 0..cells.len() / per {
             let Area { x, y, width, .. } = grid.group(group);
-            self.text(x + width / 2.0, y - 11.0, Anchor::Middle, name);
-            self.line(format!("M{x:.1} {:.1}v-4H{:.1}v4", y - 2.0, x + width));
+            self.text(x + width / 2.0, y - 11.0, Anchor::Middle, name(group));
+            self.path("line", format!("M{x:.1} {:.1}v-4H{:.1}v4", y - 2.0, x + width));
         }
-        self.place(grid, cells.into_iter().collect());
+        self.place(grid, cells);
         self.y -= NAME;
         grid
     }

@@ -29,7 +29,7 @@ pub fn append(cache: &mut dyn KvCache, letter: char, n: usize) -> Result<(), Cac
 }
 
 /// What the rows of a layer are, oldest token first: `a0`, or `None` for zeros.
-pub fn of_layer(cache: &dyn KvCache, layer: usize) -> Result<Vec<Option<String>>> {
+pub fn layer_rows(cache: &dyn KvCache, layer: usize) -> Result<Vec<Option<String>>> {
     let (k, v) = cache.gather(layer);
     names(cache.layout(), layer, &k, &v)
 }

@@ -150,8 +150,8 @@ impl State {
     /// The pages with their slots, and the table of each sequence.
     pub fn draw(&self, picture: &mut Picture) {
         self.draw_pages(picture);
-        picture.space(8.0);
-        picture.labelled(&["table of a"]);
+        picture.y += 8.0;
+        picture.labelled("table of a");
         picture.beside(2, |picture, sequence| {
             let name = ['a', 'b'][sequence];
             let own = self.sequences.iter().find(|(other, ..)| *other == name).map_or(&[][..], |(_, _, pages)| pages);
@@ -163,8 +163,7 @@ impl State {
 
     /// Returns where the slots are.
     pub fn draw_pages(&self, picture: &mut Picture) -> Grid {
-        let names: Vec<String> = (0..self.slab.len()).map(|page| format!("page {page}")).collect();
-        picture.pages(&names, PAGE_SIZE, self.slab.iter().flat_map(Page::cells))
+        picture.pages(|page| format!("page {page}"), PAGE_SIZE, self.slab.iter().flat_map(Page::cells))
     }
 }
 

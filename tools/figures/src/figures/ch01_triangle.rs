@@ -57,7 +57,7 @@ pub fn figure() -> Result<Figure> {
     };
     Ok(figure.still(|picture| {
         picture.heading("rows projected", "so far");
-        picture.noted(&["so far"]);
+        picture.noted("so far");
         for (texts, new_token, in_all) in &lines {
             let last = texts.len() - 1;
             let cell = |column| match texts.get(column) {

@@ -51,9 +51,9 @@ pub fn figure() -> Result<Figure> {
                 }
                 let rows: Vec<String> = parts.iter().map(|(_, rows)| grouped(*rows)).collect();
                 picture.text(area.x + 6.0, area.baseline(), Anchor::Start, rows.join(" + "));
-                picture.space(CELL - 3.0);
+                picture.y += CELL - 3.0;
             }
-            picture.space(4.0);
+            picture.y += 4.0;
         }
     }))
 }

@@ -5,13 +5,13 @@ use page_by_page::chapters::ch02_flat::FlatCache;
 
 use super::ch02_copies_chart::{COPIED, PROJECTED};
 use super::prelude::*;
-use crate::rows::{LAYOUT, address, of_layer, write};
+use crate::rows::{LAYOUT, address, layer_rows, write};
 
 const TOKENS: usize = 5;
 
 /// The names of the rows: `t0`, `zeros`.
 fn rows(cache: &FlatCache) -> Result<Vec<String>> {
-    Ok(of_layer(cache, 0)?.into_iter().map(|row| row.unwrap_or("zeros".into())).collect())
+    Ok(layer_rows(cache, 0)?.into_iter().map(|row| row.unwrap_or("zeros".into())).collect())
 }
 
 pub fn figure() -> Result<Figure> {
@@ -51,7 +51,7 @@ pub fn figure() -> Result<Figure> {
         ..Figure::default()
     };
     Ok(figure.still(|picture| {
-        picture.labelled(&["5 tokens"]);
+        picture.labelled("5 tokens");
         picture.heading("the tensor", "rows copied");
         picture.notes = 86.0;
         for (n, Tensor { rows, copied, in_all }) in tensors.iter().enumerate() {
@@ -63,8 +63,8 @@ pub fn figure() -> Result<Figure> {
             for row in 0..*copied {
                 picture.arrow((grid.middle(row), grid.y - 22.0), (grid.middle(row), grid.y - 3.0));
             }
-            picture.space(18.0);
+            picture.y += 18.0;
         }
-        picture.space(-18.0);
+        picture.y -= 18.0;
     }))
 }

@@ -4,7 +4,7 @@ use page_by_page::cache::KvCache;
 use page_by_page::chapters::ch03_contiguous::ContiguousCache;
 
 use super::prelude::*;
-use crate::rows::{LAYOUT, address, append, of_layer};
+use crate::rows::{LAYOUT, address, append, layer_rows};
 
 const CAPACITY: usize = 8;
 const ROWS: usize = LAYOUT.n_layers * CAPACITY;
@@ -15,7 +15,7 @@ fn tensor(cache: &ContiguousCache) -> Result<Vec<Option<String>>> {
     let mut tensor = vec![None; ROWS];
     for layer in 0..LAYOUT.n_layers {
         let first = (address(cache, layer) - address(cache, 0)) / (LAYOUT.kv_width() * size_of::<f32>());
-        for (row, name) in (first..).zip(of_layer(cache, layer)?) {
+        for (row, name) in (first..).zip(layer_rows(cache, layer)?) {
             tensor[row] = name;
         }
     }
@@ -51,8 +51,8 @@ pub fn figure() -> Result<Figure> {
                 format!("and <code>write</code> put {} into {layers}. Token t3 is {still}in rows {at}.", span(&new))
             }
         };
-        let says = format!("<code>{operation}</code> {happened}");
-        figure.frame(says, |picture| draw(picture, &rows, cache.len()));
+        let text = format!("<code>{operation}</code> {happened}");
+        figure.frame(text, |picture| draw(picture, &rows, cache.len()));
     }
     figure.label = format!(
         "The {ROWS} rows of one tensor, {CAPACITY} for each of {} layers. Tokens fill the rows of both layers from the left, and \
@@ -70,7 +70,7 @@ fn draw(picture: &mut Picture, rows: &[Option<String>], tokens: usize) {
     picture.heading("the tensor", &format!("{tokens} of {CAPACITY} slots filled"));
     let cells = rows.iter().map(|name| name.as_ref().map_or(empty('a'), |name| held('a', name)));
     for (layer, cells) in cells.collect::<Vec<_>>().chunks(CAPACITY).enumerate() {
-        let grid = picture.pages(&[format!("layer {layer}")], CAPACITY, cells.to_vec());
+        let grid = picture.pages(|_| format!("layer {layer}"), CAPACITY, cells.to_vec());
         for row in 0..CAPACITY {
             let number = layer * CAPACITY + row;
             picture.text(
@@ -80,6 +80,6 @@ fn draw(picture: &mut Picture, rows: &[Option<String>], tokens: usize) {
                 format!("row {number}").split_off(if picture.is_wide() { 0 } else { 4 }),
             );
         }
-        picture.space(24.0);
+        picture.y += 24.0;
     }
 }

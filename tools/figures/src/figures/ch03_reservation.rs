@@ -4,7 +4,7 @@ use page_by_page::cache::{KvCache, Usage};
 use page_by_page::chapters::ch03_contiguous::{ContiguousCache, wasted_share};
 
 use super::prelude::*;
-use crate::rows::{LAYOUT, append, of_layer};
+use crate::rows::{LAYOUT, append, layer_rows};
 
 const CAPACITY: usize = 16;
 const LENGTHS: [usize; 4] = [16, 11, 5, 3];
@@ -29,7 +29,7 @@ pub fn figure() -> Result<Figure> {
     let mut filled = Vec::new();
     for length in LENGTHS {
         let cache = reserved(CAPACITY, length)?;
-        filled.push((of_layer(&cache, 0)?.len(), cache.usage()));
+        filled.push((layer_rows(&cache, 0)?.len(), cache.usage()));
     }
     let usages: Vec<Usage> = filled.iter().map(|(_, usage)| *usage).collect();
     let large: Vec<Usage> =
@@ -52,13 +52,13 @@ pub fn figure() -> Result<Figure> {
         ..Figure::default()
     };
     Ok(figure.still(|picture| {
-        picture.labelled(&["d"]);
-        picture.noted(&["13 empty"]);
+        picture.labelled("d");
+        picture.noted("13 empty");
         for (name, (filled, usage)) in ('a'..).zip(&filled) {
             let cells = (0..usage.slots).map(|slot| if slot < *filled { held(name, "") } else { empty(name) });
             picture.row(&name.to_string(), &format!("{} empty", usage.wasted()), 16, cells);
         }
         picture.bold(picture.right(), picture.y + 15.0, Anchor::End, empty_slots(&usages));
-        picture.space(22.0);
+        picture.y += 22.0;
     }))
 }

@@ -72,14 +72,14 @@ impl Memories {
                 if let Some(outcome) = outcome {
                     picture.text(picture.left, picture.y + 10.0, Anchor::Start, outcome[panel]);
                 }
-                picture.space(26.0);
+                picture.y += 26.0;
             }
             if outcome.is_some() {
                 let x = picture.left + 8.0 + ASKED as f64 * (picture.width - 2.0) / SLOTS as f64;
                 picture.text(x, picture.y + 19.5, Anchor::Start, "arrives in this step");
                 draw_memory(picture, 1, &[(Some('d'), 0..ASKED)]);
             } else {
-                picture.space(CELL + 4.0);
+                picture.y += CELL + 4.0;
             }
         })
     }
@@ -106,7 +106,7 @@ fn draw_memory(picture: &mut Picture, unit: usize, pieces: &[Piece]) {
             picture.path(if owner.is_some() { "cut" } else { "tick" }, cuts);
         }
     }
-    picture.space(CELL + 4.0);
+    picture.y += CELL + 4.0;
 }
 
 pub fn figure() -> Result<Figure> {
@@ -124,13 +124,13 @@ pub fn figure() -> Result<Figure> {
         pages_of.push(memories.add(name, tokens)?);
     }
     let (slots, pages) = (memories.regions.free(), memories.pool.n_free());
-    let says = format!(
+    let text = format!(
         "Sequences a, b and c of {} tokens arrive. Above, each reserves a region of just its size. Below, they take {} pages. That \
          leaves {slots} slots above and {pages} pages below.",
         listed(&SEQUENCES.map(|tokens| grouped(tokens as u64))),
         listed(&pages_of)
     );
-    figure.frame(says, memories.drawing(None)?);
+    figure.frame(text, memories.drawing(None)?);
 
     let (_, region) = memories.in_regions.remove(0);
     ensure!(memories.regions.release(&region), "the region was not taken");
@@ -138,18 +138,18 @@ pub fn figure() -> Result<Figure> {
     pages_back.into_iter().try_for_each(|page| memories.pool.free(page))?;
     let gaps = joined(&memories.regions.gaps().iter().map(Range::len).collect::<Vec<_>>(), " and ");
     let (slots, free) = (memories.regions.free(), memories.pool.n_free());
-    let says = format!(
+    let text = format!(
         "Sequence a ends. Above, {slots} slots are free now, but in gaps of {gaps}. Below, {free} pages are free, and it doesn\u{2019}t \
          matter where they are."
     );
-    figure.frame(says, memories.drawing(None)?);
+    figure.frame(text, memories.drawing(None)?);
 
     let refused = memories.regions.reserve(ASKED).err().context("the region was not refused")?;
     let NoGap { free: slots, longest_gap: longest, .. } = refused;
     let needed = memories.add('d', ASKED)?;
     let of_d = memories.page_pieces()?.into_iter().filter(|(owner, _)| *owner == Some('d'));
     let of_d: Vec<usize> = of_d.map(|(_, run)| run.len()).collect();
-    let says = format!(
+    let text = format!(
         "Sequence d of {ASKED} tokens arrives. Above, no gap is that long. Below, it gets its {needed} pages in {} places, {} of them. \
          That\u{2019}s fine, because a list of page numbers can lead to each token, wherever its page lies.",
         of_d.len(),
@@ -157,7 +157,7 @@ pub fn figure() -> Result<Figure> {
     );
     let outcomes =
         [format!("d does not fit: the longest gap has {longest}"), format!("d fits: {} pages", joined(&of_d, " and "))];
-    figure.frame(says, memories.drawing(Some(outcomes.each_ref().map(String::as_str)))?);
+    figure.frame(text, memories.drawing(Some(outcomes.each_ref().map(String::as_str)))?);
     figure.label = format!(
         "Two bars, to scale. Above, {} slots with one region for each sequence: in the end gaps of {gaps} slots are free. Below, \
          the same memory as {PAGES} pages, and the pages of one sequence in two places.",

@@ -20,47 +20,37 @@ const OPERATIONS: [(&str, Operation); 8] = [
 type Operation = fn(&mut PagePool) -> Outcome;
 type Outcome = Result<Vec<PageId>, CacheError>;
 
+#[derive(PartialEq)]
 struct State {
-    /// Of the last operation.
-    outcome: Outcome,
     owners: Vec<u32>,
-    free_list: Vec<u32>,
+    free_list: Vec<PageId>,
 }
 
 impl State {
-    /// After the first operations, in a pool of its own, from which every free page is taken at the end.
-    fn after(done: usize) -> Result<Self> {
-        let mut pool = PagePool::new(PAGES)?;
-        let outcomes = OPERATIONS[..done].iter().map(|(_, run)| run(&mut pool));
-        let outcome = outcomes.last().context("no operation")?;
+    /// Takes every free page to read the list, and gives them back in the opposite order.
+    fn read(pool: &mut PagePool) -> Result<Self> {
         let owners = (0..PAGES as u32).map(|page| pool.owners(PageId(page))).collect::<Result<_, _>>()?;
-        let mut free_list = Vec::new();
-        while pool.n_free() > 0 {
-            free_list.push(pool.alloc()?.0);
-        }
-        Ok(State { outcome, owners, free_list })
+        let free_list = pool.alloc_n(pool.n_free())?;
+        free_list.iter().rev().try_for_each(|page| pool.free(*page))?;
+        Ok(State { owners, free_list })
     }
 
-    fn step(&self, before: &State) -> String {
-        let State { outcome, owners, free_list } = self;
-        let changed = (0..PAGES).find(|page| owners[*page] != before.owners[*page]).unwrap_or(0);
+    /// What an operation did to the state before it.
+    fn step(&self, before: &State, outcome: Outcome) -> String {
+        let changed = (0..PAGES).find(|page| self.owners[*page] != before.owners[*page]).unwrap_or(0);
+        let [n, was] = [self, before].map(|state| state.owners[changed]);
         match outcome {
             Err(error) => {
-                let is_same = (owners, free_list) == (&before.owners, &before.free_list);
-                let rest = if is_same { "Counts and list stay as they were." } else { "Yet something has changed." };
+                let rest =
+                    if self == before { "Counts and list stay as they were." } else { "Yet something has changed." };
                 format!("is refused with <code>{error:?}</code>. {rest}")
             }
             Ok(taken) if !taken.is_empty() => {
-                format!("returns {}, which was on top of the free list.", pages(taken))
+                format!("returns {}, which was on top of the free list.", pages(&taken))
             }
-            Ok(_) if free_list == &before.free_list => {
-                let (n, was) = (owners[changed], before.owners[changed]);
-                let did = if n > was {
-                    format!("gives page {changed} an owner")
-                } else {
-                    format!("takes an owner from page {changed}")
-                };
-                let now = count(n as usize, "owner");
+            Ok(_) if self.free_list == before.free_list => {
+                let did = if n > was { "gives page {} an owner" } else { "takes an owner from page {}" };
+                let (did, now) = (did.replace("{}", &changed.to_string()), count(n as usize, "owner"));
                 format!("{did}. It has {now} now, so the free list stays as it was.")
             }
             Ok(_) => format!(
@@ -81,38 +71,34 @@ pub fn figure() -> Result<Figure> {
         legend: vec![(held('a', ""), "one owner"), (shared(&['a', 'b'], ""), "two owners")],
         ..Figure::default()
     };
-    // The first operation only fills the pool, so that the second has something to change.
-    let mut before = State::after(1)?;
-    figure.starts_from(|picture| draw(picture, &before.owners, &before.free_list));
-    for done in 2..=OPERATIONS.len() {
-        let state = State::after(done)?;
-        let says = format!("<code>{}</code> {}", OPERATIONS[done - 1].0, state.step(&before));
-        figure.frame(says, |picture| draw(picture, &state.owners, &state.free_list));
-        before = state;
+    let mut pool = PagePool::new(PAGES)?;
+    let mut before: Option<State> = None;
+    for (call, run) in OPERATIONS {
+        let outcome = run(&mut pool);
+        let state = State::read(&mut pool)?;
+        match &before {
+            // The first operation only fills the pool, so that the second has something to change.
+            None => figure.starts_from(|picture| draw(picture, &state)),
+            Some(before) => {
+                figure.frame(format!("<code>{call}</code> {}", state.step(before, outcome)), |picture| {
+                    draw(picture, &state)
+                });
+            }
+        }
+        before = Some(state);
     }
     Ok(figure)
 }
 
-fn draw(picture: &mut Picture, owners: &[u32], list: &[u32]) {
-    picture.beside(2, |picture, panel| match panel {
-        0 => {
-            picture.heading("owners of each page", "");
-            let names: Vec<String> = (0..PAGES).map(|page| format!("page {page}")).collect();
-            let count = |owners: &u32| match owners {
-                0 => free(0),
-                1 => held('a', 1),
-                n => shared(&['a', 'b'], n),
-            };
-            picture.pages(&names, 1, owners.iter().map(count));
-        }
-        _ => {
-            picture.heading("free list", "");
-            let names = ["next", "", "", ""].map(String::from);
-            picture.pages(
-                &names,
-                1,
-                (0..PAGES).map(|place| list.get(place).map_or(blank(), |page| free(format!("page {page}")))),
-            );
+fn draw(picture: &mut Picture, State { owners, free_list }: &State) {
+    picture.beside(2, |picture, panel| {
+        picture.heading(["owners of each page", "free list"][panel], "");
+        if panel == 0 {
+            let count = |owners: &u32| owned(&['a', 'b'][..2.min(*owners as usize)], owners, free(0));
+            picture.pages(|page| format!("page {page}"), 1, owners.iter().map(count));
+        } else {
+            let cell = |place| free_list.get(place).map_or(blank(), |page| free(format!("page {page}")));
+            picture.pages(|place| ["next", ""][place.min(1)].into(), 1, (0..PAGES).map(cell));
         }
     });
 }

@@ -17,7 +17,7 @@ pub fn figure() -> Result<Figure> {
         let (before, left) = (table.pages().len(), table.slots() - table.len());
         table.grow(n, &mut pool)?;
         let taken = &table.pages()[before..];
-        let says = match (left, taken) {
+        let text = match (left, taken) {
             (left, []) => format!("takes no page, because the last one had {} left", count(left, "slot")),
             (0, taken) => format!("takes {} for {}", pages(taken), count(n, "token")),
             (left, taken) => {
@@ -27,8 +27,8 @@ pub fn figure() -> Result<Figure> {
         };
         let left = count(table.slots() - table.len(), "slot");
         let next = GROWS.get(step + 1).map_or(String::new(), |n| format!(" Next: <code>grow({n})</code>."));
-        let says = format!("<code>grow({n})</code> {says}. That leaves {left}.{next}");
-        figure.frame(says, |picture| draw(picture, &table));
+        let text = format!("<code>grow({n})</code> {text}. That leaves {left}.{next}");
+        figure.frame(text, |picture| draw(picture, &table));
     }
     figure.label = format!(
         "A page table that grows to {} tokens in {}, and the slots of its pages.",
@@ -43,18 +43,17 @@ fn draw(picture: &mut Picture, table: &PageTable) {
     let pages = table.pages();
     picture.heading("page table", "");
     let entry = |place| pages.get(place).map_or(blank(), |page| held('a', page));
-    let names: Vec<String> = (0..PAGES.len()).map(|place| format!("entry {place}")).collect();
-    picture.pages(&names, 1, (0..PAGES.len()).map(entry));
-    picture.space(10.0);
+    picture.pages(|place| format!("entry {place}"), 1, (0..PAGES.len()).map(entry));
+    picture.y += 10.0;
     picture.heading("slots", "");
     let cells: Vec<_> = slots(table, PAGES.len()).collect();
     let per_line = if picture.is_wide() { PAGES.len() } else { 2 };
     for (line, cells) in cells.chunks(per_line * PAGE_SIZE).enumerate() {
-        let place = |n| pages.get(line * per_line + n).map_or("not yet".to_string(), |page| format!("page {page}"));
-        let grid = picture.pages(&(0..per_line).map(place).collect::<Vec<_>>(), PAGE_SIZE, cells.to_vec());
+        let name = |n| pages.get(line * per_line + n).map_or("not yet".to_string(), |page| format!("page {page}"));
+        let grid = picture.pages(name, PAGE_SIZE, cells.to_vec());
         for slot in 0..cells.len() {
             picture.text(grid.middle(slot), grid.y + 45.0, Anchor::Middle, slot % PAGE_SIZE);
         }
-        picture.space(22.0);
+        picture.y += 22.0;
     }
 }

@@ -44,19 +44,19 @@ pub fn figure() -> Result<Figure> {
     };
     table.grow(TOKENS, &mut pool)?;
     let (before, left) = (table.pages().to_vec(), table.slots() - table.len());
-    let says = format!(
+    let text = format!(
         "{TOKENS} tokens are in {}, in this order. Only the last page has empty slots, {left} of them.",
         pages(&before)
     );
-    figure.frame(says, |picture| draw(picture, &table, &pool));
+    figure.frame(text, |picture| draw(picture, &table, &pool));
     table.grow(GROWN, &mut pool)?;
     let (taken, left) = (&table.pages()[before.len()..], table.slots() - table.len());
-    let says = format!(
+    let text = format!(
         "<code>grow({GROWN})</code> fills page {}, takes {} and leaves {left} of its slots empty. Again, only the last page has any.",
         listed(&before[before.len() - 1..]),
         pages(taken)
     );
-    figure.frame(says, |picture| draw(picture, &table, &pool));
+    figure.frame(text, |picture| draw(picture, &table, &pool));
     let (tokens, own) = (table.len(), listed(table.pages()));
     figure.label = format!(
         "{tokens} tokens in pages {own} of {PAGE_SIZE} slots each. Below, the pool\u{2019}s {POOL} pages in the order of their \
@@ -70,11 +70,11 @@ pub fn figure() -> Result<Figure> {
 fn draw(picture: &mut Picture, table: &PageTable, pool: &PagePool) {
     let pages = table.pages();
     picture.heading("the sequence: position of each token", "");
-    let names = (0..PAGES.len()).map(|place| pages.get(place).map_or("not yet".into(), |page| format!("page {page}")));
+    let name = |place| pages.get(place).map_or("not yet".into(), |page| format!("page {page}"));
     // All in one line, so that the arrows cross nothing.
     picture.least = 0.0;
-    let slots = picture.pages(&names.collect::<Vec<_>>(), PAGE_SIZE, slots(table, PAGES.len()));
-    picture.space(44.0);
+    let slots = picture.pages(name, PAGE_SIZE, slots(table, PAGES.len()));
+    picture.y += 44.0;
     // As wide as the picture, in one line.
     let pitch = (picture.width - 2.0) / POOL as f64;
     let (top, left) = (picture.y, picture.left);
@@ -90,7 +90,7 @@ fn draw(picture: &mut Picture, table: &PageTable, pool: &PagePool) {
             picture.arrow((from.middle(), from.bottom() + 4.0), (area.middle(), top - 4.0));
         }
     }
-    picture.space(CELL);
+    picture.y += CELL;
     picture.text(left, picture.y + 17.0, Anchor::Start, format!("the pool\u{2019}s {POOL} pages, by number"));
-    picture.space(22.0);
+    picture.y += 22.0;
 }

@@ -43,7 +43,7 @@ pub fn figure() -> Result<Figure> {
     let (state, caches) = named_rows()?;
     let stale: Vec<&String> = state.slab.iter().flat_map(Page::stale).collect();
     let a = caches.get(&'a').context("nothing to gather")?;
-    let names = rows::of_layer(a, 0)?;
+    let names = rows::layer_rows(a, 0)?;
     ensure!(names.len() == TOKENS, "all tokens of a are gathered");
     let places = (0..names.len()).map(|row| a.table().locate(row)).collect::<Result<Vec<_>, _>>()?;
     let own = a.table().pages();
@@ -62,13 +62,13 @@ pub fn figure() -> Result<Figure> {
         legend: vec![(free(""), "not gathered yet")],
         ..Figure::default()
     };
-    let says = format!(
+    let text = format!(
         "Sequence a has {TOKENS} tokens in {}, in this order. Its last page still holds {}, which an earlier sequence left there.",
         pages(own),
         listed(&stale)
     );
     let mut dense: Vec<(String, usize)> = Vec::new();
-    figure.frame(says, |picture| draw(picture, &state, &dense, 0));
+    figure.frame(text, |picture| draw(picture, &state, &dense, 0));
     for (entry, page) in own.iter().enumerate() {
         let gathered: Vec<usize> = (0..names.len()).filter(|row| places[*row].page == *page).collect();
         let tokens: Vec<&String> = gathered.iter().filter_map(|row| names[*row].as_ref()).collect();
@@ -79,7 +79,7 @@ pub fn figure() -> Result<Figure> {
                 format!(" It stops before the {n} slots that aren\u{2019}t filled, so {} stay out.", listed(&stale))
             }
         };
-        let says = format!(
+        let text = format!(
             "<code>gather</code> goes to page {page}, which is entry {entry} of the table, and copies {} into rows {} of the \
              dense tensor.{rest}",
             span(&tokens),
@@ -88,7 +88,7 @@ pub fn figure() -> Result<Figure> {
         let arrows = dense.len();
         let slot = |row: usize| places[row].page.index() * PAGE_SIZE + places[row].slot;
         dense.extend(gathered.iter().zip(tokens).map(|(row, token)| (token.clone(), slot(*row))));
-        figure.frame(says, |picture| draw(picture, &state, &dense, arrows));
+        figure.frame(text, |picture| draw(picture, &state, &dense, arrows));
     }
     Ok(figure)
 }
@@ -96,8 +96,8 @@ pub fn figure() -> Result<Figure> {
 /// `dense`: the rows of the gathered tensor and the slots that they came from. Arrows lead to those after the first `old`.
 fn draw(picture: &mut Picture, state: &State, dense: &[(String, usize)], old: usize) {
     let slab = state.draw_pages(picture);
-    picture.space(44.0);
-    picture.labelled(&["gather of a"]);
+    picture.y += 44.0;
+    picture.labelled("gather of a");
     let cell = |row: usize| dense.get(row).map_or(free(""), |(name, _)| held('a', name));
     let grid = picture.row("gather of a", "", TOKENS, (0..TOKENS).map(cell));
     for (row, (_, slot)) in dense.iter().enumerate().skip(old) {

@@ -33,13 +33,13 @@ pub fn figure() -> Result<Figure> {
     Ok(figure.still(|picture| {
         picture.beside(2, |picture, tensor| {
             picture.heading(&format!("page {PAGE}: {}", ["keys", "values"][tensor]), "");
-            let layers: Vec<String> = (0..LAYOUT.n_layers).map(|layer| format!("layer {layer}")).collect();
-            let grid = picture.pages(&layers, PAGE_SIZE, layers.iter().flat_map(|_| page.clone()));
+            let cells = (0..LAYOUT.n_layers).flat_map(|_| page.clone());
+            let grid = picture.pages(|layer| format!("layer {layer}"), PAGE_SIZE, cells);
             for layer in 0..LAYOUT.n_layers {
                 let under = grid.middle(layer * PAGE_SIZE + SLOT);
                 picture.text(under, picture.y + 12.0, Anchor::Middle, format!("slot {SLOT}"));
             }
-            picture.space(20.0);
+            picture.y += 20.0;
         });
     }))
 }

@@ -6,7 +6,7 @@ use page_by_page::chapters::ch03_contiguous::ContiguousCache;
 use page_by_page::chapters::ch06_paged::{PageSlab, PagedCache};
 
 use super::prelude::*;
-use crate::rows::{LAYOUT, of_layer};
+use crate::rows::{LAYOUT, layer_rows};
 use crate::slab::Operation;
 
 const PAGE_SIZE: usize = 4;
@@ -55,7 +55,7 @@ impl State {
     }
 
     /// What the last operation did to the caches, and what to notice.
-    fn says(&self, operation: Operation) -> String {
+    fn text(&self, operation: Operation) -> String {
         let State { tokens, caches: [flat, contiguous, _], pages: own } = self;
         let stale: Vec<&String> = contiguous.rows[*tokens..].iter().flatten().collect();
         let [flat_slots, slots] = [flat, contiguous].map(|cache| count(cache.slots, "slot"));
@@ -88,7 +88,7 @@ impl State {
 fn content(mut cache: impl Rewind, shown: usize) -> Result<Content> {
     let usage = cache.usage();
     cache.extend(shown - cache.len())?;
-    Ok(Content { rows: of_layer(&cache, 0)?, slots: usage.slots, rows_copied: usage.rows_copied as usize })
+    Ok(Content { rows: layer_rows(&cache, 0)?, slots: usage.slots, rows_copied: usage.rows_copied as usize })
 }
 
 pub fn figure() -> Result<Figure> {
@@ -99,8 +99,8 @@ pub fn figure() -> Result<Figure> {
     for done in 1..=OPERATIONS.len() {
         let (operation, state) = (OPERATIONS[done - 1], State::after(&OPERATIONS[..done])?);
         copied = count(state.caches[0].rows_copied, "row");
-        let says = format!("<code>{}</code>: {}", operation.call(), state.says(operation));
-        figure.frame(says, |picture| draw(picture, &state, &before));
+        let text = format!("<code>{}</code>: {}", operation.call(), state.text(operation));
+        figure.frame(text, |picture| draw(picture, &state, &before));
         before = state;
     }
     figure.label =
@@ -115,7 +115,6 @@ pub fn figure() -> Result<Figure> {
 
 /// `before`: the state before the last operation, which tells what the flat cache has cut off.
 fn draw(picture: &mut Picture, state: &State, before: &State) {
-    let names = PAGES.map(|page| format!("page {page}{}", if state.pages.contains(&page) { "" } else { ", free" }));
     for ((name, content), was) in ["flat", "contiguous", "paged"].into_iter().zip(&state.caches).zip(&before.caches) {
         let row = |of: &Content, slot: usize| of.rows.get(slot).cloned().flatten();
         // Cut off, but the memory is still the flat cache's.
@@ -134,10 +133,11 @@ fn draw(picture: &mut Picture, state: &State, before: &State) {
         let copied = count(content.rows_copied, "row");
         picture.heading(name, &if name == "flat" { format!("{copied} copied so far") } else { String::new() });
         if name == "paged" {
-            picture.pages(&names, PAGE_SIZE, cells);
+            let free = |page| if state.pages.contains(page) { "" } else { ", free" };
+            picture.pages(|place| format!("page {}{}", PAGES[place], free(&PAGES[place])), PAGE_SIZE, cells);
         } else {
             picture.row("", "", SHOWN, cells);
-            picture.space(4.0);
+            picture.y += 4.0;
         }
     }
 }

@@ -36,7 +36,7 @@ pub fn figure() -> Result<Figure> {
         ..Figure::default()
     };
     Ok(figure.still(|picture| {
-        picture.labelled(&["target"]);
+        picture.labelled("target");
         for moment in 0..3 {
             draw_moment(picture, moment, step);
         }

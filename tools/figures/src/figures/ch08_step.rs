@@ -32,7 +32,7 @@ pub fn figure() -> Result<Figure> {
         ],
         ..Figure::default()
     };
-    let says = [
+    let text = [
         format!(
             "Draft and verify. The draft model takes {} passes. In one pass, the target chooses what follows each token.",
             draft.computed.len()
@@ -54,8 +54,8 @@ pub fn figure() -> Result<Figure> {
     figure.starts_from(|picture| {
         draw_sequence(picture, vec![part(newest)]);
     });
-    for (act, says) in says.into_iter().enumerate() {
-        figure.frame(says, |picture| draw(picture, act, step));
+    for (act, text) in text.into_iter().enumerate() {
+        figure.frame(text, |picture| draw(picture, act, step));
     }
     Ok(figure)
 }
@@ -68,7 +68,7 @@ fn row(picture: &mut Picture, label: &str, first: usize, words: Vec<Cell>) -> Gr
 
 /// The newest token, which both models have yet to compute, and the draft.
 fn draw_sequence(picture: &mut Picture, words: Vec<Cell>) -> Grid {
-    picture.labelled(&["the target", "then draft"]);
+    picture.labelled("then draft");
     row(picture, "newest,\nthen draft", 0, words)
 }
 
@@ -85,12 +85,12 @@ fn draw(picture: &mut Picture, act: usize, step: &Step) {
     for i in 0..=K {
         picture.arrow((grid.middle(i), grid.y + CELL + 3.0), (grid.middle(i + 1), grid.y + CELL + 21.0));
     }
-    picture.space(18.0);
+    picture.y += 18.0;
     row(picture, "the target\nchooses", 1, judged(TARGET, choices, new_tokens.len(), 1));
     let new = |(i, word)| held(if i < accepted { DRAFT } else { TARGET }, word);
     let known = if act == 0 { &[] } else { &new_tokens[..] };
     row(picture, ["", "new\ntokens"][act.min(1)], 1, known.iter().enumerate().map(new).collect());
-    picture.space(4.0);
+    picture.y += 4.0;
     picture.heading(["in the caches before the rewind", "in the caches after the step"][act / 2], "");
     for (label, owner, memory) in [("target", TARGET, target), ("draft", DRAFT, draft)] {
         row(picture, label, 0, judged(owner, &memory.computed, memory.kept, 2));

@@ -80,7 +80,7 @@ fn draw(picture: &mut Picture, bars: impl Fn(usize, usize) -> [(Cell, f64); 2]) 
         for (line, name) in NAMES.iter().enumerate() {
             let mut area = Area { x: picture.left + labels, y: picture.y, width: 0.0, height: CELL - 4.0 };
             picture.text(picture.left, area.baseline(), Anchor::Start, name);
-            picture.space(CELL - 2.0);
+            picture.y += CELL - 2.0;
             let bar = bars(line, token);
             let all: f64 = bar.iter().map(|(_, share)| share).sum();
             for (second, (cell, share)) in bar.into_iter().enumerate().filter(|(_, (_, share))| *share > 0.0) {
@@ -94,7 +94,7 @@ fn draw(picture: &mut Picture, bars: impl Fn(usize, usize) -> [(Cell, f64); 2]) 
             }
             picture.text(area.x + 6.0, area.baseline(), Anchor::Start, all);
         }
-        picture.space(8.0);
+        picture.y += 8.0;
     }
     let [rejected, replacements] = seconds;
     for (from, to) in rejected.iter().flat_map(|from| replacements.iter().map(move |to| (from, to))) {

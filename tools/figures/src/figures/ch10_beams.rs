@@ -112,14 +112,14 @@ pub fn figure() -> Result<Figure> {
     };
     Ok(figure.still(|picture| {
         draw_tree(picture, &nodes);
-        picture.space(8.0);
+        picture.y += 8.0;
         picture.heading("pages of the last beams", "");
         let width = (picture.width - 2.0) / n_pages as f64;
         for (place, beam, cell, rows) in &pages {
             let (x, y) = (picture.left + 1.0 + *place as f64 * width, picture.y + *beam as f64 * LINE);
             picture.cell(Area { x, y, width: width - 4.0, height: *rows as f64 * LINE - 4.0 }, cell.clone());
         }
-        picture.space(WIDTH as f64 * LINE);
+        picture.y += WIDTH as f64 * LINE;
     }))
 }
 
@@ -131,7 +131,7 @@ fn draw_tree(picture: &mut Picture, nodes: &[Node]) {
     for step in 0..STEPS {
         picture.text(x(step) + width / 2.0, picture.y + 15.0, Anchor::Middle, format!("step {}", step + 1));
     }
-    picture.space(24.0);
+    picture.y += 24.0;
     for Node { step, place, parent, cell } in nodes {
         let (x, top) = (x(*step), picture.y);
         let middle = |place: usize| top + place as f64 * LINE + CELL / 2.0;
@@ -140,5 +140,5 @@ fn draw_tree(picture: &mut Picture, nodes: &[Node]) {
             picture.arrow((x - between + 1.0, middle(*parent)), (x - 2.0, middle(*place)));
         }
     }
-    picture.space(WIDTH as f64 * LINE);
+    picture.y += WIDTH as f64 * LINE;
 }

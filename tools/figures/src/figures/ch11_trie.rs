@@ -71,7 +71,7 @@ impl Run {
 
     /// Computes what is missing, and inserts.
     fn insert(&mut self, name: char) -> Result<String> {
-        let says = self.compute(name)?;
+        let text = self.compute(name)?;
         let mut table = self.tables.remove(&name).context("the sequence has begun")?;
         let before = table.pages().to_vec();
         self.trie.insert(&tokens(words(name), &WORDS), &mut table, &mut self.pool)?;
@@ -83,7 +83,7 @@ impl Run {
                 "<code>insert</code> finds these tokens in page {new}, so it puts page {new} into {name}\u{2019}s table, in place of \
                  page {old}."
             ),
-            None => format!("{says} <code>insert</code> adds page {last} after page {parent}"),
+            None => format!("{text} <code>insert</code> adds page {last} after page {parent}"),
         })
     }
 
@@ -157,23 +157,23 @@ pub fn figure() -> Result<Figure> {
     for done in EARLIER + 1..=OPERATIONS.len() {
         // A pool and a trie for each frame, because reading the trie changes it.
         let mut run = Run { pool: PagePool::new(PAGES)?, trie: PrefixCache::new(PAGE_SIZE)?, tables: BTreeMap::new() };
-        let mut says = String::new();
+        let mut text = String::new();
         for apply in &OPERATIONS[..done] {
-            says = apply(&mut run)?;
+            text = apply(&mut run)?;
         }
         let tables: BTreeMap<char, Vec<PageId>> =
             run.tables.iter().map(|(name, table)| (*name, table.pages().to_vec())).collect();
         let (free, nodes) = (run.pool.n_free(), run.nodes()?);
-        figure.frame(says, |picture| {
-            picture.labelled(&["table of b"]);
+        figure.frame(text, |picture| {
+            picture.labelled("table of b");
             picture.beside(SEQUENCES.len() - 1, |picture, place| {
                 let (name, _) = SEQUENCES[place + 1];
                 let own = tables.get(&name).map_or(&[][..], Vec::as_slice);
                 let cell = |place| own.get(place).map_or(blank(), |page| held(name, page));
                 picture.row(&format!("table of {name}"), "", 1, (0..3).map(cell));
-                picture.space(-6.0);
+                picture.y -= 6.0;
             });
-            picture.space(12.0);
+            picture.y += 12.0;
             picture.heading("the trie", &format!("{free} of {PAGES} pages free"));
             draw(picture, &nodes, &tables);
         });
@@ -201,9 +201,9 @@ fn draw(picture: &mut Picture, nodes: &[Node], tables: &BTreeMap<char, Vec<PageI
         let middle = area.y + area.height / 2.0;
         if let Some(from) = node.parent.and_then(|parent| middles.get(&parent)) {
             let (start, bend) = (x - BETWEEN, x - BETWEEN / 2.0);
-            picture.line(format!("M{start:.1} {from:.1}H{bend:.1}V{middle:.1}H{x:.1}"));
+            picture.path("line", format!("M{start:.1} {from:.1}H{bend:.1}V{middle:.1}H{x:.1}"));
         }
         middles.insert(*page, middle);
     }
-    picture.space((row + 1) as f64 * ROW);
+    picture.y += (row + 1) as f64 * ROW;
 }

@@ -108,7 +108,7 @@ pub fn figure() -> Result<Figure> {
 
 fn draw(picture: &mut Picture, frames: &[Frame]) {
     const LINE: f64 = 36.0;
-    picture.labelled(&["cached pages"]);
+    picture.labelled("cached pages");
     let n = frames.len();
     let column = |picture: &Picture, step: usize| picture.grid(n, n).cell(step);
     let numbers = |picture: &mut Picture, name: &str, of: &dyn Fn(usize) -> usize| {
@@ -116,7 +116,7 @@ fn draw(picture: &mut Picture, frames: &[Frame]) {
         for step in 0..n {
             picture.text(column(picture, step).middle(), picture.y + 14.0, Anchor::Middle, of(step));
         }
-        picture.space(22.0);
+        picture.y += 22.0;
     };
     numbers(picture, "step", &|step| step + 1);
     for place in 0..REQUESTS.len() {
@@ -128,10 +128,10 @@ fn draw(picture: &mut Picture, frames: &[Frame]) {
                 picture.cell(Area { y: area.y + (CELL - height) / 2.0, height: *height, ..area }, cell.clone());
             }
         }
-        picture.space(LINE);
+        picture.y += LINE;
     }
-    picture.line(format!("M0 {:.1}H{:.1}", picture.y, picture.right()));
-    picture.space(4.0);
+    picture.path("line", format!("M0 {:.1}H{:.1}", picture.y, picture.right()));
+    picture.y += 4.0;
     for (line, name) in ["tokens", "free pages", "cached pages"].into_iter().enumerate() {
         numbers(picture, name, &|step| frames[step].numbers[line]);
     }

@@ -81,14 +81,14 @@ fn walk(figure: &mut Figure, cache: &PagedCache, slab: &[Page]) -> Result<()> {
         } else {
             format!("the run ends after {rows} keys of page {page}, so the stale {} get no scores.", listed(&stale))
         };
-        let says = format!("First pass, <code>Run {{ start: {start}, rows: {rows} }}</code>: {notice}");
-        figure.frame(says, |picture| draw(picture, slab, &seen));
+        let text = format!("First pass, <code>Run {{ start: {start}, rows: {rows} }}</code>: {notice}");
+        figure.frame(text, |picture| draw(picture, slab, &seen));
     }
     let mut weights = seen.scores.clone();
     softmax_scaled(&mut weights, 1.0 / 2.0_f32.sqrt());
-    let says = format!("Between the passes, one softmax turns all {TOKENS} scores into weights that add up to 1.");
+    let text = format!("Between the passes, one softmax turns all {TOKENS} scores into weights that add up to 1.");
     (seen.keys, seen.weights) = (None, weights);
-    figure.frame(says, |picture| draw(picture, slab, &seen));
+    figure.frame(text, |picture| draw(picture, slab, &seen));
     let (mut sum, mut first) = ([0.0; 2], 0);
     for (run, page) in runs() {
         for (start, weight) in row_starts(&[*run], 2).zip(&seen.weights[first..]) {
@@ -96,12 +96,12 @@ fn walk(figure: &mut Figure, cache: &PagedCache, slab: &[Page]) -> Result<()> {
         }
         let last = first + run.rows - 1;
         let notice = if last + 1 == TOKENS { "That is the output." } else { "Only the sum is written." };
-        let says = format!(
+        let text = format!(
             "Second pass, page {page}: each value of positions {first} to {last} is multiplied by its weight and added to the \
              sum. {notice}"
         );
         (seen.values, seen.sum) = (Some((page, run.rows)), sum.to_vec());
-        figure.frame(says, |picture| draw(picture, slab, &seen));
+        figure.frame(text, |picture| draw(picture, slab, &seen));
         first += run.rows;
     }
     let mut out = [0.0; 2];
@@ -112,12 +112,11 @@ fn walk(figure: &mut Figure, cache: &PagedCache, slab: &[Page]) -> Result<()> {
 
 /// The pages; the rows that are read are outlined.
 fn draw_pages(picture: &mut Picture, kind: &str, slab: &[Page], read: Option<(usize, usize)>) -> Grid {
-    let names: Vec<String> = (0..PAGES).map(|page| format!("{kind}, page {page}")).collect();
     let cells = slab.iter().enumerate().flat_map(|(page, content)| {
         let is_read = move |slot| read.is_some_and(|(place, rows)| place == page && slot < rows);
         content.cells().enumerate().map(move |(slot, cell)| cell.outlined(is_read(slot)))
     });
-    picture.pages(&names, PAGE_SIZE, cells)
+    picture.pages(|page| format!("{kind}, page {page}"), PAGE_SIZE, cells)
 }
 
 fn draw(picture: &mut Picture, slab: &[Page], seen: &Seen) {
@@ -125,8 +124,8 @@ fn draw(picture: &mut Picture, slab: &[Page], seen: &Seen) {
         (0..n).map(|i| numbers.get(i).map_or(free(""), |number| held('c', format!("{number:.2}")))).collect()
     };
     let keys = draw_pages(picture, "keys", slab, seen.keys);
-    picture.space(24.0);
-    picture.labelled(&["weights"]);
+    picture.y += 24.0;
+    picture.labelled("weights");
     let old = seen.scores.len() - seen.keys.map_or(0, |(_, rows)| rows);
     let is_new = |i: usize| (old..seen.scores.len()).contains(&i);
     let cells = numbers(&seen.scores, TOKENS).into_iter().enumerate().map(|(i, cell)| cell.outlined(is_new(i)));
@@ -139,10 +138,10 @@ fn draw(picture: &mut Picture, slab: &[Page], seen: &Seen) {
     }
     picture.row("weights", "", TOKENS, numbers(&seen.weights, TOKENS));
     picture.labels = 0.0;
-    picture.space(10.0);
+    picture.y += 10.0;
     let values = draw_pages(picture, "values", slab, seen.values);
-    picture.space(24.0);
-    picture.labelled(&["weights"]);
+    picture.y += 24.0;
+    picture.labelled("weights");
     let sum = picture.row("sum", "", TOKENS, numbers(&seen.sum, 2).into_iter().chain((2..TOKENS).map(|_| blank())));
     if let Some((page, rows)) = seen.values {
         let [first, last] = [0, rows - 1].map(|slot| values.middle(page * PAGE_SIZE + slot));

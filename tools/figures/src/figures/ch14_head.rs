@@ -125,7 +125,7 @@ fn draw(picture: &mut Picture, key: &[f32], formats: &[Packed], half_step: f32) 
             .collect();
         picture.path(format!("fill o{place}"), points);
     }
-    picture.space(312.0);
+    picture.y += 312.0;
 }
 
 /// A circle, a square or a triangle.

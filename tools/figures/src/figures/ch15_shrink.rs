@@ -91,7 +91,7 @@ pub fn figure() -> Result<Figure> {
             BUG.name(),
             joined(&story, "; ")
         ),
-        legend: KINDS.iter().map(|(says, letter, _)| (held(*letter, ""), *says)).collect(),
+        legend: KINDS.iter().map(|(text, letter, _)| (held(*letter, ""), *text)).collect(),
         ..Figure::default()
     };
     Ok(figure.still(|picture| {
@@ -111,7 +111,7 @@ pub fn figure() -> Result<Figure> {
             }
             picture.bold(picture.right() - 42.0, picture.y + 13.0, Anchor::End, kept.len());
             picture.text(picture.right(), picture.y + 13.0, Anchor::End, runs);
-            picture.space(23.0);
+            picture.y += 23.0;
         }
     }))
 }

@@ -195,7 +195,7 @@ pub fn figure() -> Result<Figure> {
 /// `cells`: the head and the rows of each place.
 fn draw(picture: &mut Picture, cells: &[[Cell; 2]]) {
     const HEIGHTS: [f64; 2] = [58.0, 42.0];
-    picture.labelled(&["head"]);
+    picture.labelled("head");
     let grid = picture.grid(PLACES, PLACES);
     for (place, cells) in cells.iter().enumerate() {
         let area = grid.cell(place);
@@ -206,9 +206,9 @@ fn draw(picture: &mut Picture, cells: &[[Cell; 2]]) {
             y += height + 2.0;
         }
     }
-    picture.space(20.0);
+    picture.y += 20.0;
     for (name, height) in ["head", "rows"].into_iter().zip(HEIGHTS) {
         picture.text(picture.left, picture.y + height / 2.0 + 4.5, Anchor::Start, name);
-        picture.space(height + 2.0);
+        picture.y += height + 2.0;
     }
 }

@@ -70,11 +70,11 @@ pub fn figure() -> Result<Figure> {
                 picture.arrow((x + 6.0, y + 15.0), (x + 6.0, y));
                 let (side, anchor) = if share > 0.5 { (-18.0, Anchor::End) } else { (18.0, Anchor::Start) };
                 picture.text(x + side, y + 12.0, anchor, between);
-                picture.space(20.0);
+                picture.y += 20.0;
             }
         }
         if picture.is_wide() {
-            picture.space(14.0);
+            picture.y += 14.0;
             draw_names(picture, &titles);
         }
     }))
@@ -109,15 +109,15 @@ fn draw_band(picture: &mut Picture, parts: &[Part], is_flow: bool) {
                 } else {
                     let between = last.bottom() + 5.0;
                     let (from, to) = (last.middle(), area.middle());
-                    picture.line(format!("M{from:.1} {:.1}V{between:.1}H{to:.1}", last.bottom()));
+                    picture.path("line", format!("M{from:.1} {:.1}V{between:.1}H{to:.1}", last.bottom()));
                     picture.arrow((to, between), (to, area.y - 2.0));
                 }
             }
             last = Some(area);
         }
-        picture.space(height + if is_flow { 16.0 } else { 6.0 });
+        picture.y += height + if is_flow { 16.0 } else { 6.0 };
     }
-    picture.space(if is_flow { -14.0 } else { -4.0 });
+    picture.y += if is_flow { -14.0 } else { -4.0 };
 }
 
 /// The chapters' titles, in columns.
@@ -130,5 +130,5 @@ fn draw_names(picture: &mut Picture, titles: &[(usize, &str)]) {
         picture.bold(x + 18.0, y, Anchor::End, number);
         picture.text(x + 25.0, y, Anchor::Start, title);
     }
-    picture.space(lines as f64 * 19.0);
+    picture.y += lines as f64 * 19.0;
 }

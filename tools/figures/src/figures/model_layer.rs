@@ -46,7 +46,7 @@ pub fn figure() -> Result<Figure> {
             (picture.left, picture.width, picture.y) = (half as f64 * (width + gutter), width, top);
             picture.heading(["attention", "feed-forward"][half], "");
             picture.text(picture.left, picture.y + 7.0, Anchor::Start, ["rows meet here", "each row alone"][half]);
-            picture.space(16.0);
+            picture.y += 16.0;
             (picture.left, picture.width) = (picture.left + PAST, picture.width - PAST);
             [attention, feed_forward][half](picture, &widths);
             bottom = bottom.max(picture.y);
@@ -90,7 +90,7 @@ fn boxes<const N: usize>(picture: &mut Picture, boxes: [(f64, f64, Cell); N]) ->
     const APART: f64 = 8.0;
     let lines = boxes.iter().map(|(_, _, cell)| cell.word.lines().count()).max().unwrap_or(1);
     let (left, y, width, height) = (picture.left, picture.y, picture.width - 1.0 + APART, 16.0 * lines as f64 + 10.0);
-    picture.space(height + BETWEEN);
+    picture.y += height + BETWEEN;
     boxes.map(|(from, share, cell)| {
         let area = Area { x: left + from * width, y, width: share * width - APART, height };
         picture.cell(area, cell);
@@ -110,6 +110,6 @@ fn down(picture: &mut Picture, pairs: &[(Area, Area)]) {
 fn past(picture: &mut Picture, from: Area, to: Area) {
     let [from_y, to_y] = [from, to].map(|area| area.y + area.height / 2.0);
     let x = from.x - PAST + 4.0;
-    picture.line(format!("M{:.1} {from_y:.1}H{x:.1}V{to_y:.1}", from.x - 1.0));
+    picture.path("line", format!("M{:.1} {from_y:.1}H{x:.1}V{to_y:.1}", from.x - 1.0));
     picture.arrow((x, to_y), (to.x - 2.0, to_y));
 }

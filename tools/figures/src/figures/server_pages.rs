@@ -110,7 +110,7 @@ fn draw(picture: &mut Picture, view: &View) {
     picture.row("", "", 6, cells);
     for id in 0..REQUESTS.len() as u64 {
         let area = Area { x: picture.left + 1.0, y: picture.y + 2.0, width: 24.0, height: 22.0 };
-        let says = match view.sequences.iter().find(|sequence| sequence.id == id) {
+        let text = match view.sequences.iter().find(|sequence| sequence.id == id) {
             None => "not in the engine".to_string(),
             Some(SequenceView { state: State::Running, prompt_tokens, new_tokens, cached_tokens, rows, .. }) => {
                 let rows = rows.min(prompt_tokens);
@@ -120,8 +120,8 @@ fn draw(picture: &mut Picture, view: &View) {
             Some(SequenceView { state: State::Preempted, .. }) => "was preempted and waits".to_string(),
         };
         picture.cell(area, held(letter(id), letter(id)));
-        picture.text(area.x + 34.0, area.baseline(), Anchor::Start, says);
-        picture.space(27.0);
+        picture.text(area.x + 34.0, area.baseline(), Anchor::Start, text);
+        picture.y += 27.0;
     }
 }
 
