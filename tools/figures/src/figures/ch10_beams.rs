@@ -27,15 +27,9 @@ struct Run {
     rows_copied: u64,
 }
 
-/// A beam in the tree.
-struct Node {
-    step: usize,
-    /// Among the beams of its step.
-    place: usize,
-    /// The place of the beam that it was forked from.
-    parent: Option<usize>,
-    cell: Cell,
-}
+/// A beam in the tree: its step, its place among the beams of the step, the place of the beam that it was forked from, and its
+/// cell.
+type Node = (usize, usize, Option<usize>, Cell);
 
 fn record() -> Result<Run> {
     let (model, prompt) = (model(STORYTELLER)?, tokenizer()?.encode(PROMPT)?);
@@ -57,11 +51,6 @@ impl Run {
     fn beams(&self, is_part: impl Fn(usize) -> bool) -> Vec<char> {
         ('a'..).zip(0..WIDTH).filter(|(_, beam)| is_part(*beam)).map(|(letter, _)| letter).collect()
     }
-
-    /// The beams of the last step that go on from these tokens.
-    fn from(&self, tokens: &[u32]) -> Vec<char> {
-        self.beams(|beam| self.steps[STEPS - 1][beam].starts_with(tokens))
-    }
 }
 
 pub fn figure() -> Result<Figure> {
@@ -73,7 +62,8 @@ pub fn figure() -> Result<Figure> {
             let (newest, before) = tokens.split_last().context("a beam has a token")?;
             let parent = step.checked_sub(1).and_then(|step| run.steps[step].iter().position(|beam| beam == before));
             let word = words(&[*newest])?;
-            nodes.push(Node { step, place, parent, cell: owned(&run.from(tokens), &word, stale(None, &word)) });
+            let continued = run.beams(|beam| run.steps[STEPS - 1][beam].starts_with(tokens));
+            nodes.push((step, place, parent, owned(&continued, &word, stale(None, &word))));
         }
     }
     let n_pages = run.tables[0].len();
@@ -132,7 +122,7 @@ fn draw_tree(picture: &mut Picture, nodes: &[Node]) {
         picture.text(x(step) + width / 2.0, picture.y + 15.0, Anchor::Middle, format!("step {}", step + 1));
     }
     picture.y += 24.0;
-    for Node { step, place, parent, cell } in nodes {
+    for (step, place, parent, cell) in nodes {
         let (x, top) = (x(*step), picture.y);
         let middle = |place: usize| top + place as f64 * LINE + CELL / 2.0;
         picture.cell(Area { x, y: middle(*place) - CELL / 2.0, width, height: CELL }, cell.clone());

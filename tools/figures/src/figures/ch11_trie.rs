@@ -12,9 +12,8 @@ use super::prelude::*;
 
 const PAGE_SIZE: usize = 2;
 const PAGES: usize = 6;
-/// The sequences of the figure. A token is a word's place among [`WORDS`].
-const SEQUENCES: [(char, &str); 3] =
-    [('a', "once upon a time there"), ('b', "once upon a king"), ('c', "once upon a time")];
+/// Of a, b and c. A token is a word's place among [`WORDS`].
+const SEQUENCES: [&str; 3] = ["once upon a time there", "once upon a king", "once upon a time"];
 const WORDS: [&str; 6] = ["once", "upon", "a", "time", "there", "king"];
 /// They return what happened in words; HTML. The first two have run when the figure starts.
 const OPERATIONS: [fn(&mut Run) -> Result<String>; 9] = [
@@ -29,10 +28,6 @@ const OPERATIONS: [fn(&mut Run) -> Result<String>; 9] = [
     |run| Ok(run.evict(1)? + ", the leaf that was used longest ago. Page 0 is no leaf, and c has used page 1 since."),
 ];
 const EARLIER: usize = 2;
-
-fn words(name: char) -> &'static str {
-    SEQUENCES.iter().find(|(other, _)| *other == name).map_or("", |(_, words)| words)
-}
 
 #[derive(Clone, PartialEq)]
 struct Node {
@@ -61,29 +56,28 @@ impl Run {
 
     /// Takes pages for the tokens that are missing.
     fn compute(&mut self, name: char) -> Result<String> {
-        let mut table = self.tables.remove(&name).map_or_else(|| PageTable::new(PAGE_SIZE), Ok)?;
+        let table = self.tables.entry(name).or_insert(PageTable::new(PAGE_SIZE)?);
         let found = table.pages().len();
         table.grow(tokens(words(name), &WORDS).len() - table.len(), &mut self.pool)?;
-        let own = table.pages().to_vec();
-        self.tables.insert(name, table);
-        Ok(format!("{name} computes its other words, in {}.", pages(&own[found..])))
+        Ok(format!("{name} computes its other words, in {}.", pages(&table.pages()[found..])))
     }
 
     /// Computes what is missing, and inserts.
     fn insert(&mut self, name: char) -> Result<String> {
-        let text = self.compute(name)?;
-        let mut table = self.tables.remove(&name).context("the sequence has begun")?;
+        let computed = self.compute(name)?;
+        let table = self.tables.get_mut(&name).context("the sequence has begun")?;
         let before = table.pages().to_vec();
-        self.trie.insert(&tokens(words(name), &WORDS), &mut table, &mut self.pool)?;
-        let own = table.pages().to_vec();
-        self.tables.insert(name, table);
-        let (last, parent) = (own[own.len() - 1], own[..own.len() - 1].last().map_or(String::new(), PageId::to_string));
-        Ok(match before.iter().zip(&own).find(|(old, new)| old != new) {
+        self.trie.insert(&tokens(words(name), &WORDS), table, &mut self.pool)?;
+        let own = table.pages();
+        Ok(match before.iter().zip(own).find(|(old, new)| old != new) {
             Some((old, new)) => format!(
                 "<code>insert</code> finds these tokens in page {new}, so it puts page {new} into {name}\u{2019}s table, in place of \
                  page {old}."
             ),
-            None => format!("{text} <code>insert</code> adds page {last} after page {parent}"),
+            None => {
+                let [.., parent, last] = own else { return Ok(computed) };
+                format!("{computed} <code>insert</code> adds page {last} after page {parent}")
+            }
         })
     }
 
@@ -92,8 +86,7 @@ impl Run {
         for mut table in names.chars().filter_map(|name| self.tables.remove(&name)) {
             table.release(&mut self.pool)?;
         }
-        let names: Vec<char> = names.chars().collect();
-        Ok(format!("{} end, and each gives up its pages.", listed(&names)))
+        Ok(format!("{} end, and each gives up its pages.", listed(&Vec::from_iter(names.chars()))))
     }
 
     /// Says which pages are gone.
@@ -112,25 +105,28 @@ impl Run {
 
     /// The pages of the trie, found by looking up every sequence and one more token. That counts as use of them, so the run
     /// is over then.
-    fn nodes(mut self) -> Result<Vec<Node>> {
+    fn nodes(&mut self) -> Result<Vec<Node>> {
         let owners = self.owners()?;
         let mut nodes: Vec<Node> = Vec::new();
-        for (_, words) in SEQUENCES {
+        for words in SEQUENCES {
             let table = self.trie.lookup(&[tokens(words, &WORDS), vec![u32::MAX]].concat(), &mut self.pool)?;
-            let words: Vec<&str> = words.split(' ').collect();
             let mut parent = None;
-            for (page, words) in table.pages().iter().copied().zip(words.chunks(PAGE_SIZE)) {
-                let node = Node { page, parent, words: words.join(" "), owners: owners[page.index()] };
+            for (page, words) in table.pages().iter().zip(Vec::from_iter(words.split(' ')).chunks(PAGE_SIZE)) {
+                let node = Node { page: *page, parent, words: words.join(" "), owners: owners[page.index()] };
                 if !nodes.contains(&node) {
                     nodes.push(node);
                 }
-                parent = Some(page);
+                parent = Some(*page);
             }
         }
         let all = self.trie.n_pages();
         ensure!(nodes.len() == all, "the sequences lead to {} of {all} pages", nodes.len());
         Ok(nodes)
     }
+}
+
+fn words(name: char) -> &'static str {
+    SEQUENCES[name as usize - 'a' as usize]
 }
 
 pub fn figure() -> Result<Figure> {
@@ -161,14 +157,13 @@ pub fn figure() -> Result<Figure> {
         for apply in &OPERATIONS[..done] {
             text = apply(&mut run)?;
         }
-        let tables: BTreeMap<char, Vec<PageId>> =
-            run.tables.iter().map(|(name, table)| (*name, table.pages().to_vec())).collect();
-        let (free, nodes) = (run.pool.n_free(), run.nodes()?);
+        let free = run.pool.n_free();
+        let (nodes, tables) = (run.nodes()?, run.tables);
         figure.frame(text, |picture| {
             picture.labelled("table of b");
-            picture.beside(SEQUENCES.len() - 1, |picture, place| {
-                let (name, _) = SEQUENCES[place + 1];
-                let own = tables.get(&name).map_or(&[][..], Vec::as_slice);
+            picture.beside(2, |picture, place| {
+                let name = ['b', 'c'][place];
+                let own = tables.get(&name).map_or(&[][..], PageTable::pages);
                 let cell = |place| own.get(place).map_or(blank(), |page| held(name, page));
                 picture.row(&format!("table of {name}"), "", 1, (0..3).map(cell));
                 picture.y -= 6.0;
@@ -181,8 +176,7 @@ pub fn figure() -> Result<Figure> {
     Ok(figure)
 }
 
-/// `tables`: the pages of each sequence.
-fn draw(picture: &mut Picture, nodes: &[Node], tables: &BTreeMap<char, Vec<PageId>>) {
+fn draw(picture: &mut Picture, nodes: &[Node], tables: &BTreeMap<char, PageTable>) {
     const ROW: f64 = 50.0;
     const BETWEEN: f64 = 36.0;
     let width = (picture.width - BETWEEN - 2.0) / 2.0;
@@ -195,7 +189,8 @@ fn draw(picture: &mut Picture, nodes: &[Node], tables: &BTreeMap<char, Vec<PageI
         let x = picture.left + 1.0 + if node.parent.is_some() { width + BETWEEN } else { 0.0 };
         let area = Area { x, y: top + row as f64 * ROW, width, height: 42.0 };
         let Node { page, words, owners, .. } = node;
-        let of: Vec<char> = tables.iter().filter(|(_, pages)| pages.contains(page)).map(|(name, _)| *name).collect();
+        let of: Vec<char> =
+            tables.iter().filter(|(_, table)| table.pages().contains(page)).map(|(name, _)| *name).collect();
         let word = format!("{words}\npage {page}, owners: {owners}");
         picture.cell(area, owned(&of, &word, cached(&word)));
         let middle = area.y + area.height / 2.0;

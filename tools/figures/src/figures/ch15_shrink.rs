@@ -2,7 +2,7 @@
 
 use page_by_page::chapters::ch15_simulation::{run, shrink};
 use page_by_page::simulation::planted::{Bug, Planted};
-use page_by_page::simulation::{Case, Event, Make, rule_broken, search, story};
+use page_by_page::simulation::{Case, Event, Make, Rule, Setup, rule_broken, search, story};
 
 use super::prelude::*;
 
@@ -16,15 +16,6 @@ const KINDS: [(&str, char, f64); 4] = [
     ("a step", 'b', 6.0),
 ];
 
-struct Shrunk {
-    seed: u64,
-    rule: String,
-    /// The kinds of the case's events, as places in [`KINDS`].
-    events: Vec<usize>,
-    story: String,
-    lists: Vec<List>,
-}
-
 /// A list in which the rule was broken.
 struct List {
     /// Lists that were tried until then.
@@ -32,52 +23,47 @@ struct List {
     kept: Vec<usize>,
 }
 
-fn record() -> Result<Shrunk> {
-    let make: Box<Make<'_>> = Box::new(|slab, prefixes, limits| Planted::subject(Some(BUG), slab, prefixes, limits));
-    let failed = search(&make, 0..1000, STEPS, || {}).err().with_context(|| format!("{} passes", BUG.name()))?;
-    let case = Case::of_seed(failed.seed, STEPS);
-    let (setup, rule) = (case.setup, failed.failure.violation.rule);
-    let events = &case.events[..failed.events];
-    let mut frames = vec![List { runs: 0, kept: (0..events.len()).collect() }];
+/// What is left when the events of a case are shrunk, and the lists to show on the way there.
+fn shrunk(make: &Make, setup: Setup, rule: Rule, events: &[Event]) -> (Vec<Event>, Vec<List>) {
+    let mut lists = vec![List { runs: 0, kept: (0..events.len()).collect() }];
     let mut runs = 0;
-    let shrunk = shrink(events, &mut |asked| {
+    let left = shrink(events, &mut |asked| {
         runs += 1;
-        let broken = rule_broken(&make, setup, &asked.events) == Some(rule);
+        let broken = rule_broken(make, setup, &asked.events) == Some(rule);
         if broken {
-            frames.push(List { runs, kept: asked.places.clone() });
+            // Of lists that are hardly shorter than the one before, or only have smaller numbers, the last is enough.
+            if let [.., before, _] = &lists[..]
+                && 4 * asked.places.len() > 3 * before.kept.len()
+            {
+                lists.pop();
+            }
+            lists.push(List { runs, kept: asked.places.clone() });
         }
         broken
     });
-    ensure!(shrunk == failed.case.events, "the same list shrinks to the same");
-    // Of lists that are hardly shorter than the one before, or only have smaller numbers, the last is enough.
-    let mut shown: Vec<List> = Vec::new();
-    for frame in frames {
-        if let [.., before, _] = &shown[..]
-            && 4 * frame.kept.len() > 3 * before.kept.len()
-        {
-            shown.pop();
-        }
-        shown.push(frame);
-    }
-    let failure = run(&make, &failed.case).err().context("what is left breaks no rule")?;
-    let drawn = |event: &Event| match event {
+    (left, lists)
+}
+
+/// The kind of an event, as a place in [`KINDS`].
+fn kind(event: &Event) -> usize {
+    match event {
         Event::Arrive { .. } => 0,
         Event::Cancel { .. } => 1,
         Event::Take { .. } | Event::GiveBack { .. } => 2,
         Event::Step => 3,
-    };
-    Ok(Shrunk {
-        seed: failed.seed,
-        rule: rule.to_string(),
-        events: events.iter().map(drawn).collect(),
-        story: story(&make, &failed.case, &failure),
-        lists: shown,
-    })
+    }
 }
 
 pub fn figure() -> Result<Figure> {
-    let Shrunk { seed, rule, events, story, lists } = record()?;
-    let (n, left) = (events.len(), lists[lists.len() - 1].kept.len());
+    let make: Box<Make<'_>> = Box::new(|slab, prefixes, limits| Planted::subject(Some(BUG), slab, prefixes, limits));
+    let failed = search(&make, 0..1000, STEPS, || {}).err().with_context(|| format!("{} passes", BUG.name()))?;
+    let (seed, case, rule) = (failed.seed, Case::of_seed(failed.seed, STEPS), failed.failure.violation.rule);
+    let events = &case.events[..failed.events];
+    let (left, lists) = shrunk(&make, case.setup, rule, events);
+    ensure!(left == failed.case.events, "the same list shrinks to the same");
+    let failure = run(&make, &failed.case).err().context("what is left breaks no rule")?;
+    let story = story(&make, &failed.case, &failure);
+    let (n, left) = (events.len(), left.len());
     let story: Vec<String> = story.lines().map(|line| escaped(line.trim())).collect();
     let figure = Figure {
         label: format!(
@@ -104,7 +90,8 @@ pub fn figure() -> Result<Figure> {
                     let (x, y, width) = (picture.left + *place as f64 * pitch, picture.y + top, (pitch - 0.8).max(1.6));
                     format!("M{x:.1} {y:.1}h{width:.1}v{:.1}h-{width:.1}z", height - top)
                 };
-                let strip: String = kept.iter().filter(|place| events[**place] == kind).map(event).collect();
+                let strip: String =
+                    kept.iter().filter(|place| self::kind(&events[**place]) == kind).map(event).collect();
                 if !strip.is_empty() {
                     picture.path(format!("fill o{}", *letter as usize - 'a' as usize), strip);
                 }
