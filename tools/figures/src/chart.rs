@@ -12,6 +12,7 @@ const LINE: f64 = 18.0;
 const SAMPLE: f64 = 30.0;
 
 /// A chart from 0 to the last ticks, or a little beyond.
+#[derive(Default)]
 pub struct Chart<'a> {
     /// Over the upward axis and under the other one.
     pub title: &'a str,
@@ -23,10 +24,12 @@ pub struct Chart<'a> {
     pub lines: Vec<(&'a str, Vec<(f64, f64)>)>,
     /// Which of them is drawn as hollow points only, because it lies on another.
     pub hollow: Option<usize>,
+    /// A text beside a point.
+    pub note: Option<((f64, f64), String)>,
 }
 
 /// Where the axes of a chart lie in a picture.
-pub struct Axes {
+struct Axes {
     left: f64,
     right: f64,
     top: f64,
@@ -36,7 +39,7 @@ pub struct Axes {
 
 impl Axes {
     /// Where a point lies in the picture.
-    pub fn at(&self, (x, y): (f64, f64)) -> (f64, f64) {
+    fn at(&self, (x, y): (f64, f64)) -> (f64, f64) {
         let across = self.left + x / self.most.0 * (self.right - self.left);
         (across, self.bottom - y / self.most.1 * (self.bottom - self.top))
     }
@@ -46,13 +49,11 @@ impl Chart<'_> {
     /// A figure of this chart alone.
     pub fn figure(&self, message: &str, setup: String) -> Figure {
         let figure = Figure { label: self.label(), message: message.into(), setup, ..Figure::default() };
-        figure.still(|picture| {
-            self.draw(picture);
-        })
+        figure.still(|picture| self.draw(picture))
     }
 
     /// What is seen, in words.
-    pub fn label(&self) -> String {
+    fn label(&self) -> String {
         let ends = self.lines.iter().map(|(name, points)| {
             let [(first, low), (last, high)] =
                 [points[0], points[points.len() - 1]].map(|(x, y)| (number(x), number(y)));
@@ -63,7 +64,7 @@ impl Chart<'_> {
     }
 
     /// Lines have their names at their right end, or above the chart where that is narrow.
-    pub fn draw(&self, picture: &mut Picture) -> Axes {
+    fn draw(&self, picture: &mut Picture) {
         picture.bold(picture.left, picture.y + 13.0, Anchor::Start, self.title);
         picture.y += LINE + 4.0;
         let is_wide = picture.width > 500.0;
@@ -104,8 +105,11 @@ impl Chart<'_> {
         if is_named && is_wide {
             self.name_ends(picture, &axes);
         }
+        if let Some((point, text)) = &self.note {
+            let (x, y) = axes.at(*point);
+            picture.text(x + 4.0, y - 12.0, Anchor::Start, text);
+        }
         picture.y = axes.bottom + 42.0;
-        axes
     }
 
     /// A line through these places, with these points, in its look.
@@ -153,6 +157,6 @@ impl Chart<'_> {
 }
 
 /// A whole number with its thousands apart, any other with one decimal.
-pub fn number(value: f64) -> String {
+fn number(value: f64) -> String {
     if value.fract() == 0.0 { grouped(value as u64) } else { format!("{value:.1}") }
 }

@@ -36,9 +36,8 @@ pub fn figure() -> Result<Figure> {
         across: "new tokens, n",
         ticks_across: &[0, 64, 128, 192, 256],
         ticks_up: &[0, 10_000, 20_000, 30_000],
-        unit: "",
         lines: vec![("without a cache: n(n+1)/2", line(0)), ("with a cache: n", line(1))],
-        hollow: None,
+        ..Chart::default()
     };
     let message = "Without a cache, the work grows with the square of the length.";
     let setup = format!(

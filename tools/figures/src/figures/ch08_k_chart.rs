@@ -28,23 +28,15 @@ pub fn figure() -> Result<Figure> {
         across: "draft tokens in a step, k",
         ticks_across: &[0, 1, 2, 3, 4, 5, 6, 7, 8],
         ticks_up: &[0, 25, 50, 75, 100],
-        unit: "",
         lines: vec![("all", passes)],
-        hollow: None,
+        note: Some((knee, format!("k = {KNEE}: {} passes", knee.1))),
+        ..Chart::default()
     };
-    let figure = Figure {
-        label: chart.label(),
-        message: "The first draft token gains most, because each further one counts only if all before it were right."
-            .into(),
-        setup: format!(
-            "Over {} sequences of {} new tokens each, greedy, from the bundled models.",
-            PROMPTS.len(),
-            Bundled::NEW_TOKENS
-        ),
-        ..Figure::default()
-    };
-    Ok(figure.still(|picture| {
-        let (x, y) = chart.draw(picture).at(knee);
-        picture.text(x + 4.0, y - 12.0, Anchor::Start, format!("k = {KNEE}: {} passes", knee.1));
-    }))
+    let message = "The first draft token gains most, because each further one counts only if all before it were right.";
+    let setup = format!(
+        "Over {} sequences of {} new tokens each, greedy, from the bundled models.",
+        PROMPTS.len(),
+        Bundled::NEW_TOKENS
+    );
+    Ok(chart.figure(message, setup))
 }

@@ -44,6 +44,7 @@ pub fn figure() -> Result<Figure> {
         unit: "%",
         lines: vec![("sample rule", line(0)), ("match rule", line(1)), ("expected", line(2))],
         hollow: Some(2),
+        ..Chart::default()
     };
     let message =
         "With these models at temperature 0.8, the sample rule accepts more draft tokens than the match rule.";

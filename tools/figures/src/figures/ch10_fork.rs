@@ -1,80 +1,11 @@
 //! Chapter 10: two sequences share pages; one grows, copies the rows of the shared tail, and the other stays.
 
-use std::collections::BTreeMap;
-
 use page_by_page::cache::KvCache;
 use page_by_page::chapters::ch10_fork::ForkCache;
 
 use super::prelude::*;
 use crate::rows;
 use crate::slab::{PAGE_SIZE, State, new_slab};
-
-/// What runs, and what to notice in it (HTML): `{b}` stands for the pages of b, `{copied}` for rows.
-/// The first is where the figure starts.
-const OPERATIONS: [(&str, Operation, &str); 6] = [
-    ("a.extend(6)", |sequences| extend(sequences, 'a', 6), ""),
-    (
-        "b = a.fork()",
-        |sequences| {
-            let fork = sequences.get(&'a').context("no such sequence")?.fork()?;
-            sequences.insert('b', fork);
-            Ok(())
-        },
-        "copies {copied}. Both tables now name {b}, so each of these pages has two owners.",
-    ),
-    (
-        "b.extend(1)",
-        |sequences| extend(sequences, 'b', 1),
-        "copies {copied}. The next slot is in a page that a also owns, so b moves into a page of its own before it writes b6. \
-         It now has {b}.",
-    ),
-    (
-        "a.extend(1)",
-        |sequences| extend(sequences, 'a', 1),
-        "copies {copied}. Since b has left, a is the tail\u{2019}s only owner and writes a6 in place.",
-    ),
-    (
-        "b.extend(2)",
-        |sequences| extend(sequences, 'b', 2),
-        "copies {copied}. b fills its tail and takes a new page, so it has {b}. Page 0 stays shared, because it is full.",
-    ),
-    (
-        "drop(a)",
-        |sequences| {
-            sequences.remove(&'a');
-            Ok(())
-        },
-        "gives up a\u{2019}s pages. Page 0 stays, because b still owns it, and page 1 is free again.",
-    ),
-];
-type Operation = fn(&mut Sequences) -> Result<()>;
-type Sequences = BTreeMap<char, ForkCache>;
-
-fn extend(sequences: &mut Sequences, name: char, n: usize) -> Result<()> {
-    Ok(rows::append(sequences.get_mut(&name).context("no such sequence")?, name, n)?)
-}
-
-fn frames(figure: &mut Figure) -> Result<()> {
-    let slab = new_slab(4)?;
-    let mut sequences = Sequences::from([('a', ForkCache::new(&slab)?)]);
-    let copied = |sequences: &Sequences| sequences.values().map(|cache| cache.usage().rows_copied).sum::<u64>();
-    for (name, run, notice) in OPERATIONS {
-        let before = copied(&sequences);
-        run(&mut sequences)?;
-        let rows = match copied(&sequences).saturating_sub(before) {
-            0 => "no row".into(),
-            rows => count(rows as usize, "row"),
-        };
-        let tables: Vec<_> = sequences.iter().map(|(name, cache)| (*name, cache.table())).collect();
-        let of_b = tables.last().map_or(String::new(), |(_, table)| pages(table.pages()));
-        let state = State::read(&slab, &tables)?;
-        if !notice.is_empty() {
-            let notice = notice.replace("{copied}", &rows).replace("{b}", &of_b);
-            figure.frame(format!("<code>{name}</code> {notice}"), |picture| state.draw(picture));
-        }
-    }
-    Ok(())
-}
 
 pub fn figure() -> Result<Figure> {
     let mut figure = Figure {
@@ -89,6 +20,45 @@ pub fn figure() -> Result<Figure> {
         ),
         ..Figure::default()
     };
-    frames(&mut figure)?;
+    let slab = new_slab(4)?;
+    let mut a = ForkCache::new(&slab)?;
+    rows::append(&mut a, 'a', 6)?;
+    let mut copied = a.usage().rows_copied;
+    // A frame for what has just run, and what to notice in it (HTML): `{b}` stands for the pages of b, `{copied}` for rows.
+    let mut frame = |sequences: &[(char, &ForkCache)], call: &str, notice: &str| -> Result<()> {
+        let before = std::mem::replace(&mut copied, sequences.iter().map(|(_, cache)| cache.usage().rows_copied).sum());
+        let rows = match copied.saturating_sub(before) {
+            0 => "no row".into(),
+            rows => count(rows as usize, "row"),
+        };
+        let tables: Vec<_> = sequences.iter().map(|(name, cache)| (*name, cache.table())).collect();
+        let of_b = tables.last().map_or(String::new(), |(_, table)| pages(table.pages()));
+        let state = State::read(&slab, &tables)?;
+        let notice = notice.replace("{copied}", &rows).replace("{b}", &of_b);
+        figure.frame(format!("<code>{call}</code> {notice}"), |picture| state.draw(picture));
+        Ok(())
+    };
+
+    let mut b = a.fork()?;
+    let notice = "copies {copied}. Both tables now name {b}, so each of these pages has two owners.";
+    frame(&[('a', &a), ('b', &b)], "b = a.fork()", notice)?;
+
+    rows::append(&mut b, 'b', 1)?;
+    let notice = "copies {copied}. The next slot is in a page that a also owns, so b moves into a page of its own before it \
+                  writes b6. It now has {b}.";
+    frame(&[('a', &a), ('b', &b)], "b.extend(1)", notice)?;
+
+    rows::append(&mut a, 'a', 1)?;
+    let notice = "copies {copied}. Since b has left, a is the tail\u{2019}s only owner and writes a6 in place.";
+    frame(&[('a', &a), ('b', &b)], "a.extend(1)", notice)?;
+
+    rows::append(&mut b, 'b', 2)?;
+    let notice = "copies {copied}. b fills its tail and takes a new page, so it has {b}. Page 0 stays shared, because it is \
+                  full.";
+    frame(&[('a', &a), ('b', &b)], "b.extend(2)", notice)?;
+
+    drop(a);
+    let notice = "gives up a\u{2019}s pages. Page 0 stays, because b still owns it, and page 1 is free again.";
+    frame(&[('b', &b)], "drop(a)", notice)?;
     Ok(figure)
 }

@@ -31,7 +31,7 @@ pub fn figure() -> Result<Figure> {
         ticks_up: &[0, 25, 50, 75, 100],
         unit: "%",
         lines: vec![("chats", line(1)), ("documents", line(2)), ("documents, heads first", line(3))],
-        hollow: None,
+        ..Chart::default()
     };
     let message = "When a cache is slightly too small, its eviction order decides how much it helps.";
     let setup = "Two workloads, <code>chats</code> and <code>documents</code>, in pages of 16 slots. For the dotted line, <code>--evict \

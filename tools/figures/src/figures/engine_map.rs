@@ -122,9 +122,9 @@ fn draw_band(picture: &mut Picture, parts: &[Part], is_flow: bool) {
 
 /// The chapters' titles, in columns.
 fn draw_names(picture: &mut Picture, titles: &[(usize, &str)]) {
-    let columns = if picture.is_wide() { 3 } else { 2 };
-    let lines = titles.len().div_ceil(columns);
-    let width = picture.width / columns as f64;
+    const COLUMNS: usize = 3;
+    let lines = titles.len().div_ceil(COLUMNS);
+    let width = picture.width / COLUMNS as f64;
     for (n, (number, title)) in titles.iter().enumerate() {
         let (x, y) = (picture.left + (n / lines) as f64 * width, picture.y + (n % lines) as f64 * 19.0 + 12.0);
         picture.bold(x + 18.0, y, Anchor::End, number);

@@ -7,26 +7,17 @@ const BUILT: char = 'b';
 const PAST: f64 = 14.0;
 const BETWEEN: f64 = 13.0;
 
-/// The widths of rows.
-struct Widths {
-    x: usize,
-    q: usize,
-    kv: usize,
-    inner: usize,
-}
-
 pub fn figure() -> Result<Figure> {
     let model = model(STORYTELLER)?;
     let config = model.config();
     let kv = config.kv_layout().kv_width();
-    let widths =
-        Widths { x: config.hidden_size, q: config.n_heads * config.head_dim, kv, inner: config.intermediate_size };
+    // The widths of rows.
+    let (x, q, inner) = (config.hidden_size, config.n_heads * config.head_dim, config.intermediate_size);
     let figure = Figure {
         label: format!(
             "One layer as boxes. Attention: x is normed and becomes q, k and v; q and k are normed and turned; k and v go into the KV \
-             cache; attention reads q and the cache; o leads back to a row of {}, which is added to x. Feed-forward: the sum is \
-             normed and becomes gate and up, down leads back to a row of {}, and that is added.",
-            widths.x, widths.x
+             cache; attention reads q and the cache; o leads back to a row of {x}, which is added to x. Feed-forward: the sum is \
+             normed and becomes gate and up, down leads back to a row of {x}, and that is added."
         ),
         message: "Of all rows that a layer computes for a token, only k and v are kept.".into(),
         setup: format!(
@@ -48,14 +39,18 @@ pub fn figure() -> Result<Figure> {
             picture.text(picture.left, picture.y + 7.0, Anchor::Start, ["rows meet here", "each row alone"][half]);
             picture.y += 16.0;
             (picture.left, picture.width) = (picture.left + PAST, picture.width - PAST);
-            [attention, feed_forward][half](picture, &widths);
+            if half == 0 {
+                attention(picture, x, q, kv);
+            } else {
+                feed_forward(picture, x, inner);
+            }
             bottom = bottom.max(picture.y);
         }
         (picture.left, picture.width, picture.y) = (0.0, full, bottom - BETWEEN);
     }))
 }
 
-fn attention(picture: &mut Picture, Widths { x, q, kv, .. }: &Widths) {
+fn attention(picture: &mut Picture, x: usize, q: usize, kv: usize) {
     let [input] = boxes(picture, [(0.0, 1.0, part(format!("x: {x}")))]);
     let [norm] = boxes(picture, [(0.0, 1.0, part("1. norm"))]);
     let columns = [(0.0, 0.4, format!("2. q: {q}")), (0.4, 0.3, format!("k: {kv}")), (0.7, 0.3, format!("v: {kv}"))];
@@ -70,7 +65,7 @@ fn attention(picture: &mut Picture, Widths { x, q, kv, .. }: &Widths) {
     past(picture, input, sum);
 }
 
-fn feed_forward(picture: &mut Picture, Widths { x, inner, .. }: &Widths) {
+fn feed_forward(picture: &mut Picture, x: usize, inner: usize) {
     let [input] = boxes(picture, [(0.0, 1.0, part(format!("x + o: {x}")))]);
     let [norm] = boxes(picture, [(0.0, 1.0, part("6. norm"))]);
     let columns = [(0.0, 0.5, part(format!("gate: {inner}"))), (0.5, 0.5, part(format!("up: {inner}")))];
