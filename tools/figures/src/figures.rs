@@ -179,10 +179,8 @@ figures! {
     ch11_trie, ch11_hit_rate, ch12_timeline, server_pages, ch13_runs, ch14_head, ch15_shrink, ch16_file,
 }
 
-/// Runs the code of every figure.
-///
-/// # Errors
-/// When a chapter has been started: the book shows the reference at work, not an exercise half done.
+/// Runs the code of every figure. Fails when a chapter has been started: the book shows the reference at work, not an exercise
+/// half done.
 pub fn all() -> Result<Vec<Figure>> {
     for chapter in chapters::all() {
         ensure!(
@@ -196,15 +194,10 @@ pub fn all() -> Result<Vec<Figure>> {
 }
 
 /// Runs the code of one figure, with the reader's chapters where they are started.
-///
-/// # Errors
-/// The chapters' own.
 pub fn run((name, figure): &Entry) -> Result<Figure> {
     Ok(Figure { name, number: number(name), ..figure()? })
 }
 
-/// # Errors
-/// If there is no figure of this name.
 pub fn find(name: &str) -> Result<&'static Entry> {
     let figure = FIGURES.iter().find(|(known, _)| *known == name);
     figure.with_context(|| format!("no figure {name}: the names are those in book/src/figures"))

@@ -23,18 +23,12 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use anyhow::{Context, Result, ensure};
-use clap::{Parser, Subcommand};
+use clap::Parser;
 
 use crate::figures::Figure;
 
 /// Records the book's figures from the chapters' code.
 #[derive(Parser)]
-struct Arguments {
-    #[command(subcommand)]
-    command: Command,
-}
-
-#[derive(Subcommand)]
 enum Command {
     /// Run the code and write every figure
     Record,
@@ -54,7 +48,7 @@ enum Command {
 }
 
 fn main() -> ExitCode {
-    match run(&Arguments::parse().command) {
+    match run(&Command::parse()) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("error: {error:#}");
@@ -95,10 +89,18 @@ fn root() -> PathBuf {
 
 /// The files of the book that differ from what the code does, or are missing, and what should be in them.
 fn stale(root: &Path, figures: &[Figure]) -> Vec<(String, String)> {
-    let files = figures.iter().map(|figure| (format!("book/src/figures/{}.html", figure.name), figure.html()));
-    // Git may have changed the ends of lines.
-    let read = |path: &str| fs::read_to_string(root.join(path)).ok().map(|text| text.replace("\r\n", "\n"));
-    files.filter(|(path, text)| read(path).as_ref() != Some(text)).collect()
+    let files = figures.iter().map(|figure| (path(figure.name), figure.html()));
+    files.filter(|(path, text)| committed(root, path).ok().as_ref() != Some(text)).collect()
+}
+
+/// Where a figure lies in the repository.
+fn path(name: &str) -> String {
+    format!("book/src/figures/{name}.html")
+}
+
+/// A figure of the reference. Git may have changed the ends of its lines.
+fn committed(root: &Path, path: &str) -> std::io::Result<String> {
+    Ok(fs::read_to_string(root.join(path))?.replace("\r\n", "\n"))
 }
 
 #[cfg(test)]

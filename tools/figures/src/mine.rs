@@ -15,6 +15,7 @@ use page_by_page_course::figures::{self as course, with_note};
 
 use crate::figures::{self, Figure};
 use crate::words::escaped;
+use crate::{committed, path};
 
 /// The outcome for a figure that departs in nothing.
 const SAME: &str = "the same as the reference, step by step";
@@ -45,9 +46,7 @@ fn in_a_line(panicked: &PanicHookInfo<'_>) -> String {
 }
 
 /// Records a figure from the chapters that were compiled, and writes it into the folder `to`. Returns the outcome in a line.
-///
-/// # Errors
-/// When the reader has started none of its chapters, and the chapters' own.
+/// Fails when the reader has started none of its chapters.
 pub fn record(root: &Path, name: &str, to: &Path) -> Result<String> {
     let figure = figures::find(name)?;
     let numbers = course::stands_on(root, name).map_err(Error::msg)?;
@@ -56,18 +55,13 @@ pub fn record(root: &Path, name: &str, to: &Path) -> Result<String> {
     if mine.is_empty() {
         bail!("{name} shows {}, and you have started none of them", course::chapters(&numbers));
     }
-    let reference = reference(root, name)?;
+    let path = path(name);
+    let reference = committed(root, &path).with_context(|| format!("{path} is not there: git checkout {path}"))?;
     let (html, outcome) = compared(figures::run(figure)?, &reference, &mine, &others);
     fs::create_dir_all(to).with_context(|| format!("no folder {}", to.display()))?;
     let file = to.join(format!("{name}.html"));
     fs::write(&file, html).with_context(|| format!("{} cannot be written", file.display()))?;
     Ok(format!("{name}: {outcome}"))
-}
-
-fn reference(root: &Path, name: &str) -> Result<String> {
-    let file = format!("book/src/figures/{name}.html");
-    let text = fs::read_to_string(root.join(&file));
-    Ok(text.with_context(|| format!("{file} is not there: git checkout {file}"))?.replace("\r\n", "\n"))
 }
 
 /// The fragment of a figure with a note on whose code it shows and where it departs, and the same in a line.
@@ -168,7 +162,7 @@ mod tests {
 
     #[test]
     fn the_reference_is_the_same_as_itself_and_its_figure_gets_one_line() {
-        let reference = reference(&root(), "ch05_table").unwrap();
+        let reference = committed(&root(), &path("ch05_table")).unwrap();
         let (html, outcome) = compared(figure(), &reference, &[5], &[4]);
         assert_eq!(outcome, SAME);
         let line = "<p class=\"pbp-whose\">Recorded from your code: chapter 5; of the reference: chapter 4. It is the same as the \
@@ -179,7 +173,7 @@ mod tests {
 
     #[test]
     fn a_departure_is_worded_and_the_steps_that_depart_are_known() {
-        let reference = reference(&root(), "ch05_table").unwrap();
+        let reference = committed(&root(), &path("ch05_table")).unwrap();
         let last = reference.find("<div class=\"pbp-frame kept\" data-step=\"1\"").unwrap();
         let last = &reference[last..reference.find("</div>\n</div>").unwrap() + "</div>\n".len()];
         for (theirs, yours, words, steps) in [
@@ -207,7 +201,7 @@ mod tests {
 
     #[test]
     fn a_departure_is_marked_where_it_begins() {
-        let reference = reference(&root(), "ch05_table").unwrap();
+        let reference = committed(&root(), &path("ch05_table")).unwrap();
         // As if the reference had taken another page.
         let other = reference.replace("takes page 9 and", "takes page 7 and");
         let (html, outcome) = compared(figure(), &other, &[4, 5], &[]);

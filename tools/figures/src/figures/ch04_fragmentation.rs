@@ -58,7 +58,7 @@ impl Memories {
     }
 
     /// How they are drawn. `outcome`: what became of the request for more, in both memories.
-    fn drawing<'a>(&self, outcome: Option<[&'a str; 2]>) -> Result<impl Fn(&mut Picture) + 'a> {
+    fn drawing(&self, outcome: Option<[String; 2]>) -> Result<impl Fn(&mut Picture) + use<>> {
         let (regions, pages) = (self.region_pieces(), self.page_pieces()?);
         let free = [self.regions.free(), self.pool.n_free()];
         Ok(move |picture: &mut Picture| {
@@ -69,8 +69,8 @@ impl Memories {
             for (panel, (pieces, unit)) in [(&regions, 1), (&pages, PAGE_SIZE)].into_iter().enumerate() {
                 picture.heading(&titles[panel], &format!("{} free", free[panel]));
                 draw_memory(picture, unit, pieces);
-                if let Some(outcome) = outcome {
-                    picture.text(picture.left, picture.y + 10.0, Anchor::Start, outcome[panel]);
+                if let Some(outcome) = &outcome {
+                    picture.text(picture.left, picture.y + 10.0, Anchor::Start, &outcome[panel]);
                 }
                 picture.y += 26.0;
             }
@@ -157,7 +157,7 @@ pub fn figure() -> Result<Figure> {
     );
     let outcomes =
         [format!("d does not fit: the longest gap has {longest}"), format!("d fits: {} pages", joined(&of_d, " and "))];
-    figure.frame(text, memories.drawing(Some(outcomes.each_ref().map(String::as_str)))?);
+    figure.frame(text, memories.drawing(Some(outcomes))?);
     figure.label = format!(
         "Two bars, to scale. Above, {} slots with one region for each sequence: in the end gaps of {gaps} slots are free. Below, \
          the same memory as {PAGES} pages, and the pages of one sequence in two places.",

@@ -33,12 +33,8 @@ impl State {
     fn after(operations: &[Operation]) -> Result<Self> {
         // A slab that hands out these pages next; the others are taken.
         let slab = PageSlab::new(LAYOUT, PAGE_SIZE, 16)?;
-        let mut others = Vec::new();
-        for _ in 0..16 {
-            let mut other = PagedCache::new(&slab)?;
-            other.extend(1)?;
-            others.push(other);
-        }
+        let mut others = (0..16).map(|_| PagedCache::new(&slab)).collect::<Result<Vec<_>, _>>()?;
+        others.iter_mut().try_for_each(|other| other.extend(1))?;
         PAGES.iter().rev().for_each(|page| others.retain(|other| other.table().pages()[0] != *page));
 
         let (mut flat, mut contiguous) = (FlatCache::new(LAYOUT), ContiguousCache::new(LAYOUT, SHOWN));

@@ -57,36 +57,35 @@ pub fn figure() -> Result<Figure> {
         ],
         ..Figure::default()
     };
-    let smaller = |token: usize| f64::from(P[token].min(Q[token]));
-    let (kept_of, new_of) = (|share| (held(DRAFTED, ""), share), |share| (held(REPLACED, ""), share));
-    let bars = |line: usize, token: usize| match line {
-        0 => [kept_of(smaller(token)), (stale(None, ""), f64::from(Q[token]) - smaller(token))],
-        _ => [kept_of(accepted[token]), new_of(replaced[token])],
-    };
-    Ok(figure.still(|picture| draw(picture, bars)))
+    // The draft and the result of each token, as what the bar of each consists of.
+    let bars = [0, 1, 2].map(|token| {
+        let both = f64::from(P[token].min(Q[token]));
+        let draft = [(held(DRAFTED, ""), both), (stale(None, ""), f64::from(Q[token]) - both)];
+        [draft, [(held(DRAFTED, ""), accepted[token]), (held(REPLACED, ""), replaced[token])]]
+    });
+    Ok(figure.still(|picture| draw(picture, &bars)))
 }
 
 const DRAFTED: char = 'b';
 const REPLACED: char = 'a';
 
-/// The bars of each token, and arrows from what is rejected to what replaces it. `bars`: what a bar consists of.
-fn draw(picture: &mut Picture, bars: impl Fn(usize, usize) -> [(Cell, f64); 2]) {
+/// The bars of each token, and arrows from what is rejected to what replaces it.
+fn draw(picture: &mut Picture, bars: &[[[(Cell, f64); 2]; 2]; 3]) {
     const NAMES: [&str; 2] = ["draft q", "result = p"];
     let labels = text_width(NAMES[1]) + 8.0;
     let scale = (picture.width - labels - 48.0) / 0.5;
     let mut seconds = [Vec::new(), Vec::new()];
-    for token in 0..3 {
+    for (token, bars) in bars.iter().enumerate() {
         picture.heading(&format!("token {token}"), "");
-        for (line, name) in NAMES.iter().enumerate() {
+        for (line, (name, bar)) in NAMES.iter().zip(bars).enumerate() {
             let mut area = Area { x: picture.left + labels, y: picture.y, width: 0.0, height: CELL - 4.0 };
             picture.text(picture.left, area.baseline(), Anchor::Start, name);
             picture.y += CELL - 2.0;
-            let bar = bars(line, token);
             let all: f64 = bar.iter().map(|(_, share)| share).sum();
-            for (second, (cell, share)) in bar.into_iter().enumerate().filter(|(_, (_, share))| *share > 0.0) {
+            for (second, (cell, share)) in bar.iter().enumerate().filter(|(_, (_, share))| *share > 0.0) {
                 area.width = share * scale;
                 let word = if area.width > 50.0 { share.to_string() } else { String::new() };
-                picture.cell(area, Cell { word, ..cell });
+                picture.cell(area, Cell { word, ..cell.clone() });
                 if second == 1 {
                     seconds[line].push(area);
                 }
