@@ -4,7 +4,7 @@ use page_by_page::chapters::ch06_paged::PageSlab;
 use page_by_page::chapters::ch11_prefix_cache::PrefixCache;
 use page_by_page::serving::Serving;
 use page_by_page::serving::schedule::{ScheduledChunk, SequenceCounters, SequenceId, StepLimits};
-use page_by_page::serving::view::{SequenceView, State, View, Words};
+use page_by_page::serving::view::{SequenceView, State, View};
 
 use super::prelude::*;
 
@@ -40,9 +40,9 @@ fn record() -> Result<(Vec<Frame>, Vec<SequenceCounters>)> {
             break;
         }
         let done = serving.step()?;
-        counters.extend(done.generated.iter().map(|output| output.sequence.counters));
+        counters.extend(done.finished.iter().map(|finished| finished.sequence.counters));
         let slab = slab.borrow();
-        let view = View::of(&serving, slab.pool(), PAGE_SIZE, &done.chunks, |_| Words::default());
+        let view = View::of(&serving, &done.chunks);
         let mut sequences = [const { None }; REQUESTS.len()];
         for sequence in view.sequences.iter().filter(|sequence| sequence.state != State::Running) {
             let is_victim =

@@ -92,8 +92,9 @@ impl Run {
         let number = decode_head(&SHAPE, &bytes[start..end])?.number;
         let over = decode_head(&SHAPE, &before[start..end]).ok().map(|head| head.number);
         let old = over.unwrap_or(self.torn.1);
-        let to = over
-            .map_or("again, to the free place".into(), |old| format!("over record {old}, the oldest that this run has not used"));
+        let to = over.map_or("again, to the free place".into(), |old| {
+            format!("over record {old}, the oldest that this run has not used")
+        });
         bytes[start + written..end].copy_from_slice(&before[start + written..end]);
         self.torn = (number, old);
         let part = if written < SHAPE.head_bytes() { "head mixes" } else { "rows mix" };
