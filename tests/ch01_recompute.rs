@@ -16,36 +16,24 @@ mod checks {
 
     // Task 1
 
-    #[track_caller]
-    fn highest(logits: &[f32], expected: u32) {
-        same!(argmax(logits), expected, "argmax({logits:?})");
-    }
-
-    const LOW: f32 = f32::NEG_INFINITY;
-
     #[test]
     fn task_1_a_highest_logit_wins() {
-        highest(&[0.5, 2.0, -1.0], 1);
-        highest(&[3.0, 2.0, -1.0], 0);
-        highest(&[0.0, 1.0, 4.0], 2);
-        highest(&[42.0], 0);
-        // Close together.
-        highest(&[1.0, 1.0 + f32::EPSILON], 1);
-        highest(&[2e-30, 3e-30], 1);
-    }
-
-    #[test]
-    fn task_1_all_logits_can_be_negative() {
-        highest(&[-3.0, -0.5, -2.0], 1);
-        highest(&[LOW, f32::MIN], 1);
-    }
-
-    #[test]
-    fn task_1_of_equal_logits_the_lowest_id_wins() {
-        highest(&[0.5, 2.0, -1.0, 2.0], 1);
-        highest(&[LOW, LOW], 0);
-        // Zeros are equal, whatever their signs.
-        highest(&[-0.0, 0.0], 0);
+        const LOW: f32 = f32::NEG_INFINITY;
+        for (logits, expected, why) in [
+            (&[0.5, 2.0, -1.0][..], 1, "the highest wins"),
+            (&[3.0, 2.0, -1.0], 0, "the first may be it"),
+            (&[0.0, 1.0, 4.0], 2, "the last may be it"),
+            (&[42.0], 0, "it may be the only one"),
+            (&[1.0, 1.0 + f32::EPSILON], 1, "close together"),
+            (&[2e-30, 3e-30], 1, "close together"),
+            (&[-3.0, -0.5, -2.0], 1, "all can be negative"),
+            (&[LOW, f32::MIN], 1, "all can be negative"),
+            (&[0.5, 2.0, -1.0, 2.0], 1, "of equal logits the lowest id wins"),
+            (&[LOW, LOW], 0, "of equal logits the lowest id wins"),
+            (&[-0.0, 0.0], 0, "zeros are equal, whatever their signs"),
+        ] {
+            same!(argmax(logits), expected, "argmax({logits:?}): {why}");
+        }
     }
 
     #[test]

@@ -285,8 +285,7 @@ mod checks {
     /// The places of all tokens, in each table, are noted after every step.
     #[test]
     fn whole_oracle() {
-        for seed in seeds(60) {
-            let mut dice = Dice::new(seed);
+        for (seed, mut dice) in seeded(60) {
             let (page_size, n_pages) = (dice.roll(1, 7), dice.roll(2, 20));
             let mut pool = pool(n_pages);
             let mut tables: Vec<PageTable> = (0..3).map(|_| table(page_size, 0, &mut pool)).collect();

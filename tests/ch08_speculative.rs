@@ -167,7 +167,8 @@ mod checks {
     #[test]
     fn task_2_keeps_what_the_target_would_have_chosen_and_adds_its_own() {
         // What happens, what was drafted, what `pick` would choose, what is new.
-        let cases: [(&str, &[u32], &[u32], &[u32]); 8] = [
+        type Tokens<'t> = &'t [u32];
+        let cases: [(&str, Tokens<'_>, Tokens<'_>, Tokens<'_>); 8] = [
             ("the first draft token is wrong", &[5, 9, 2], &[7, 9, 2, 4], &[7]),
             ("one in the middle is wrong", &[5, 9, 2], &[5, 8, 2, 4], &[5, 8]),
             ("the last is wrong", &[5, 9, 2], &[5, 9, 3, 4], &[5, 9, 3]),
@@ -550,8 +551,7 @@ mod checks {
 
     #[test]
     fn whole_oracle() {
-        for seed in seeds(60) {
-            let mut dice = Dice::new(seed);
+        for (seed, mut dice) in seeded(60) {
             let vocab_size = dice.roll(2, 9);
             let (k, max_new_tokens, agree) = (dice.roll(0, 8), dice.roll(0, 30), dice.roll(1, 10));
             let end_of_text = [dice.roll(0, 2 * vocab_size) as u32];

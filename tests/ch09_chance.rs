@@ -401,8 +401,7 @@ mod checks {
 
     #[test]
     fn whole_oracle() {
-        for seed in seeds(400) {
-            let mut dice = Dice::new(seed);
+        for (seed, mut dice) in seeded(400) {
             let (vocab_size, k) = (dice.roll(2, 9), dice.roll(0, 5));
             let p: Vec<Vec<u32>> = (0..=k).map(|_| row(&mut dice, vocab_size)).collect();
             // Some drafts are drawn from the target's own rows.

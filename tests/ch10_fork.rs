@@ -568,8 +568,7 @@ mod checks {
 
     #[test]
     fn whole_oracle() {
-        for seed in seeds(20) {
-            let mut dice = Dice::new(seed);
+        for (seed, mut dice) in seeded(20) {
             let layout = any_layout(&mut dice);
             let (size, n_pages) = (dice.roll(1, 6), dice.roll(4, 16));
             let mut sequences = Sequences::new(layout, size, n_pages, &format!("seed {seed}, page size {size}"));

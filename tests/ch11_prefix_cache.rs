@@ -670,8 +670,7 @@ mod checks {
 
     #[test]
     fn whole_oracle() {
-        for seed in seeds(40) {
-            let mut dice = Dice::new(seed);
+        for (seed, mut dice) in seeded(40) {
             let (size, n_pages, words) = (dice.roll(1, 4), dice.roll(4, 14), dice.roll(1, 3));
             let mut checked = CheckedTrie::new(size, n_pages, &format!("seed {seed}"));
             let mut sequences: Vec<(Vec<u32>, PageTable)> = Vec::new();

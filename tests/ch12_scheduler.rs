@@ -940,8 +940,7 @@ mod checks {
 
     #[test]
     fn whole_oracle() {
-        for seed in seeds(60) {
-            let mut dice = Dice::new(seed);
+        for (seed, mut dice) in seeded(60) {
             let (page_size, n_pages) = (dice.roll(1, 5), dice.roll(3, 14));
             let limits = StepLimits { tokens: dice.roll(1, 9), sequences: dice.roll(1, 5) };
             let setup = Setup { page_size, n_pages, limits, keeps_prefixes: dice.roll(0, 3) > 0 };

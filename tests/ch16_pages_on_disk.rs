@@ -115,24 +115,20 @@ mod checks {
             (self.slab, self.trie) = memory(&self.shape, n_pages);
             self.file = open(&self.disk, self.shape, self.places);
             self.kept = on_disk(&self.shape, &self.disk);
-            let call = self.history.call("restart");
-            self.check(&format!("after {call}"));
+            self.history.record("restart");
+            self.check();
         }
 
         /// Compares what the file finds with what it must find.
-        fn check(&self, when: &str) {
-            let (kept, n) = (&self.kept, self.kept.len());
-            same!(self.file.index().n_records(), n, "records that can be found, of the prefixes {kept:?}, {when}");
+        fn check(&self) {
+            let (kept, n, now) = (&self.kept, self.kept.len(), format!("now, {}", self.history.at()));
+            same!(self.file.index().n_records(), n, "records that can be found, of the prefixes {kept:?}, {now}");
             for prefix in kept {
                 let n = prefix.len() / self.shape.page_size;
-                same!(self.file.find(prefix).len(), n, "pages that find gives for {}, {when}", shown(prefix));
+                same!(self.file.find(prefix).len(), n, "pages that find gives for {}, {now}", shown(prefix));
             }
             let (len, most) = (self.disk.bytes().len() as u64, self.shape.offset(self.places));
-            assert!(len <= most, "the file has {len} bytes, and may have {most}, {when}");
-        }
-
-        fn check_found(&self) {
-            self.check(&format!("now, {}", self.history.at()));
+            assert!(len <= most, "the file has {len} bytes, and may have {most}, {now}");
         }
 
         /// Checks that the file's bytes are just the pages that can be found, each with the rows of its tokens.
@@ -217,11 +213,11 @@ mod checks {
 
         /// Offers the full pages of a sequence to the file.
         fn store(&mut self, tokens: &[u32]) {
-            self.keep_until(tokens, usize::MAX);
+            self.store_until(tokens, usize::MAX);
         }
 
         /// The same, on a disk that fails once, after this many bytes.
-        fn keep_until(&mut self, tokens: &[u32], fits: usize) {
+        fn store_until(&mut self, tokens: &[u32], fits: usize) {
             let cache = self.compute(tokens);
             let limit = match fits {
                 usize::MAX => String::new(),
@@ -238,7 +234,7 @@ mod checks {
             let full = PageFileError::Unwritable { offset, error: io::ErrorKind::StorageFull.into() };
             let expected = if fails { Err(full.to_string()) } else { Ok(n) };
             same!(found.map_err(|error| error.to_string()), expected, "pages that it writes, or its error: {call}");
-            self.check(&format!("after {call}"));
+            self.check();
         }
 
         /// Asks for the pages that the file has and memory has not, and reads them.
@@ -284,7 +280,7 @@ mod checks {
             if whole < read.len() {
                 self.lose(&tokens[..(held + whole + 1) * size]);
             }
-            self.check_found();
+            self.check();
             n
         }
 
@@ -402,11 +398,8 @@ mod checks {
             checked.store(&counting(1, len));
             checked.store(&counting(1, len / 2));
             same!(checked.writes.len(), 0, "writes to the disk for pages that it has");
-            same!(
-                checked.disk.faults().reads.len(),
-                0,
-                "reads from the disk for pages that it has: the heads are known"
-            );
+            let n_reads = checked.disk.faults().reads.len();
+            same!(n_reads, 0, "reads from the disk for pages that it has: the heads are known");
             checked.store(&[&counting(1, len)[..], &counting(70, 5)].concat());
             checked.check_bytes();
             checked.restart();
@@ -437,12 +430,9 @@ mod checks {
     fn task_3_when_a_write_fails_its_number_is_not_given_again() {
         let mut checked = CheckedFile::new(8, 1, "its head may lie in the file, whole");
         checked.store(&counting(1, 4));
-        checked.keep_until(&counting(100, 4), RECORD - 1);
-        same!(
-            records(&checked),
-            [(2, 0, 100)],
-            "(number, parent, first token) of the head that a failed write has left"
-        );
+        checked.store_until(&counting(100, 4), RECORD - 1);
+        let what = "(number, parent, first token) of the head that a failed write has left";
+        same!(records(&checked), [(2, 0, 100)], "{what}");
         checked.store(&counting(200, 4));
         same!(records(&checked), [(3, 0, 200)], "(number, parent, first token) of the record that takes its place");
     }
@@ -494,7 +484,7 @@ mod checks {
         ] {
             let mut checked = CheckedFile::new(40, places, why);
             before.into_iter().for_each(|tokens| checked.store(tokens));
-            checked.keep_until(tokens, fits);
+            checked.store_until(tokens, fits);
             after.into_iter().for_each(|tokens| checked.store(tokens));
             checked.check_bytes();
         }
@@ -605,7 +595,7 @@ mod checks {
             spoil(&mut read[place]);
             checked.load(&tokens, &read, place, place * SIZE);
             checked.lose(&tokens[..(place + 1) * SIZE]);
-            checked.check_found();
+            checked.check();
             checked.missing(&tokens);
             checked.store(&tokens);
             checked.restart();
@@ -677,13 +667,13 @@ mod checks {
         checked.store(&counting(300, 16));
         read.iter_mut().for_each(|read| *read = checked.file.read(read.missing));
         checked.load(&tokens, &read, 0, 0);
-        checked.check_found();
+        checked.check();
         checked.history.about =
             "reads that failed leave what lies there: its records have other numbers than those that were missing"
                 .into();
         read.iter_mut().for_each(|read| read.bytes = Err(io::Error::other("a bad part of the disk")));
         checked.load(&tokens, &read, 0, 0);
-        checked.check_found();
+        checked.check();
     }
 
     #[test]
@@ -700,7 +690,7 @@ mod checks {
         let read = checked.missing(&tokens);
         checked.evict(1);
         checked.load(&tokens, &read, 0, 4);
-        checked.check_found();
+        checked.check();
     }
 
     // The whole chapter
@@ -777,8 +767,7 @@ mod checks {
     /// Random sequences, evictions, restarts, damages and full disks.
     #[test]
     fn whole_oracle() {
-        for seed in seeds(if cfg!(miri) { 1 } else { 60 }) {
-            let mut dice = Dice::new(seed);
+        for (seed, mut dice) in seeded(if cfg!(miri) { 1 } else { 60 }) {
             let (n_pages, places) = (dice.roll(3, 12), dice.roll(1, 10));
             let mut checked = CheckedFile::new(n_pages, places, &format!("seed {seed}"));
             for _ in 0..STEPS {
@@ -799,15 +788,12 @@ mod checks {
                             checked.history.record(format!("byte {byte} changes"));
                         }
                     }
-                    _ => checked.keep_until(&tokens, dice.roll(0, RECORD - 1)),
+                    _ => checked.store_until(&tokens, dice.roll(0, RECORD - 1)),
                 }
             }
             checked.evict(n_pages);
-            same!(
-                checked.slab.borrow().pool().n_free(),
-                n_pages,
-                "pages that are free when all is evicted, seed {seed}"
-            );
+            let n_free = checked.slab.borrow().pool().n_free();
+            same!(n_free, n_pages, "pages that are free when all is evicted, seed {seed}");
         }
     }
 

@@ -7,7 +7,7 @@ use page_by_page::cache::{CacheError, KvCache, KvLayout};
 
 use crate::calls::{during, panics};
 use crate::limits::allocates;
-use crate::oracle::{self, Dice, Oracle, extend, fresh, seeds};
+use crate::oracle::{self, Oracle, extend, fresh, seeded};
 use crate::rows::{self, KINDS, bits};
 use crate::words::count;
 
@@ -134,8 +134,7 @@ fn tensors(cache: &dyn KvCache) -> Vec<[(usize, Vec<f32>); 2]> {
 /// Caches of random layouts grow by random pieces. `new(layout, capacity)` makes one; it has that capacity if `is_bounded`.
 #[track_caller]
 pub fn oracle(is_bounded: bool, new: impl Fn(KvLayout, usize) -> Box<dyn KvCache>) {
-    for seed in seeds(60) {
-        let mut dice = Dice::new(seed);
+    for (seed, mut dice) in seeded(60) {
         let (layout, capacity) = (oracle::any_layout(&mut dice), dice.roll(1, 40));
         let mut cache = new(layout, capacity);
         let mut oracle = Oracle::new(format!("seed {seed}, {layout:?}"));

@@ -116,6 +116,12 @@ pub fn seeds(few: u64) -> Range<u64> {
     runs(std::env::var_os("PAGE_BY_PAGE_SEEDS"), few).unwrap_or_else(|refusal| panic!("{refusal}"))
 }
 
+/// The runs of an oracle: each seed, and its dice.
+#[track_caller]
+pub fn seeded(few: u64) -> impl Iterator<Item = (u64, Dice)> {
+    seeds(few).map(|seed| (seed, Dice::new(seed)))
+}
+
 /// `few` runs, or as many as were asked for. None at all would be green without a look at anything.
 pub fn runs(asked: Option<OsString>, few: u64) -> Result<Range<u64>, String> {
     let Some(asked) = asked else { return Ok(0..few) };

@@ -4,7 +4,7 @@ use page_by_page::cache::{CacheError, KvCache, KvLayout, Rewind};
 use page_by_page::chapters::ch06_paged::{PagedCache, SharedSlab};
 
 use crate::calls::made;
-use crate::oracle::{Dice, Oracle, STEPS, any_layout, fresh, seeds};
+use crate::oracle::{Oracle, STEPS, any_layout, fresh, seeded};
 use crate::pools::{LAYOUT, numbers, slab_of};
 use crate::rows::{self, KINDS};
 
@@ -81,8 +81,7 @@ impl Content {
 /// rows, and the pool all pages that no cache needs.
 #[track_caller]
 pub fn oracle(runs: u64, rewinds: bool) {
-    for seed in seeds(runs) {
-        let mut dice = Dice::new(seed);
+    for (seed, mut dice) in seeded(runs) {
         let (layout, page_size, n_pages) = (any_layout(&mut dice), dice.roll(1, 6), dice.roll(4, 16));
         let slab = slab_of(layout, page_size, n_pages);
         let mut sequences: Vec<(PagedCache, Oracle)> = Vec::new();

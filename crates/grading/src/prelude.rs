@@ -2,7 +2,7 @@
 
 pub use crate::calls::{calling, during, made, panics};
 pub use crate::limits::{allocated, allocates, often, once, same_each};
-pub use crate::oracle::{Dice, Oracle, STEPS, fresh, seeds};
+pub use crate::oracle::{Dice, Oracle, STEPS, fresh, seeded, seeds};
 pub use crate::story::{SAMPLING, Storyteller};
 pub use crate::transcript::{Transcript, assert_transcript, outcome, told, told_pages};
 pub use crate::words::{argument, count, shown};
