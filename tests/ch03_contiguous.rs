@@ -17,17 +17,16 @@ mod checks {
     const QWEN3: KvLayout = KvLayout { n_layers: 28, n_kv_heads: 8, head_dim: 128 };
 
     #[test]
-    fn task_1_a_formula_on_small_numbers() {
-        let bytes = cache_bytes(LAYOUT, 5, 2);
-        same!(bytes, 480, "3 layers, 2 heads of 4 numbers, 5 tokens, 2 bytes a number, keys and values");
-        same!(cache_bytes(LAYOUT, 5, 4), 960, "the same with 4 bytes a number");
-        same!(cache_bytes(LAYOUT, 0, 2), 0, "no tokens, no bytes");
-    }
-
-    #[test]
-    fn task_1_the_formula_holds_for_large_numbers() {
-        same!(cache_bytes(QWEN3, 1024, 2), 117_440_512, "Qwen3-0.6B, 1,024 tokens, 16 bits: 112 MiB");
-        same!(cache_bytes(QWEN3, 40_960, 2), 4_697_620_480, "Qwen3-0.6B, 40,960 tokens, 16 bits: more than 4 GiB");
+    fn task_1_a_formula_on_small_and_large_numbers() {
+        for (layout, tokens, bytes_each, expected, what) in [
+            (LAYOUT, 5, 2, 480, "3 layers, 2 heads of 4 numbers, 5 tokens, 2 bytes a number, keys and values"),
+            (LAYOUT, 5, 4, 960, "the same with 4 bytes a number"),
+            (LAYOUT, 0, 2, 0, "no tokens, no bytes"),
+            (QWEN3, 1024, 2, 117_440_512, "Qwen3-0.6B, 1,024 tokens, 16 bits: 112 MiB"),
+            (QWEN3, 40_960, 2, 4_697_620_480, "Qwen3-0.6B, 40,960 tokens, 16 bits: more than 4 GiB"),
+        ] {
+            same!(cache_bytes(layout, tokens, bytes_each), expected, "{what}");
+        }
     }
 
     #[test]
@@ -110,23 +109,22 @@ mod checks {
     }
 
     #[test]
-    fn task_4_four_unequal_sequences_waste_45_percent() {
-        let usages = [usage(1024, 1024), usage(1024, 700), usage(1024, 300), usage(1024, 224)];
-        let share = wasted_share(&usages);
-        same!(share, 1848.0 / 4096.0, "2,248 of 4,096 slots used: 1,848 are empty");
-    }
-
-    #[test]
     fn task_4_all_slots_count_alike_whatever_the_reservation() {
-        let share = wasted_share(&[usage(10, 0), usage(30, 30)]);
-        same!(share, 0.25, "0 of 10 and 30 of 30 slots used: 10 of 40 are empty");
-        same!(wasted_share(&[usage(8, 8)]), 0.0, "a full reservation");
-        same!(wasted_share(&[usage(8, 0)]), 1.0, "an empty reservation");
-        same!(wasted_share(&[usage(0, 0), usage(8, 2)]), 0.75, "no slots, and 2 of 8 slots used: 6 of 8 are empty");
-        // The first with rows three times as wide.
+        // With rows three times as wide.
         let wide = Usage { bytes: 3 * usage(10, 0).bytes, ..usage(10, 0) };
-        let share = wasted_share(&[wide, usage(30, 30)]);
-        same!(share, 0.25, "0 of 10 wide slots and 30 of 30 slots used: slots count, not bytes");
+        let four = [usage(1024, 1024), usage(1024, 700), usage(1024, 300), usage(1024, 224)];
+        for (usages, expected, what) in [
+            (&four[..], 1848.0 / 4096.0, "2,248 of 4,096 slots used: 1,848 are empty"),
+            (&[usage(10, 0), usage(30, 30)], 0.25, "0 of 10 and 30 of 30 slots used: 10 of 40 are empty"),
+            (&[usage(8, 8)], 0.0, "a full reservation"),
+            (&[usage(8, 0)], 1.0, "an empty reservation"),
+            (&[usage(0, 0), usage(8, 2)], 0.75, "no slots, and 2 of 8 slots used: 6 of 8 are empty"),
+            (&[wide, usage(30, 30)], 0.25, "0 of 10 wide slots and 30 of 30 slots used: slots count, not bytes"),
+            (&[], 0.0, "no sequences: nothing is wasted"),
+            (&[usage(0, 0)], 0.0, "a reservation of no slots: nothing is wasted"),
+        ] {
+            same!(wasted_share(usages), expected, "{what}");
+        }
     }
 
     #[test]
@@ -141,12 +139,6 @@ mod checks {
             let is_near = (found - expected).abs() < 1e-12;
             assert!(is_near, "wasted_share: {what}\n  expected: {expected}\n  yours:    {found}");
         }
-    }
-
-    #[test]
-    fn task_4_without_any_slot_nothing_is_wasted() {
-        same!(wasted_share(&[]), 0.0, "no sequences");
-        same!(wasted_share(&[usage(0, 0)]), 0.0, "a reservation of no slots");
     }
 
     // All tasks

@@ -469,26 +469,22 @@ mod checks {
             same!(output.len(), 3, "{told}: how many there are");
             counts[output.iter().fold(0, |cell, token| cell * 3 + *token as usize)] += 1;
         }
-        let (mut chi_square, mut most, mut worst) = (0.0, 0.0, String::new());
+        let [p, q] = [0, 1].map(|shift| Sampler::new(PLAIN).probabilities(&unlike(&[0], shift)));
+        let (mut chi_square, mut worst) = (0.0, (0.0, String::new()));
         for (cell, count) in counts.iter().enumerate() {
-            let mut tokens = vec![0];
-            let mut expected = RUNS as f64;
+            let (mut tokens, mut expected) = (vec![0], RUNS as f64);
             for token in [cell / 9, cell / 3 % 3, cell % 3] {
                 expected *= f64::from(Sampler::new(PLAIN).probabilities(&unlike(&tokens, 0))[token]);
                 tokens.push(token as u32);
             }
             let off = (f64::from(*count) - expected).powi(2) / expected;
             chi_square += off;
-            if off > most {
-                let [p, q] = [0, 1].map(|shift| Sampler::new(PLAIN).probabilities(&unlike(&[0], shift)));
-                worst = format!(
-                    "{:?} after 0, where p of the first token is {p:.3?} and q {q:.3?}\n  expected: about {expected:.0} \
-                     times\n  yours:    {count} times",
-                    &tokens[1..]
-                );
-                most = off;
+            if off > worst.0 {
+                let what = format!("{:?} after 0, where p of the first token is {p:.3?} and q {q:.3?}", &tokens[1..]);
+                worst = (off, format!("{what}\n  expected: about {expected:.0} times\n  yours:    {count} times"));
             }
         }
+        let worst = worst.1;
         assert!(
             chi_square < UNLIKELY,
             "of {RUNS} outputs, how often comes {worst}\n  by chance? the chi-square of all outputs is {chi_square:.0}, and \

@@ -12,13 +12,13 @@ mod checks {
     use page_by_page::chapters::ch06_paged::SharedSlab;
     use page_by_page::chapters::ch10_fork::ForkCache;
     use page_by_page::chapters::ch11_prefix_cache::PrefixCache;
-    use page_by_page::decode::sampler::Sampler;
     use page_by_page::decode::{Cached, LanguageModel};
     use page_by_page::prefixes::Prefixes;
 
     use grading::history::{History, fact, refused};
     use grading::pools::{foreign, free, grow, of_other_pool, owners, pool, pool_with_owned, release, slab_of, table};
     use grading::prelude::*;
+    use grading::rows::bits;
 
     /// More pages than 16 bits count: in one sequence, or in as many sequences.
     const MANY: usize = if cfg!(miri) { 300 } else { 100_000 };
@@ -455,79 +455,53 @@ mod checks {
 
     // Task 3
 
-    /// What happens to a trie with pages of one slot.
-    enum Call {
-        /// A sequence is computed, inserted and ends.
-        Insert(&'static [u32]),
-        /// An insert with a table that holds only the first token.
-        InsertOne(&'static [u32]),
-        /// A lookup, whose pages are released.
-        Lookup(&'static [u32]),
-        Evict(usize),
+    /// Makes calls on a trie with pages of one slot. `insert 1 2` computes a sequence, inserts it and ends it, and `insert_first`
+    /// does so with a table that holds only the first token.
+    fn perform(checked: &mut CheckedTrie, calls: &str) {
+        for call in calls.split("; ") {
+            let (verb, numbers) = call.split_once(' ').expect("a verb and numbers");
+            let tokens: Vec<u32> = numbers.split(' ').map(|number| number.parse().expect("a number")).collect();
+            match verb {
+                "insert" => checked.compute_and_end(&tokens),
+                "insert_first" => {
+                    let mut table = checked.table(1);
+                    checked.insert(&tokens, &mut table);
+                    release(&mut table, &mut checked.pool);
+                }
+                "lookup" => checked.lookup_and_end(&tokens),
+                _ => drop(checked.evict(tokens[0] as usize)),
+            }
+        }
     }
-    use Call::{Evict, Insert, InsertOne, Lookup};
 
     #[test]
     fn task_3_a_the_least_recently_used_leaf_goes_first() {
         for (calls, why) in [
             (
-                &[Insert(&[1]), Insert(&[2]), Insert(&[3]), Insert(&[4]), Lookup(&[1, 9]), Insert(&[2])][..],
+                "insert 1; insert 2; insert 3; insert 4; lookup 1 9; insert 2",
                 "a lookup and an insert use the pages that they find: these are newer",
             ),
+            ("insert 1 2 3 4; evict 1; lookup 1 2 3 4 5; evict 2", "a page goes after those that follow it"),
+            ("insert 1 2 3; insert 1 50; insert 70; evict 99; evict 1", "no more than there are"),
+            ("insert 1 2; insert 3; lookup 1 2 9", "a lookup uses all pages that it returns, the last one too"),
+            ("insert 1 2; insert 3; insert 1 2", "an insert uses all pages of its table, the last one too"),
+            ("insert 1 2 3; insert 50; insert_first 1 2 3", "an insert uses no page beyond its table"),
             (
-                &[Insert(&[1, 2, 3, 4]), Evict(1), Lookup(&[1, 2, 3, 4, 5]), Evict(2)],
-                "a page goes after those that follow it",
-            ),
-            (
-                &[Insert(&[1, 2, 3]), Insert(&[1, 50]), Insert(&[70]), Evict(usize::MAX), Evict(1)],
-                "no more than there are",
-            ),
-            (
-                &[Insert(&[1, 2]), Insert(&[3]), Lookup(&[1, 2, 9])],
-                "a lookup uses all pages that it returns, the last one too",
-            ),
-            (
-                &[Insert(&[1, 2]), Insert(&[3]), Insert(&[1, 2])],
-                "an insert uses all pages of its table, the last one too",
-            ),
-            (&[Insert(&[1, 2, 3]), Insert(&[50]), InsertOne(&[1, 2, 3])], "an insert uses no page beyond its table"),
-            (
-                &[Insert(&[1, 2]), Insert(&[3]), Lookup(&[1, 2])],
+                "insert 1 2; insert 3; lookup 1 2",
                 "a lookup uses the pages that it returns, and not those that it leaves to be computed",
             ),
             (
-                &[Insert(&[1, 2]), Insert(&[3, 4]), Evict(2)],
+                "insert 1 2; insert 3 4; evict 2",
                 "a page that has become a leaf can go next: each page is chosen anew, not in rounds of leaves",
             ),
             (
-                &[
-                    Insert(&[1, 10]),
-                    Insert(&[1, 11]),
-                    Insert(&[1, 12]),
-                    Insert(&[2, 10]),
-                    Evict(1),
-                    Lookup(&[1, 11, 0]),
-                ],
+                "insert 1 10; insert 1 11; insert 1 12; insert 2 10; evict 1; lookup 1 11 0",
                 "the pages beside the one that goes stay",
             ),
-            (
-                &[Insert(&[1, 2, 3]), Evict(2), Insert(&[1, 2, 3]), Evict(2), Insert(&[4, 5])],
-                "what was evicted can come again",
-            ),
+            ("insert 1 2 3; evict 2; insert 1 2 3; evict 2; insert 4 5", "what was evicted can come again"),
         ] {
             let mut checked = CheckedTrie::new(1, 6, why);
-            for call in calls {
-                match call {
-                    Insert(tokens) => checked.compute_and_end(tokens),
-                    InsertOne(tokens) => {
-                        let mut table = checked.table(1);
-                        checked.insert(tokens, &mut table);
-                        release(&mut table, &mut checked.pool);
-                    }
-                    Lookup(tokens) => checked.lookup_and_end(tokens),
-                    Evict(n) => drop(checked.evict(*n)),
-                }
-            }
+            perform(&mut checked, calls);
             while checked.evict(1) > 0 {}
             [1, 2, 3, 70].iter().for_each(|token| checked.lookup_and_end(&[*token, 0]));
         }
@@ -729,32 +703,36 @@ mod checks {
         let (slab, mut trie) = (slab_of(storyteller.model.config().kv_layout(), SIZE, 16), trie(SIZE));
         let begin = storyteller.tokenizer.encode("Once upon a time there lived a king who had a golden");
         let begin = begin.expect("the prompt can be encoded");
-        let mut prompt = begin.clone();
-        // The second prompt is the first again; the third goes on from its story; the fourth branches off.
-        for turn in 0..4 {
-            if turn == 3 {
-                prompt = [&begin[..begin.len() - 2], &begin[..3]].concat();
-            }
-            let expected = storyteller.alone(&prompt, 12);
+        let first: Vec<u32> = storyteller.alone(&begin, 12).into_iter().map(|(token, _)| token).collect();
+        let found = (begin.len() - 1) / SIZE;
+        for (number, (prompt, pages)) in [
+            (begin.clone(), 0),
+            (begin.clone(), found),
+            // The third goes on from the story of the second, and the fourth branches off.
+            ([&begin[..], &first].concat(), (begin.len() + first.len() - 1) / SIZE),
+            ([&begin[..begin.len() - 2], &begin[..3]].concat(), (begin.len() - 2) / SIZE),
+        ]
+        .into_iter()
+        .enumerate()
+        {
             let mut cache = with_prefix(&slab, &mut trie, &prompt);
-            let pages = [0, (prompt.len() - 1) / SIZE, (prompt.len() - 1) / SIZE, (begin.len() - 2) / SIZE][turn];
-            same!(cache.len(), pages * SIZE, "tokens that ForkCache::with_prefix finds of prompt {turn} of the story");
-            let mut sampler = Sampler::new(SAMPLING);
+            same!(
+                cache.len(),
+                pages * SIZE,
+                "tokens that ForkCache::with_prefix finds of prompt {number} of the story"
+            );
             let mut tokens = prompt.clone();
-            for (step, (_, expected)) in expected.iter().enumerate() {
-                let at = format!("step {step} of story {turn}, {} of {} tokens are cached", cache.len(), tokens.len());
+            for (step, (token, expected)) in storyteller.alone(&prompt, 12).into_iter().enumerate() {
+                let at = format!("step {step} of story {number}, {} of {} tokens cached", cache.len(), tokens.len());
                 let logits = made(&at, || Cached::new(&storyteller.model, &mut cache).next_logits(&tokens));
-                let same = logits.iter().zip(expected).all(|(a, b)| a.to_bits() == b.to_bits());
-                assert!(same, "{at}: the logits are not, bit for bit, those of the story without a cache");
+                let is_same = bits(&logits) == bits(&expected);
+                assert!(is_same, "{at}: the logits are not, bit for bit, those of the story without a cache");
                 same!(cache.insert_into(&mut trie, &tokens), Ok(()), "insert_into after {at}");
-                tokens.push(sampler.pick(&logits));
+                tokens.push(token);
             }
             drop(cache);
             let left = slab.borrow().pool().n_free() + trie.n_pages();
-            same!(left, 16, "pages that are free or the trie's, when story {turn} has ended");
-            if turn == 1 {
-                prompt = tokens;
-            }
+            same!(left, 16, "pages that are free or the trie's, when story {number} has ended");
         }
         let held = trie.n_pages();
         same!(slab.borrow_mut().evict(&mut trie, 99), Ok(held), "evict(99) when all stories have ended");

@@ -18,7 +18,6 @@ pub fn draft(drafter: &mut dyn Drafter, tokens: &[u32], k: usize) -> Result<Draf
 }
 
 /// What it drafts where there is no reason to refuse.
-#[track_caller]
 pub fn drafted(drafter: &mut dyn Drafter, tokens: &[u32], k: usize) -> Draft {
     made(format!("a draft of {k} tokens after {tokens:?}"), || drafter.draft(tokens, k))
 }

@@ -21,7 +21,6 @@ fn gather(cache: &dyn KvCache, layer: usize) -> (Cow<'_, [f32]>, Cow<'_, [f32]>)
     during(format!("gather({layer}) of {}", count(cache.len(), "token")), || cache.gather(layer))
 }
 
-#[track_caller]
 pub fn new_rows_go_after_the_old_ones(cache: &mut dyn KvCache) {
     let mut oracle = Oracle::default();
     for tokens in [&[10, 11, 12][..], &[13], &[14, 15]] {
@@ -31,7 +30,6 @@ pub fn new_rows_go_after_the_old_ones(cache: &mut dyn KvCache) {
 }
 
 /// Any number of the newest rows can be written, those of earlier calls of `extend` too.
-#[track_caller]
 pub fn any_number_of_the_newest_rows(cache: &mut dyn KvCache) {
     extend(cache, 2);
     extend(cache, 3);
@@ -46,7 +44,6 @@ pub fn any_number_of_the_newest_rows(cache: &mut dyn KvCache) {
 }
 
 /// Every bit of a row is kept while others are written, the sign of -0.0 too.
-#[track_caller]
 pub fn every_bit_is_kept(cache: &mut dyn KvCache) {
     let values = TELLING.map(|number| -number);
     extend(cache, 1);
@@ -66,7 +63,6 @@ pub fn every_bit_is_kept(cache: &mut dyn KvCache) {
     }
 }
 
-#[track_caller]
 pub fn write_moves_nothing(cache: &mut dyn KvCache) {
     let mut next = 0;
     for n in [3, 1, 2, 1, 70, 1] {
@@ -76,7 +72,6 @@ pub fn write_moves_nothing(cache: &mut dyn KvCache) {
 }
 
 /// Gathers every layer: its keys and its values must be lent, and lending asks for no memory.
-#[track_caller]
 pub fn check_lent(cache: &dyn KvCache) {
     let (layout, len) = (cache.layout(), cache.len());
     let width = layout.kv_width();
@@ -96,7 +91,6 @@ pub fn check_lent(cache: &dyn KvCache) {
 
 /// Writes the rows of the newest tokens, layer by layer, and once more from the last layer to the first. No single write
 /// may ask for memory, move a tensor, or change anything but these rows.
-#[track_caller]
 fn write(cache: &mut dyn KvCache, tokens: &[usize]) {
     let layout = cache.layout();
     let width = layout.kv_width();
@@ -132,7 +126,6 @@ fn tensors(cache: &dyn KvCache) -> Vec<[(usize, Vec<f32>); 2]> {
 }
 
 /// Caches of random layouts grow by random pieces. `new(layout, capacity)` makes one; it has that capacity if `is_bounded`.
-#[track_caller]
 pub fn oracle(is_bounded: bool, new: impl Fn(KvLayout, usize) -> Box<dyn KvCache>) {
     for (seed, mut dice) in seeded(60) {
         let (layout, capacity) = (oracle::any_layout(&mut dice), dice.roll(1, 40));
@@ -154,7 +147,6 @@ pub fn oracle(is_bounded: bool, new: impl Fn(KvLayout, usize) -> Box<dyn KvCache
 }
 
 /// Offers rows that an empty cache cannot take. Each such write must panic, as `KvCache::write` says.
-#[track_caller]
 pub fn refuse_rows_that_do_not_fit(cache: &mut dyn KvCache) {
     let rows = |numbers: usize| vec![1.0; numbers];
     for (n, k, v, what) in [
