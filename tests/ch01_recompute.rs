@@ -179,12 +179,8 @@ mod checks {
         for budget in [1, 2] {
             run(&[5], budget, &[6]).gives(&[], 1);
         }
-    }
-
-    #[test]
-    fn task_2_any_of_several_ends_stops_the_loop() {
-        for end_of_text in [&[6, 0][..], &[0, 6], &[9, 0, 6, 2, 1]] {
-            run(&[3], 100, end_of_text).gives(&[4, 5], 3);
+        for several in [&[6, 0][..], &[0, 6], &[9, 0, 6, 2, 1]] {
+            run(&[3], 100, several).gives(&[4, 5], 3);
         }
     }
 
@@ -332,27 +328,10 @@ mod checks {
         let tokens = [1; 200];
         let (_, once) = allocated(|| storyteller.model.step(&tokens, None));
         let mut model = Recompute::new(&storyteller.model);
-        let (_, taken) = during("next_logits of 200 tokens", || allocated(|| model.next_logits(&tokens)));
-        let share = taken as f64 / once as f64;
-        assert!(
-            share < 1.5,
-            "next_logits of 200 tokens took {share:.1} times the memory that one step takes: \
-             is the sequence computed once?"
-        );
-    }
-
-    #[test]
-    fn task_3_from_one_token_to_n_takes_half_a_square() {
-        let storyteller = Storyteller::open();
-        for n in [1, 2, 10, 30] {
-            let mut model = Recompute::new(&storyteller.model);
-            for tokens in 1..=n {
-                let answer = n_logits(&mut model, &vec![1; tokens as usize]);
-                same!(answer, Ok(4096), "logits after a sequence of {tokens} tokens");
-            }
-            let rows = model.rows_projected();
-            same!(rows, n * (n + 1) / 2, "rows projected after a prompt of 1, new tokens: {n}; n(n+1)/2");
-        }
+        let question = "next_logits of 200 tokens";
+        let logits =
+            allocates(once + once / 2, question, "is the sequence computed once?", || model.next_logits(&tokens));
+        same!(logits.map(|logits| logits.len()), Ok(4096), "{question}");
     }
 
     // All tasks

@@ -98,30 +98,24 @@ mod checks {
         same!(log.borrow().len(), 0, "passes of the draft model for 0 tokens");
     }
 
+    /// What the target remembers, the tokens, what was drafted, and what the target reads.
     #[test]
     fn task_1_verify_is_one_pass_with_a_row_for_each_draft_token_and_one_more() {
-        let log = Log::default();
-        let mut target = Script::certain("target", &log, VOCAB, |tokens| tokens[tokens.len() - 1] + 1);
-        let rows = made("verify 5, 5, 2 after 4, 4", || verified(&mut target, &[4, 4], &[5, 5, 2]));
-        same!(*log.borrow(), ["target reads [4, 4, 5, 5, 2], answers after the last 4"], "passes of the target");
-        let followers: Vec<u32> = rows.iter().map(|row| likeliest(row)).collect();
-        same!(followers, [5, 6, 6, 3], "the likeliest token of each row: after 4, after 5, after 5, after 2");
-        let answers = [5, 6, 6, 3].map(|token| one_hot(token, VOCAB));
-        same!(rows, answers, "rows of logits, as the target gave them");
-    }
-
-    #[test]
-    fn task_1_verify_reads_only_what_is_new_to_the_target() {
-        for (drafted, reads) in
-            [(&[][..], "[4], answers after the last 1"), (&[6, 7], "[4, 6, 7], answers after the last 3")]
-        {
+        let cases: [(&[u32], [u32; 2], &[u32], &str); 3] = [
+            (&[], [4, 4], &[5, 5, 2], "target reads [4, 4, 5, 5, 2], answers after the last 4"),
+            (&[3], [3, 4], &[], "target reads [4], answers after the last 1"),
+            (&[3], [3, 4], &[6, 7], "target reads [4, 6, 7], answers after the last 3"),
+        ];
+        for (read, tokens, drafted, pass) in cases {
             let log = Log::default();
             let mut target = Script::certain("target", &log, VOCAB, |tokens| tokens[tokens.len() - 1] + 1);
-            target.reads(&[3]);
-            let rows = made(format!("verify {drafted:?} after 3, 4"), || verified(&mut target, &[3, 4], drafted));
-            same!(rows.len(), drafted.len() + 1, "rows of a pass that verifies {drafted:?}");
-            let reads = format!("target reads {reads}");
-            same!(*log.borrow(), [reads], "passes of a target that remembers 3 and verifies {drafted:?} after 3, 4");
+            target.read = read.to_vec();
+            let told = format!("verify {drafted:?} after {tokens:?}, by a target that remembers {read:?}");
+            let rows = made(&told, || verified(&mut target, &tokens, drafted));
+            same!(*log.borrow(), [pass], "passes of the target: {told}");
+            let followers = [&tokens[1..], drafted].concat();
+            let answers: Vec<_> = followers.iter().map(|token| one_hot(token + 1, VOCAB)).collect();
+            same!(rows, answers, "rows of logits, as the target gave them: {told}");
         }
     }
 
@@ -130,13 +124,13 @@ mod checks {
         for refusal in refusals() {
             let log = Log::default();
             let mut target = noting("target", &log, &[]);
-            target.reads(&[3]);
+            target.read = vec![3];
             (target.room, target.refusal) = (4, Some(refusal.clone()));
             let told = "verify 5, 9, 2 after 3, 4, by a target that remembers 3 and refuses more than 4 tokens";
             same!(verified(&mut target, &[3, 4], &[5, 9, 2]), Err(refusal.clone()), "{told}");
             same!(*log.borrow(), [""; 0], "{told}: what the target did besides");
             if !matches!(refusal, StepError::NotFinite { .. }) {
-                same!(target.read(), [3], "{told}: what its cache holds then");
+                same!(target.read, [3], "{told}: what its cache holds then");
             }
         }
     }
@@ -205,12 +199,12 @@ mod checks {
         for (read, wanted, expected) in cases {
             let log = Log::default();
             let mut model = noting("model", &log, &[]);
-            model.reads(&tokens[..read]);
+            model.read = tokens[..read].to_vec();
             let (held, goal) = (&tokens[..read], &tokens[..wanted]);
             let told = format!("sync_cache(model, {goal:?}), whose cache holds {held:?}");
             same!(sync_cache(&mut model, goal), Ok(()), "{told}");
             same!(*log.borrow(), expected, "{told}: what it does");
-            same!(model.read(), goal, "{told}: what its cache holds then");
+            same!(model.read, goal, "{told}: what its cache holds then");
         }
     }
 
@@ -218,16 +212,16 @@ mod checks {
     fn task_3_sync_cache_tells_of_a_refusal() {
         for refusal in refusals() {
             let mut model = script("model", &[]);
-            model.reads(&[3, 4]);
+            model.read = vec![3, 4];
             (model.room, model.refusal) = (3, Some(refusal.clone()));
             let told = "sync_cache(model, [3, 4, 5, 6]), whose cache holds [3, 4] and has room for 3 tokens";
             same!(sync_cache(&mut model, &[3, 4, 5, 6]), Err(refusal.clone()), "{told}");
             if !matches!(refusal, StepError::NotFinite { .. }) {
-                same!(model.read(), [3, 4], "{told}: what its cache holds after the refusal");
+                same!(model.read, [3, 4], "{told}: what its cache holds after the refusal");
             }
         }
         let mut model = script("model", &[]);
-        model.reads(&[3, 4, 5]);
+        model.read = vec![3, 4, 5];
         model.stuck = Some(STUCK);
         let told = "sync_cache(model, [3]), whose cache holds [3, 4, 5] and cannot rewind";
         same!(sync_cache(&mut model, &[3]), Err(STUCK.into()), "{told}");
@@ -276,7 +270,7 @@ mod checks {
     ) -> (Result<Vec<u32>, StepError>, Vec<u32>, Vec<u32>) {
         let (mut target, mut small) = (script("target", whole), script("draft", drafted));
         let new_tokens = step(&mut target, &mut DraftModel::new(&mut small), &whole[..2], k, end_of_text);
-        (new_tokens, target.read().to_vec(), small.read().to_vec())
+        (new_tokens, target.read.to_vec(), small.read.to_vec())
     }
 
     /// The sequence of the steps, and drafts that are right, or wrong at one place.
@@ -396,7 +390,7 @@ mod checks {
             let told = format!("a step after 1, 2 with k = {k}, of a drafter that has {tokens:?}");
             let found = step(&mut target, &mut drafter, &[1, 2], k, &[END]);
             same!(found, Ok(WHOLE[2..2 + n_new].to_vec()), "{told}: new tokens");
-            same!(target.read(), &WHOLE[..2 + n_new - 1], "{told}: what the target holds");
+            same!(target.read, &WHOLE[..2 + n_new - 1], "{told}: what the target holds");
             let asked = "tokens that the drafter is asked to continue, once, and by how many tokens";
             same!(drafter.asked, [(vec![1, 2], k)], "{told}: {asked}");
             same!(drafter.synced, [&WHOLE[..2 + n_new - 1]], "{told}: tokens given to the drafter's sync_cache");
@@ -425,7 +419,7 @@ mod checks {
             let rows: Vec<Vec<f32>> = (2..=tokens.len()).map(|len| answer(&tokens[..len])).collect();
             same!(heard[0].0, draft, "{told}: the draft that the rule is given");
             same!(heard[0].1, rows, "{told}: the rows that the rule is given");
-            let held = (target.read(), &drafter.synced[..]);
+            let held = (&target.read[..], &drafter.synced[..]);
             same!(held, (&[1, 2][..], &[vec![1, 2]][..]), "{told}: what both hold");
         }
     }
@@ -444,7 +438,7 @@ mod checks {
                 if to_draft { "draft" } else { "sync its cache" }
             );
             same!(step(&mut target, &mut drafter, &[1, 2], 2, &[END]), Err(refusal), "{told}");
-            same!(target.read(), [1], "{told}: what the target holds then");
+            same!(target.read, [1], "{told}: what the target holds then");
             if to_draft {
                 same!(drafter.synced, [[1]], "{told}: tokens given to the drafter's sync_cache then");
             }
@@ -461,11 +455,15 @@ mod checks {
             let told = "a step after 1, 2 with k = 3 of a target that refuses more than 4 tokens";
             let refused = step(&mut target, &mut DraftModel::new(&mut small), &[1, 2], 3, &[END]);
             same!(refused, Err(refusal), "{told}");
-            same!((target.read(), small.read()), (&[1][..], &[1][..]), "{told}: what target and draft model hold then");
+            same!(
+                (&target.read[..], &small.read[..]),
+                (&[1][..], &[1][..]),
+                "{told}: what target and draft model hold then"
+            );
             target.room = 5;
             let again = step(&mut target, &mut DraftModel::new(&mut small), &[1, 2], 3, &[END]);
             same!(again, Ok(vec![3, 4, 5, 6]), "the same step again, of a target with room for 5 tokens");
-            let held = (target.read(), small.read());
+            let held = (&target.read[..], &small.read[..]);
             same!(held, (&WHOLE[..5], &WHOLE[..5]), "what target and draft model hold then");
         }
         let mut target = script("target", &WHOLE);
@@ -494,7 +492,7 @@ mod checks {
             same!(found, Ok(expected.clone()), "{told}");
             same!(reported, expected, "{told}: tokens that are reported");
             let known = &whole[..read];
-            same!((target.read(), small.read()), (known, known), "{told}: what target and draft model hold");
+            same!((&target.read[..], &small.read[..]), (known, known), "{told}: what target and draft model hold");
         }
     }
 
@@ -544,8 +542,8 @@ mod checks {
             }
             transcript.line(format!("  new tokens {new_tokens:?}"));
         }
-        transcript.line(format!("target remembers {:?}", target.read()));
-        transcript.line(format!("draft  remembers {:?}", small.read()));
+        transcript.line(format!("target remembers {:?}", target.read));
+        transcript.line(format!("draft  remembers {:?}", small.read));
         assert_transcript("ch08_speculative", &transcript);
     }
 
@@ -576,7 +574,7 @@ mod checks {
             same!(found, Ok(expected.clone()), "{told}");
             same!(reported, expected, "{told}: tokens that are reported");
             let known = &[&prompt[..], &expected].concat()[..read];
-            same!((target.read(), small.read()), (known, known), "{told}: what target and draft model hold");
+            same!((&target.read[..], &small.read[..]), (known, known), "{told}: what target and draft model hold");
         }
     }
 

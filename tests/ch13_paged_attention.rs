@@ -35,12 +35,10 @@ mod checks {
         F32Heads { head_dim: heads.head_dim }
     }
 
-    #[track_caller]
     fn fork_cache(slab: &SharedSlab) -> ForkCache {
         made("ForkCache::new of chapter 10", || ForkCache::new(slab))
     }
 
-    #[track_caller]
     fn rewind(cache: &mut dyn Rewind, n: usize) {
         let tokens = count(cache.len(), "token");
         made(format!("rewind({n}) of chapter 7, on {tokens}"), || cache.rewind(n));
@@ -66,7 +64,6 @@ mod checks {
     }
 
     /// Compares the runs of every layer; a run is shown as its start and its rows.
-    #[track_caller]
     fn check_runs(cache: &PagedCache, page_size: usize) {
         let (tokens, pages) = (cache.len(), cache.table().pages().to_vec());
         for layer in 0..LAYOUT.n_layers {
@@ -172,7 +169,6 @@ mod checks {
     // Task 2
 
     /// Attention of one query over the first positions, compared with a gather.
-    #[track_caller]
     fn check_row(rows: &Paged, seen: usize, q: &[f32], what: &str) -> Vec<f32> {
         let mut out = vec![BEFORE; q_width(rows.heads)];
         during(what, || attend_row(rows.heads, &mut f32_heads(rows.heads), &rows.rows(1), seen, q, &mut out));
@@ -180,7 +176,6 @@ mod checks {
         out
     }
 
-    #[track_caller]
     fn check_attend_row(rows: &Paged, seen: usize, seed: usize) {
         let (positions, size, heads) = (count(rows.n_tokens(), "position"), rows.page_size, rows.heads);
         let what = format!("attend_row over the first {seen} of {positions}, page size {size}, {heads:?}");
@@ -296,7 +291,6 @@ mod checks {
 
     // Task 3
 
-    #[track_caller]
     fn check_attend_chunk(rows: &Paged, queries: usize, seed: usize) {
         let q = numbers(queries * q_width(rows.heads), 2000 + seed);
         let what = format!(

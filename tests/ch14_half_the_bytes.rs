@@ -22,7 +22,6 @@ mod checks {
     use grading::prelude::*;
 
     /// Asks for the words of a head. What the words were before must not matter.
-    #[track_caller]
     fn encoded(format: RowFormat, head: &[f32]) -> Vec<f32> {
         let mut out = vec![STALE; plain::words(format, head.len())];
         during(format!("encode({format:?}) of {}", shown(head)), || encode(format, head, &mut out));
@@ -30,7 +29,6 @@ mod checks {
     }
 
     /// Asks for the numbers of a head.
-    #[track_caller]
     fn decoded(format: RowFormat, words: &[f32], head_dim: usize) -> Vec<f32> {
         let mut head = vec![STALE; head_dim];
         let question = format!("decode({format:?}) of {head_dim} numbers from the words {}", hex(words));
@@ -45,7 +43,6 @@ mod checks {
     }
 
     /// Compares words, in hexadecimal.
-    #[track_caller]
     fn same_words(yours: &[f32], expected: &[f32], what: &str) {
         let differ = yours.iter().zip(expected).position(|(a, b)| a.to_bits() != b.to_bits());
         if let Some(place) = differ {
@@ -56,7 +53,6 @@ mod checks {
     }
 
     /// Compares numbers bit for bit; NaN is NaN.
-    #[track_caller]
     fn same_numbers(yours: &[f32], expected: &[f32], what: &str) {
         same!(yours.len(), expected.len(), "numbers of {what}");
         if let Some(at) = (0..yours.len()).find(|at| !same_bits(&yours[*at..=*at], &expected[*at..=*at])) {
@@ -105,7 +101,6 @@ mod checks {
     const HALVES: [RowFormat; 2] = [RowFormat::F16, RowFormat::Bf16];
 
     /// A head whose numbers these words are, without loss.
-    #[track_caller]
     fn check_head(format: RowFormat, head: &[f32], words: &[f32]) {
         same_words(&encoded(format, head), words, &format!("encode({format:?}) of {}", shown(head)));
         let what = format!("decode({format:?}) of {}, encoded as {}", shown(head), hex(&words[..words.len().min(8)]));
@@ -200,7 +195,6 @@ mod checks {
     }
 
     /// Encodes a head of finite numbers, looks at each byte, and decodes it.
-    #[track_caller]
     fn check_bytes(head: &[f32]) {
         let found = encoded(RowFormat::Int8, head);
         let (scale, what) = (plain::scale(head), format!("encode(Int8) of {}", shown(head)));

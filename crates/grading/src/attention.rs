@@ -102,13 +102,8 @@ impl Paged {
         }
     }
 
-    /// What a gather and the engine's kernel give for the newest `queries` tokens.
-    fn attended(&self, queries: usize, q: &[f32]) -> Vec<f32> {
-        self.attended_over(self.n_tokens(), queries, q)
-    }
-
-    /// The same if the sequence had only its first `len` tokens.
-    fn attended_over(&self, len: usize, queries: usize, q: &[f32]) -> Vec<f32> {
+    /// What a gather and the engine's kernel give for the newest `queries` tokens, if the sequence has its first `len` tokens.
+    fn attended(&self, len: usize, queries: usize, q: &[f32]) -> Vec<f32> {
         let [keys, values] = self.dense.each_ref().map(|rows| &rows[..len * kv_width(self.heads)]);
         let rows = SequenceRows { queries, keys, values, runs: &[Run { start: 0, rows: len }] };
         let mut out = vec![0.0; q.len()];
@@ -117,9 +112,8 @@ impl Paged {
     }
 
     /// Compares the output of one query that sees the first `seen` positions.
-    #[track_caller]
     pub fn check_row(&self, seen: usize, q: &[f32], found: &[f32], what: &str) {
-        let expected = self.attended_over(seen, 1, q);
+        let expected = self.attended(seen, 1, q);
         let Some(at) = (0..found.len()).find(|at| !same_bits(&found[*at..=*at], &expected[*at..=*at])) else { return };
         let like = self.looks_like(seen, q, found, &expected).map_or(String::new(), |words| format!("\n  {words}"));
         let head_dim = self.heads.head_dim;
@@ -135,7 +129,6 @@ impl Paged {
     }
 
     /// Compares the output of the newest `queries` tokens, row by row.
-    #[track_caller]
     pub fn check_rows(&self, queries: usize, q: &[f32], found: &[f32], what: &str) {
         let width = q_width(self.heads);
         for (i, (q, found)) in q.chunks_exact(width).zip(found.chunks_exact(width)).enumerate() {
@@ -228,7 +221,6 @@ impl Paged {
 }
 
 /// Compares the output of a batch, in which each sequence has this many queries.
-#[track_caller]
 pub fn check_batch(batch: &[(Paged, usize)], q: &[f32], found: &[f32], what: &str) {
     let mut rest = (q, found);
     for (number, (rows, queries)) in batch.iter().enumerate() {
@@ -236,7 +228,9 @@ pub fn check_batch(batch: &[(Paged, usize)], q: &[f32], found: &[f32], what: &st
         let (found, others_found) = rest.1.split_at(q.len());
         rest = (others, others_found);
         let at = format!("{what}, sequence {number} with {}", count(rows.n_tokens(), "token"));
-        let is_of = |other: &Paged| other.n_tokens() >= *queries && same_bits(&other.attended(*queries, q), found);
+        let is_of = |other: &Paged| {
+            other.n_tokens() >= *queries && same_bits(&other.attended(other.n_tokens(), *queries, q), found)
+        };
         if *queries > 0 && !is_of(rows) {
             let other = batch.iter().position(|(other, _)| is_of(other));
             assert!(other.is_none(), "{at}: its queries were answered with the rows of sequence {}", other.unwrap());

@@ -12,7 +12,7 @@ use crate::pools::slab_of;
 use crate::story::{Storyteller, assets};
 
 /// An empty cache with room for 64 tokens at least, and what it is called: flat, contiguous, paged, paged with larger pages.
-pub fn one_of_caches(kind: usize, layout: KvLayout) -> (&'static str, Box<dyn InPlace>) {
+fn one_of_caches(kind: usize, layout: KvLayout) -> (&'static str, Box<dyn InPlace>) {
     match kind {
         0 => ("flat cache", Box::new(FlatCache::new(layout))),
         1 => ("contiguous cache", Box::new(ContiguousCache::new(layout, 64))),

@@ -38,7 +38,7 @@ pub fn one_after_the_other(make: Make) {
 pub fn only_what_is_new_is_read(make: Make) {
     let log = Log::default();
     let mut small = counting(&log);
-    small.reads(&[3, 4]);
+    small.read = vec![3, 4];
     let draft = drafted(&mut *make(&mut small), &[3, 4, 5], 2);
     same!(draft.tokens, [6, 7], "2 tokens drafted by a model that counts, after 3, 4, 5");
     let passes = ["draft reads [5], answers after the last 1", "draft reads [6], answers after the last 1"];
@@ -50,7 +50,7 @@ pub fn a_long_sequence_is_copied_once(make: Make) {
     let after = |n: u32| [&tokens[..], &(2..2 + n).collect::<Vec<_>>()].concat();
     let script = || {
         let mut small = counting(&Log::default());
-        small.reads(&tokens[1..]);
+        small.read = tokens[1..].to_vec();
         small
     };
     let (mut alone, questions): (_, Vec<_>) = (script(), (0..k).map(after).collect());

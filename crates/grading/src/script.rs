@@ -37,7 +37,8 @@ const MOST_QUESTIONS: usize = 1000;
 pub struct Script<'s> {
     name: &'static str,
     answer: Answer<'s>,
-    read: Vec<u32>,
+    /// Tokens that it has read and remembers.
+    pub read: Vec<u32>,
     /// Tokens that its memory has room for.
     pub room: usize,
     /// What it says where there is no room, in place of [`CacheError::OutOfSlots`]. After [`StepError::NotFinite`] it
@@ -62,15 +63,6 @@ impl<'s> Script<'s> {
     /// A model that always wants one token next: that of `next(tokens)`, out of `vocab_size`.
     pub fn certain(name: &'static str, log: &Log, vocab_size: usize, next: impl Fn(&[u32]) -> u32 + 's) -> Self {
         Script::new(name, log, move |tokens| one_hot(next(tokens), vocab_size))
-    }
-
-    /// Reads a sequence, which it remembers then; before a check begins.
-    pub fn reads(&mut self, tokens: &[u32]) {
-        self.read = tokens.to_vec();
-    }
-
-    pub fn read(&self) -> &[u32] {
-        &self.read
     }
 }
 
