@@ -62,14 +62,10 @@ mod checks {
     impl<F: FnMut(usize, &[u32]) -> Answer> LanguageModel for Answering<F> {
         /// Ends a loop that asks for ever. Ten questions more than are needed are let pass, and counted by the checks.
         fn next_logits(&mut self, tokens: &[u32]) -> Answer {
-            let (question, budget) = (self.questions, self.budget);
-            let advice = if tokens.len() < question { "does the sequence grow?" } else { "does the loop end?" };
-            assert!(
-                question < budget + 10,
-                "the model was asked {} times for at most {budget} new tokens, the last time about {} tokens: {advice}",
-                question + 1,
-                tokens.len()
-            );
+            let (question, budget, len) = (self.questions, self.budget, tokens.len());
+            let advice = if len < question { "does the sequence grow?" } else { "does the loop end?" };
+            let asked = format!("asked {} times for at most {budget} new tokens", question + 1);
+            assert!(question < budget + 10, "the model was {asked}, the last time about {len} tokens: {advice}");
             self.questions += 1;
             (self.answer)(question, tokens)
         }
@@ -88,7 +84,7 @@ mod checks {
     }
 
     /// A run of `generate` on a model that counts.
-    struct Run {
+    struct Generated {
         /// What was asked for, the limits included.
         what: String,
         new_tokens: Result<Vec<u32>, StepError>,
@@ -100,7 +96,7 @@ mod checks {
     }
 
     /// A run on a model that refuses one question, counted from 0, and lets the loop ask no more than 1,000.
-    fn run_refused(prompt: &[u32], limits: Limits<'_>, refused: Option<(usize, StepError)>) -> Run {
+    fn run_refused(prompt: &[u32], limits: Limits<'_>, refused: Option<(usize, StepError)>) -> Generated {
         let ends = match limits.end_of_text {
             [] => "no token ends the sequence".to_string(),
             [end] => format!("token {end} ends the sequence"),
@@ -130,14 +126,14 @@ mod checks {
         };
         let question = format!("generate {what}");
         let new_tokens = during(question, || generate(&mut model, prompt, limits, &mut pick, &mut on_token));
-        Run { what, new_tokens, reported, asked: asked.take(), log: log.take() }
+        Generated { what, new_tokens, reported, asked: asked.take(), log: log.take() }
     }
 
-    fn run(prompt: &[u32], max_new_tokens: usize, end_of_text: &[u32]) -> Run {
+    fn run(prompt: &[u32], max_new_tokens: usize, end_of_text: &[u32]) -> Generated {
         run_refused(prompt, Limits { max_new_tokens, end_of_text }, None)
     }
 
-    impl Run {
+    impl Generated {
         fn reported(&self) -> Vec<u32> {
             self.reported.iter().map(|(token, _)| *token).collect()
         }
@@ -145,7 +141,7 @@ mod checks {
         /// Compares the new tokens, that each was reported, and that each question gave one; an end takes a question too.
         #[track_caller]
         fn gives(self, new_tokens: &[u32], questions: usize) -> Self {
-            let Run { what, asked, .. } = &self;
+            let Generated { what, asked, .. } = &self;
             same!(self.new_tokens, Ok(new_tokens.to_vec()), "new tokens {what}");
             same!(self.reported(), new_tokens, "tokens given to on_token {what}");
             let why = "unused logits cost as much as others";
@@ -243,7 +239,7 @@ mod checks {
 
     #[test]
     fn task_2_the_model_refuses_an_empty_prompt() {
-        let Run { what, new_tokens, .. } = run(&[], 3, &[]);
+        let Generated { what, new_tokens, .. } = run(&[], 3, &[]);
         same!(new_tokens, Err(StepError::NoTokens), "what generate returns {what}: the model refuses it");
         run(&[], 0, &[]).gives(&[], 0);
     }
@@ -254,7 +250,7 @@ mod checks {
         for (prompt, max_new_tokens, end_of_text) in [(vec![2, 3], 3, vec![]), (vec![7], 5, vec![0])] {
             let title = format!("prompt {prompt:?}, at most {max_new_tokens} new tokens, end of text {end_of_text:?}");
             transcript.line(title);
-            let Run { new_tokens, log, .. } = run(&prompt, max_new_tokens, &end_of_text);
+            let Generated { new_tokens, log, .. } = run(&prompt, max_new_tokens, &end_of_text);
             log.iter().for_each(|line| transcript.line(line));
             match new_tokens {
                 Ok(tokens) => transcript.line(format!("returned {tokens:?}")),

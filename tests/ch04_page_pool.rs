@@ -245,15 +245,15 @@ mod checks {
                 "alloc" => ("alloc".into(), pool.alloc().map(|page| format!("page {page}"))),
                 "alloc_n" => {
                     let taken = pool.alloc_n(number as usize);
-                    (format!("alloc_n({number})"), taken.map(|pages| told_pages(&pages)))
+                    (format!("alloc_n({number})"), taken.map(|pages| page_list(&pages)))
                 }
                 "share" => (format!("share({number})"), pool.share(page).map(|()| "done".into())),
                 _ => (format!("free({number})"), pool.free(page).map(|()| "done".into())),
             };
-            let outcome = outcome.unwrap_or_else(|error| told(&error));
+            let outcome = outcome.unwrap_or_else(|error| in_short(&error));
             let owners = [0, 1, 2, 3].map(|page| match pool.owners(PageId(page)) {
                 Ok(owners) => owners.to_string(),
-                Err(error) => told(&error),
+                Err(error) => in_short(&error),
             });
             transcript.line(format!("{did:<12}{outcome:<31}owners {}   {} free", owners.join(" "), pool.n_free()));
         }

@@ -36,7 +36,7 @@ mod checks {
         let (held, free) = (count(table.len(), "token"), pool.n_free());
         let call = format!("grow({}) on {held}, page size 4, {free} pages free", argument(n));
         let facts = |(table, pool): &mut (&mut PageTable, &mut PagePool)| {
-            let pages = fact("pages", told_pages(table.pages()));
+            let pages = fact("pages", page_list(table.pages()));
             vec![fact("tokens held", table.len()), pages, fact("free pages", pool.n_free())]
         };
         let error = CacheError::OutOfPages { needed, free };
@@ -62,7 +62,7 @@ mod checks {
     /// Compares the place of a position; `pages` are those of the table.
     #[track_caller]
     fn lies(table: &PageTable, position: usize, page: u32, slot: usize) {
-        let (len, size, pages) = (table.len(), table.page_size(), told_pages(table.pages()));
+        let (len, size, pages) = (table.len(), table.page_size(), page_list(table.pages()));
         let expected = Ok(Slot { page: PageId(page), slot });
         same!(table.locate(position), expected, "position {position} of {len} tokens in {pages}, of {size} slots each");
     }
@@ -224,7 +224,7 @@ mod checks {
             ] {
                 let mut pool = pool_that_gives(&pages);
                 let table = table(4, 10, &mut pool);
-                let call = format!("release of {} into another pool, {which}", told_pages(table.pages()));
+                let call = format!("release of {} into another pool, {which}", page_list(table.pages()));
                 let facts = |(table, other): &mut (PageTable, PagePool)| {
                     let (len, pages) = (table.len(), table.pages());
                     let of_table = [fact("pages of the table", pages), fact("tokens of the table", len)];
@@ -254,7 +254,7 @@ mod checks {
         let mut pool = pool_that_gives(&[12, 5, 3, 9]);
         let mut table = table(4, 0, &mut pool);
         let tell = |did: &str, result: Result<(), CacheError>, table: &PageTable, pool: &PagePool| {
-            let (outcome, pages) = (outcome(&result), told_pages(table.pages()));
+            let (outcome, pages) = (outcome(&result), page_list(table.pages()));
             let (len, free) = (table.len(), pool.n_free());
             format!("{did:<12}{outcome:<31}{len:>2} tokens in {pages:<17}{free} free")
         };
@@ -265,7 +265,7 @@ mod checks {
         for position in [0, 3, 4, 12, 15] {
             let place = match table.locate(position) {
                 Ok(Slot { page, slot }) => format!("page {page}, slot {slot}"),
-                Err(error) => told(&error),
+                Err(error) => in_short(&error),
             };
             transcript.line(format!("{:<12}{place}", format!("locate({position})")));
         }

@@ -134,14 +134,14 @@ mod checks {
                     let Slot { page, slot } = place;
                     let row = (page.index() * layout.n_layers + layer) * size + slot;
                     let found = &numbers[row * width..(row + 1) * width];
-                    assert!(
-                        found == rows::row(layout, *token, layer, kind),
-                        "page {page}, layer {layer}, slot {slot}, {kind} (row {row} of the slab): expected t{token}, \
-                         found {}\npages {:?}, page size {size}, {} layers",
-                        rows::name(layout, found, layer, kind),
-                        pages(cache),
-                        layout.n_layers
-                    );
+                    if found != rows::row(layout, *token, layer, kind) {
+                        let (name, pages) = (rows::name(layout, found, layer, kind), pages(cache));
+                        panic!(
+                            "page {page}, layer {layer}, slot {slot}, {kind} (row {row} of the slab): expected t{token}, \
+                             found {name}\npages {pages:?}, page size {size}, {} layers",
+                            layout.n_layers
+                        );
+                    }
                 }
             }
         }
@@ -380,11 +380,11 @@ mod checks {
                 oracle::write(cache, &fresh(next, n));
             }
             let (outcome, len, free) = (outcome(&result), cache.len(), n_free(&slab));
-            let pages = told_pages(cache.table().pages());
+            let pages = page_list(cache.table().pages());
             transcript.line(format!("{name}: extend({n})  {outcome:<31}{len:>2} tokens in {pages:<12}{free} free"));
         }
         for (name, cache) in [("a", &a), ("b", &b)] {
-            transcript.line(format!("gather of {name}, {}", told_pages(cache.table().pages())));
+            transcript.line(format!("gather of {name}, {}", page_list(cache.table().pages())));
             transcript.gather(cache);
         }
         drop(b);

@@ -343,12 +343,12 @@ mod checks {
                 "{name}: {operation:<12}{:<24}{:>2} tokens in {:<16}{} free",
                 outcome(&result),
                 cache.len(),
-                told_pages(cache.table().pages()),
+                page_list(cache.table().pages()),
                 n_free(&slab)
             ));
         }
         for (name, cache) in [("a", &a), ("b", &b)] {
-            transcript.line(format!("gather of {name}, {}", told_pages(cache.table().pages())));
+            transcript.line(format!("gather of {name}, {}", page_list(cache.table().pages())));
             transcript.gather(cache);
         }
         assert_transcript("ch07_rewind", &transcript);

@@ -101,12 +101,11 @@ mod checks {
     /// What the target remembers, the tokens, what was drafted, and what the target reads.
     #[test]
     fn task_1_verify_is_one_pass_with_a_row_for_each_draft_token_and_one_more() {
-        let cases: [(&[u32], [u32; 2], &[u32], &str); 3] = [
-            (&[], [4, 4], &[5, 5, 2], "target reads [4, 4, 5, 5, 2], answers after the last 4"),
+        for (read, tokens, drafted, pass) in [
+            (&[][..], [4, 4], &[5, 5, 2][..], "target reads [4, 4, 5, 5, 2], answers after the last 4"),
             (&[3], [3, 4], &[], "target reads [4], answers after the last 1"),
             (&[3], [3, 4], &[6, 7], "target reads [4, 6, 7], answers after the last 3"),
-        ];
-        for (read, tokens, drafted, pass) in cases {
+        ] {
             let log = Log::default();
             let mut target = Script::certain("target", &log, VOCAB, |tokens| tokens[tokens.len() - 1] + 1);
             target.read = read.to_vec();
@@ -344,7 +343,7 @@ mod checks {
 
     /// Drafts what the script says, whatever the sequence is, and records its calls.
     #[derive(Default)]
-    struct Told {
+    struct FixedDrafter {
         draft: Draft,
         /// What it says to the next question instead.
         refuses_to_draft: Option<StepError>,
@@ -353,16 +352,16 @@ mod checks {
         synced: Vec<Vec<u32>>,
     }
 
-    impl Told {
+    impl FixedDrafter {
         /// Drafts these tokens, certain of each.
         fn certain(tokens: &[u32]) -> Self {
-            let mut told = Told::default();
+            let mut told = FixedDrafter::default();
             tokens.iter().for_each(|token| told.draft.push_certain(*token, VOCAB));
             told
         }
     }
 
-    impl Drafter for Told {
+    impl Drafter for FixedDrafter {
         fn draft(&mut self, tokens: &[u32], k: usize) -> Result<Draft, StepError> {
             self.asked.push((tokens.to_vec(), k));
             if let Some(refusal) = self.refuses_to_draft.take() {
@@ -386,7 +385,7 @@ mod checks {
             [(&[], 4, 1), (&[9], 4, 1), (&[3], 4, 2), (&[3, 4], 4, 3), (&[3, 9], 4, 2), (&[3, 4], 0, 1)];
         for (tokens, k, n_new) in cases {
             let mut target = script("target", &WHOLE);
-            let mut drafter = Told::certain(tokens);
+            let mut drafter = FixedDrafter::certain(tokens);
             let told = format!("a step after 1, 2 with k = {k}, of a drafter that has {tokens:?}");
             let found = step(&mut target, &mut drafter, &[1, 2], k, &[END]);
             same!(found, Ok(WHOLE[2..2 + n_new].to_vec()), "{told}: new tokens");
@@ -405,7 +404,7 @@ mod checks {
         let answer = |tokens: &[u32]| vec![tokens.len() as f32 - 2.5, 0.75, -1.25, 0.5];
         for draft in [drawn, Draft::default()] {
             let mut target = Script::new("target", &Log::default(), answer);
-            let mut drafter = Told { draft: draft.clone(), ..Told::default() };
+            let mut drafter = FixedDrafter { draft: draft.clone(), ..FixedDrafter::default() };
             let mut heard = Vec::new();
             let mut accept = |draft: &Draft, rows: &[Vec<f32>]| {
                 heard.push((draft.clone(), rows.to_vec()));
@@ -430,7 +429,7 @@ mod checks {
             refusals().into_iter().flat_map(|refusal| [true, false].map(|to| (refusal.clone(), to)))
         {
             let mut target = script("target", &WHOLE);
-            let mut drafter = Told::certain(&[3, 4]);
+            let mut drafter = FixedDrafter::certain(&[3, 4]);
             let refuses = if to_draft { &mut drafter.refuses_to_draft } else { &mut drafter.refuses_to_sync };
             *refuses = Some(refusal.clone());
             let told = format!(
@@ -469,7 +468,7 @@ mod checks {
         let mut target = script("target", &WHOLE);
         target.stuck = Some(STUCK);
         let told = "a step after 1, 2 whose draft token is wrong, of a target that cannot rewind";
-        same!(step(&mut target, &mut Told::certain(&[9]), &[1, 2], 1, &[END]), Err(STUCK.into()), "{told}");
+        same!(step(&mut target, &mut FixedDrafter::certain(&[9]), &[1, 2], 1, &[END]), Err(STUCK.into()), "{told}");
     }
 
     #[test]
@@ -500,7 +499,7 @@ mod checks {
     fn task_4_tokens_are_reported_step_by_step() {
         let log = Log::default();
         let mut target = noting("target", &log, &WHOLE);
-        let mut drafter = Told::certain(&[3]);
+        let mut drafter = FixedDrafter::certain(&[3]);
         let mut speculation = Speculation { target: &mut target, drafter: &mut drafter, accept: &mut matching };
         let limits = Limits { max_new_tokens: 4, end_of_text: &[END] };
         made("4 tokens after 1, 2, k = 1", || {

@@ -239,11 +239,9 @@ mod checks {
                 call.insert_str(0, "the refused ");
             }
             let (now, kept) = (numbers(cache.table()), pages.len() - usize::from(copies));
-            same!(
-                (cache.len(), now.len(), now.get(..kept)),
-                (len + n, (len + n).div_ceil(size), Some(&pages[..kept])),
-                "(tokens, pages, those that stay) after {call}"
-            );
+            let grown = (len + n, (len + n).div_ceil(size), Some(&pages[..kept]));
+            let found_now = (cache.len(), now.len(), now.get(..kept));
+            same!(found_now, grown, "(tokens, pages, those that stay) after {call}");
             let copy = copies.then(|| (pages[kept], now[kept], len % size));
             self.check_copy(&before, copy, &call);
             same!(found, expected, "{call}");
@@ -553,14 +551,14 @@ mod checks {
             let result = perform(line, &mut caches, &mut next);
             drop(question);
             let usage = caches.get(&line[..1]).map_or(String::new(), |cache| {
-                let (usage, pages) = (cache.usage(), told_pages(cache.table().pages()));
+                let (usage, pages) = (cache.usage(), page_list(cache.table().pages()));
                 format!("{:>2} tokens, {pages:<11} {} copied", usage.tokens, usage.rows_copied)
             });
             let owners: Vec<String> = owners(slab.borrow().pool()).iter().map(u32::to_string).collect();
             transcript.line(format!("{line:<10} {:<28} {usage:<31} [{}]", outcome(&result), owners.join(" ")));
         }
         for name in ["b", "c"] {
-            transcript.line(format!("gather of {name}, {}", told_pages(caches[name].table().pages())));
+            transcript.line(format!("gather of {name}, {}", page_list(caches[name].table().pages())));
             transcript.gather(&caches[name]);
         }
         assert_transcript("ch10_fork", &transcript);

@@ -105,7 +105,7 @@ mod checks {
             let mut expected = before.to_vec();
             gained.iter().for_each(|page| expected[page.index()] += 1);
             lost.iter().for_each(|page| expected[page.index()] -= 1);
-            let (more, fewer) = (told_pages(gained), told_pages(lost));
+            let (more, fewer) = (page_list(gained), page_list(lost));
             same!(owners(&self.pool), expected, "owners, one more for {more}, one fewer for {fewer}, after {call}");
             let alone = self.expected.ids().iter().filter(|page| expected[page.index()] == 1).count();
             same!(self.trie.n_evictable(&self.pool), alone, "pages that the trie owns alone, after {call}");
@@ -151,7 +151,7 @@ mod checks {
             let (pages, what) = (found.as_ref().map(PageTable::pages), "full ones only, with a token left to compute");
             same!(pages, Ok(&expected[..]), "pages that a lookup finds, {what}: {call}");
             let table = made(call.as_str(), || found);
-            let (size, pages) = (self.expected.size, told_pages(&expected));
+            let (size, pages) = (self.expected.size, page_list(&expected));
             let found = (table.page_size(), table.len());
             same!(found, (size, expected.len() * size), "(page size, tokens) of the table with {pages} from a {call}");
             self.check(&before, &expected, &[], &call);
@@ -168,7 +168,7 @@ mod checks {
         fn evict(&mut self, n: usize) -> usize {
             let before = owners(&self.pool);
             let gone = self.expected.evict(n, |page| before[page.index()] > 1);
-            let call = self.history.call(format!("evict({n}), which must take {}", told_pages(&gone)));
+            let call = self.history.call(format!("evict({n}), which must take {}", page_list(&gone)));
             let evicted = made(call.as_str(), || self.trie.evict(n, &mut self.pool));
             for (page, after) in owners(&self.pool).into_iter().enumerate() {
                 let in_use = before[page] > 1 && after < before[page];
@@ -217,7 +217,7 @@ mod checks {
 
     /// An insert in words.
     fn inserting(tokens: &[u32], table: &PageTable) -> String {
-        let (held, pages) = (count(table.len(), "token"), told_pages(table.pages()));
+        let (held, pages) = (count(table.len(), "token"), page_list(table.pages()));
         format!("insert of {}, of which a table holds {held} in {pages}", shown(tokens))
     }
 
@@ -614,14 +614,14 @@ mod checks {
                     let table = tables.entry(name).or_insert_with(|| table(2, 0, &mut pool));
                     let missing = words.split(' ').count() - table.len();
                     let grown = table.grow(missing, &mut pool);
-                    grown.map(|()| format!("{missing} new, {}", told_pages(table.pages())))
+                    grown.map(|()| format!("{missing} new, {}", page_list(table.pages())))
                 }
                 "insert" => {
                     let table = tables.get_mut(name).expect("a sequence of the script");
-                    trie.insert(&tokens(words), table, &mut pool).map(|()| told_pages(table.pages()))
+                    trie.insert(&tokens(words), table, &mut pool).map(|()| page_list(table.pages()))
                 }
                 "lookup" => trie.lookup(&tokens(words), &mut pool).map(|table| {
-                    let told = format!("finds {}", told_pages(table.pages()));
+                    let told = format!("finds {}", page_list(table.pages()));
                     tables.insert(name, table);
                     told
                 }),
@@ -633,7 +633,7 @@ mod checks {
                     trie.evict(n, &mut pool).map(|n| format!("{n} evicted"))
                 }
             };
-            let told = outcome.unwrap_or_else(|error| told(&error));
+            let told = outcome.unwrap_or_else(|error| in_short(&error));
             let owners = owners(&pool).iter().map(u32::to_string).collect::<Vec<_>>().join(" ");
             let (held, free) = (trie.n_pages(), pool.n_free());
             transcript

@@ -67,7 +67,7 @@ mod checks {
     fn check_runs(cache: &PagedCache, page_size: usize) {
         let (tokens, pages) = (cache.len(), cache.table().pages().to_vec());
         for layer in 0..LAYOUT.n_layers {
-            let (held, pages_held) = (count(tokens, "token"), told_pages(&pages));
+            let (held, pages_held) = (count(tokens, "token"), page_list(&pages));
             let at = format!(
                 "runs({layer}) as start+rows, {held} in {pages_held}, page size {page_size}, 3 layers of 10 numbers"
             );
@@ -424,7 +424,7 @@ mod checks {
         alive();
         let question = format!("rows of both layers, {step}, in the transcript");
         let runs = during(question, || [0, 1].map(|layer| shown(cache.rows(layer).runs())));
-        let pages = told_pages(cache.table().pages());
+        let pages = page_list(cache.table().pages());
         let tokens = count(cache.len(), "token");
         transcript.line(format!("{step:<13}{tokens:<9}{pages:<11}layer 0: {:<12}layer 1: {}", runs[0], runs[1]));
     }

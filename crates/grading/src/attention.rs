@@ -116,16 +116,9 @@ impl Paged {
         let expected = self.attended(seen, 1, q);
         let Some(at) = (0..found.len()).find(|at| !same_bits(&found[*at..=*at], &expected[*at..=*at])) else { return };
         let like = self.looks_like(seen, q, found, &expected).map_or(String::new(), |words| format!("\n  {words}"));
-        let head_dim = self.heads.head_dim;
-        panic!(
-            "{what}, number {} of query head {}{like}\n  expected: {:?} (bits {:08x})\n  yours:    {:?} (bits {:08x})",
-            at % head_dim,
-            at / head_dim,
-            expected[at],
-            expected[at].to_bits(),
-            found[at],
-            found[at].to_bits()
-        );
+        let (number, head) = (at % self.heads.head_dim, at / self.heads.head_dim);
+        let [expected, yours] = [expected[at], found[at]].map(|x| format!("{x:?} (bits {:08x})", x.to_bits()));
+        panic!("{what}, number {number} of query head {head}{like}\n  expected: {expected}\n  yours:    {yours}");
     }
 
     /// Compares the output of the newest `queries` tokens, row by row.

@@ -72,21 +72,15 @@ impl Oracle {
     fn check_rows(&self, layout: KvLayout, layer: usize, kind: Kind, found: &[f32], place: &dyn Fn(usize) -> String) {
         let width = layout.kv_width();
         let len = self.tokens.len();
-        same!(
-            rows::count(found.len(), width),
-            rows::count(len * width, width),
-            "{kind} that gather({layer}) gives, {len} tokens held\n  {}",
-            self.history.at()
-        );
+        let at = self.history.at();
+        let [n_rows, expected] = [found.len(), len * width].map(|numbers| rows::count(numbers, width));
+        same!(n_rows, expected, "{kind} that gather({layer}) gives, {len} tokens held\n  {at}");
         for (position, (token, found)) in self.tokens.iter().zip(found.chunks_exact(width)).enumerate() {
             let expected = rows::row(layout, *token, layer, kind);
-            assert!(
-                found.iter().zip(&expected).all(|(a, b)| a.to_bits() == b.to_bits()),
-                "layer {layer}, {kind}, row {position}{}: expected t{token}, found {}\n  {}",
-                place(position),
-                rows::name(layout, found, layer, kind),
-                self.history.at()
-            );
+            if found.iter().zip(&expected).any(|(a, b)| a.to_bits() != b.to_bits()) {
+                let (name, place) = (rows::name(layout, found, layer, kind), place(position));
+                panic!("layer {layer}, {kind}, row {position}{place}: expected t{token}, found {name}\n  {at}");
+            }
         }
     }
 }

@@ -9,7 +9,7 @@ use page_by_page::chapters::ch06_paged::{PageSlab, SharedSlab};
 
 use crate::calls::made;
 use crate::history::{Fact, fact};
-use crate::transcript::told_pages;
+use crate::transcript::page_list;
 use crate::words::count;
 
 /// Three numbers that cannot be mistaken for one another, nor for a page size.
@@ -113,7 +113,7 @@ pub fn grow(table: &mut PageTable, n: usize, pool: &mut PagePool) {
 /// Releases a table, which must then be empty.
 #[track_caller]
 pub fn release(table: &mut PageTable, pool: &mut PagePool) {
-    let call = format!("release of a table with {}, by chapter 5", told_pages(table.pages()));
+    let call = format!("release of a table with {}, by chapter 5", page_list(table.pages()));
     same!(table.release(pool), Ok(()), "{call}: a page of it has lost an owner");
     same!((table.len(), table.pages().len()), (0, 0), "tokens and pages of the table after the {call}");
 }

@@ -4,6 +4,6 @@ pub use crate::calls::{calling, during, made, panics};
 pub use crate::limits::{allocated, allocates, often, once, same_each};
 pub use crate::oracle::{Dice, Oracle, STEPS, fresh, seeded, seeds};
 pub use crate::story::{SAMPLING, Storyteller};
-pub use crate::transcript::{Transcript, assert_transcript, outcome, told, told_pages};
+pub use crate::transcript::{Transcript, assert_transcript, in_short, outcome, page_list};
 pub use crate::words::{argument, count, shown};
 pub use crate::{same, tests_on};

@@ -100,11 +100,11 @@ impl RewindableModel for Script<'_> {
         let name = self.name;
         limits::alive();
         self.questions += 1;
+        let (questions, len) = (self.questions, tokens.len());
         assert!(
-            self.questions <= MOST_QUESTIONS,
-            "the {name} was asked {} times, at last what follows a sequence of {} tokens: does the sequence grow, and does the loop end?",
-            self.questions,
-            tokens.len()
+            questions <= MOST_QUESTIONS,
+            "the {name} was asked {questions} times, at last what follows a sequence of {len} tokens: does the sequence \
+             grow, and does the loop end?"
         );
         if let Some(refusal) = self.refuses_once.take() {
             return Err(refusal);
@@ -115,19 +115,15 @@ impl RewindableModel for Script<'_> {
             _ if same == tokens.len() => "it remembers more than this sequence, or was not given all of it",
             _ => "a rejected token was kept, or the tokens are out of order",
         };
-        assert!(
-            same == self.read.len(),
-            "the {name} remembers {} and is asked to go on with {}: {why}",
-            ending(&self.read),
-            ending(tokens)
-        );
+        let told = || format!("the {name} remembers {} and is asked", ending(&self.read));
+        assert!(same == self.read.len(), "{} to go on with {}: {why}", told(), ending(tokens));
         let new_tokens = &tokens[self.read.len()..];
+        let n_new = new_tokens.len();
         assert!(
-            n <= new_tokens.len() && !new_tokens.is_empty(),
-            "the {name} remembers {} and is asked what follows each of the last {n} tokens of {}: only {} are new to it",
-            ending(&self.read),
-            ending(tokens),
-            new_tokens.len()
+            n <= n_new && n_new > 0,
+            "{} what follows each of the last {n} tokens of {}: only {n_new} are new to it",
+            told(),
+            ending(tokens)
         );
         if tokens.len() > self.room {
             if matches!(self.refusal, Some(StepError::NotFinite { .. })) {

@@ -83,11 +83,9 @@ impl Storyteller {
         }
         let same = found.iter().zip(expected).take_while(|(a, b)| a == b).count();
         let text = |tokens: &[u32]| self.tokenizer.decode(tokens).unwrap_or_default();
-        panic!(
-            "the first {same} new tokens are right, then the story goes another way\n  expected: {}\n  yours:    {}",
-            text(expected),
-            text(found)
-        );
+        let (expected, yours) = (text(expected), text(found));
+        let what = format!("the first {same} new tokens are right, then the story goes another way");
+        panic!("{what}\n  expected: {expected}\n  yours:    {yours}");
     }
 }
 

@@ -70,12 +70,12 @@ pub fn assert_transcript(name: &str, transcript: &Transcript) {
 pub fn outcome(result: &Result<(), CacheError>) -> String {
     match result {
         Ok(()) => "done".into(),
-        Err(error) => told(error),
+        Err(error) => in_short(error),
     }
 }
 
 /// A refusal in a few words, for a line of a transcript.
-pub fn told(error: &CacheError) -> String {
+pub fn in_short(error: &CacheError) -> String {
     match error {
         CacheError::OutOfPages { needed, free } => format!("OutOfPages: {needed} needed, {free} free"),
         CacheError::OutOfSlots { needed, free, capacity } => {
@@ -91,7 +91,7 @@ pub fn told(error: &CacheError) -> String {
 }
 
 /// Pages by their numbers, in order: `pages 12 5 3`, `no pages`.
-pub fn told_pages(pages: &[PageId]) -> String {
+pub fn page_list(pages: &[PageId]) -> String {
     match pages {
         [] => "no pages".into(),
         pages => format!("pages {}", pages.iter().map(PageId::to_string).collect::<Vec<_>>().join(" ")),

@@ -124,6 +124,8 @@ impl Grading {
     fn chapter(&self, copy: &RepositoryCopy, chapter: &Chapter) -> Result<()> {
         let (file, name) = (chapter.exercise(), &chapter.name);
         let (stub, solution) = (read(&copy.root, &file)?, read(&copy.root, &chapter.solution())?);
+        // What `cargo learn list` counts: the grader writes it after a green run, and takes it away after a red one.
+        let noted = copy.root.join(format!(".page-by-page/green/{name}.rs"));
         self.step(&format!("{name}, the stub started"), || {
             copy.put(&file, format!("{stub}{STARTED}"))?;
             Ok(stub_is_red(&graded(copy, chapter)?, chapter, &stub))
@@ -133,6 +135,7 @@ impl Grading {
             let run = graded(copy, chapter)?;
             let mut problems = run.not_green(std::slice::from_ref(chapter));
             problems.extend(run.warning(chapter));
+            problems.extend((!noted.exists()).then(|| format!("is not noted as green in {}", noted.display())));
             Ok(("green".into(), problems))
         })?;
         let third = |index: usize| self.third.is_none_or(|first| index % 3 == first - 1);
@@ -141,7 +144,9 @@ impl Grading {
             self.step(&format!("{name}, {what}"), || {
                 let wrong = mistake.apply(&solution).map_err(Error::msg).context(what.clone())?;
                 copy.put(&file, wrong + STARTED)?;
-                Ok(noticed(&graded(copy, chapter)?, mistake))
+                let (seen, mut problems) = noticed(&graded(copy, chapter)?, mistake);
+                problems.extend(noted.exists().then(|| "is noted as green all the same".into()));
+                Ok((seen, problems))
             })?;
         }
         copy.put(&file, stub)
