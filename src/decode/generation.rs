@@ -1,8 +1,10 @@
 //! One sequence generated with any cache, or with none, and with drafts or without; and what that cost.
 
-use super::{Accept, Cached, Drafter, Limits, RewindableModel};
-use crate::cache::Usage;
+use std::cell::Cell;
+
+use super::{Accept, Cached, Drafter, LanguageModel, Limits, RewindableModel};
 use crate::cache::in_place::InPlace;
+use crate::cache::{CacheError, Usage};
 use crate::chapters::ch01_recompute::{Recompute, generate};
 use crate::chapters::ch08_speculative::Speculation;
 use crate::model::{Model, StepError};
@@ -16,6 +18,8 @@ pub struct Generation<'a> {
     pub prompt: &'a [u32],
     /// When to stop.
     pub limits: Limits<'a>,
+    /// Set by a caller that wants no more tokens: the sequence then ends with those that it has.
+    pub is_cancelled: Option<&'a Cell<bool>>,
 }
 
 /// A finished sequence, and what it cost.
@@ -38,7 +42,7 @@ impl Generation<'_> {
         pick: &mut dyn FnMut(&[f32]) -> u32,
         on_token: &mut dyn FnMut(u32),
     ) -> Result<Generated, StepError> {
-        self.with_cache(cache, |model| generate(model, self.prompt, self.limits, pick, on_token))
+        self.with_cache(cache, on_token, |model, on_token| generate(model, self.prompt, self.limits, pick, on_token))
     }
 
     /// Continues the prompt with drafts of at most `k` tokens, of which `accept` keeps some.
@@ -50,7 +54,7 @@ impl Generation<'_> {
         accept: &mut Accept<'_>,
         on_token: &mut dyn FnMut(u32),
     ) -> Result<Generated, StepError> {
-        self.with_cache(cache, |target| {
+        self.with_cache(cache, on_token, |target, on_token| {
             Speculation { target, drafter, accept }.generate(self.prompt, self.limits, k, on_token)
         })
     }
@@ -59,16 +63,65 @@ impl Generation<'_> {
     fn with_cache(
         self,
         cache: Option<&mut (dyn InPlace + 'static)>,
-        generate: impl FnOnce(&mut dyn RewindableModel) -> Result<Vec<u32>, StepError>,
+        on_token: &mut dyn FnMut(u32),
+        generate: impl FnOnce(&mut dyn RewindableModel, &mut dyn FnMut(u32)) -> Result<Vec<u32>, StepError>,
     ) -> Result<Generated, StepError> {
-        let Some(cache) = cache else {
-            let mut model = Recompute::new(self.model);
-            let tokens = generate(&mut model)?;
-            return Ok(Generated { tokens, rows_projected: model.rows_projected(), usage: Usage::default() });
+        let mut tokens = Vec::new();
+        let mut on_token = |token| {
+            tokens.push(token);
+            on_token(token);
         };
-        let mut model = Cached::new(self.model, cache);
-        let tokens = generate(&mut model)?;
-        let rows_projected = model.rows_projected();
-        Ok(Generated { tokens, rows_projected, usage: cache.usage() })
+        let generate = |model: &mut dyn RewindableModel| match generate(
+            &mut Cancellable { model, is_cancelled: self.is_cancelled },
+            &mut on_token,
+        ) {
+            Ok(_) | Err(StepError::Cancelled) => Ok(()),
+            Err(error) => Err(error),
+        };
+        let (rows_projected, usage) = match cache {
+            Some(cache) => {
+                let mut model = Cached::new(self.model, cache);
+                generate(&mut model)?;
+                (model.rows_projected(), cache.usage())
+            }
+            None => {
+                let mut model = Recompute::new(self.model);
+                generate(&mut model)?;
+                (model.rows_projected(), Usage::default())
+            }
+        };
+        Ok(Generated { tokens, rows_projected, usage })
+    }
+}
+
+/// A model that computes nothing more once its sequence was cancelled.
+struct Cancellable<'a> {
+    model: &'a mut dyn RewindableModel,
+    is_cancelled: Option<&'a Cell<bool>>,
+}
+
+impl Cancellable<'_> {
+    fn model(&mut self) -> Result<&mut dyn RewindableModel, StepError> {
+        if self.is_cancelled.is_some_and(Cell::get) { Err(StepError::Cancelled) } else { Ok(self.model) }
+    }
+}
+
+impl LanguageModel for Cancellable<'_> {
+    fn next_logits(&mut self, tokens: &[u32]) -> Result<Vec<f32>, StepError> {
+        self.model()?.next_logits(tokens)
+    }
+}
+
+impl RewindableModel for Cancellable<'_> {
+    fn cached_len(&self) -> usize {
+        self.model.cached_len()
+    }
+
+    fn last_logits(&mut self, tokens: &[u32], n: usize) -> Result<Vec<Vec<f32>>, StepError> {
+        self.model()?.last_logits(tokens, n)
+    }
+
+    fn rewind(&mut self, n: usize) -> Result<(), CacheError> {
+        self.model.rewind(n)
     }
 }

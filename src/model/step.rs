@@ -37,6 +37,9 @@ pub enum StepError {
          left the range of 32-bit floats; the weights are too large, or not those of this config.json"
     )]
     NotFinite { position: usize, token: u32 },
+    /// The caller wants no more tokens of the sequence.
+    #[error("the sequence was cancelled")]
+    Cancelled,
     /// The cache has no room.
     #[error(transparent)]
     Cache(#[from] CacheError),

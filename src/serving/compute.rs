@@ -30,7 +30,7 @@ struct Pass {
 impl Serving<'_> {
     /// Computes the tokens of a plan. The scores of the prompts that are complete now go to their sequences' output.
     pub(super) fn compute(&mut self, plan: &[ScheduledChunk]) -> Result<Computed, ServingError> {
-        let mut inputs = self.steps.scheduler.inputs();
+        let mut inputs = self.scheduler.inner.inputs();
         let at_once = self.limits.sequences.min(self.limits.tokens).max(SCORED_AT_ONCE);
         let mut computed = Computed::default();
         if let Ok(pass) = forward(self.model, &self.states, at_once, &mut inputs) {
@@ -38,7 +38,7 @@ impl Serving<'_> {
         } else {
             // Which sequence's logits failed is not known: each is computed alone, and gives the same rows again.
             for input in &mut inputs {
-                self.steps.counted.rows_projected += input.chunk.tokens as u64;
+                self.scheduler.counted.rows_projected += input.chunk.tokens as u64;
                 match forward(self.model, &self.states, at_once, std::slice::from_mut(input)) {
                     Ok(pass) => pass.note(&mut computed, &mut self.states),
                     Err(error) => {

@@ -20,6 +20,7 @@
 //!
 //! With a [tokenizer](Serving::with_tokenizer), a step yields the output in characters, and stop strings end sequences.
 
+mod checked_scheduler;
 mod compute;
 mod detokenizer;
 mod error;
@@ -29,7 +30,6 @@ mod prefetcher;
 pub mod schedule;
 mod scheduler;
 mod state;
-mod steps;
 mod stop_rules;
 mod stop_strings;
 pub mod view;
@@ -44,15 +44,15 @@ use crate::model::tokenizer::Tokenizer;
 use crate::model::{Model, StepError};
 use crate::prefixes::Prefixes;
 use crate::serving::schedule::{FinishReason, Finished, NextToken, ScheduleError, Sequence, SequenceId, StepLimits};
+pub(crate) use checked_scheduler::CheckedScheduler;
 use compute::Computed;
 use state::{Next, State};
-pub(crate) use steps::Steps;
 
+pub use checked_scheduler::Totals;
 pub use error::{SequenceError, ServingError};
 pub use output::{FinishedSequence, OutputDelta, OutputToken, Step};
 pub use prefetcher::Prefetcher;
 pub use state::GenerationRequest;
-pub use steps::{SequenceStats, Totals};
 pub use stop_rules::StopRules;
 
 /// Rows of logits that a step with prompts to score has at the same time, at most, where fewer sequences than that can
@@ -65,7 +65,7 @@ pub struct Serving<'m> {
     tokenizer: Option<&'m Tokenizer>,
     slab: SharedSlab,
     page_size: usize,
-    steps: Steps,
+    scheduler: CheckedScheduler,
     limits: StepLimits,
     end_of_text: Vec<u32>,
     /// The sequences that have not finished.
@@ -89,7 +89,7 @@ impl<'m> Serving<'m> {
             tokenizer: None,
             slab: slab.clone(),
             page_size: ForkCache::new(slab)?.table().page_size(),
-            steps: Steps::new(slab, prefixes, limits, &[])?,
+            scheduler: CheckedScheduler::new(slab, prefixes, limits, &[])?,
             limits,
             end_of_text: end_of_text.to_vec(),
             states: BTreeMap::new(),
@@ -142,13 +142,13 @@ impl<'m> Serving<'m> {
             let (prompt, most) = (request.prompt.clone(), request.max_new_tokens);
             let id = if request.scores_prompt {
                 // A scheduler finishes a sequence without a new token at once. This one ends when its prompt is scored.
-                self.steps.submit_without_lookup(prompt, most.max(1))?
+                self.scheduler.inner.submit_without_lookup(prompt, most.max(1))?
             } else if are_forks && !ids.is_empty() {
-                let id = self.steps.scheduler.reserve_id();
+                let id = self.scheduler.inner.reserve_id();
                 samples.push(Sequence::new(id, prompt, most)?);
                 id
             } else {
-                self.steps.submit(prompt, most)?
+                self.scheduler.inner.submit(prompt, most)?
             };
             self.states.insert(id, State::new(&request, sampler, self.tokenizer));
             ids.push(id);
@@ -180,8 +180,8 @@ impl<'m> Serving<'m> {
                 Some(samples.remove(place))
             });
             match sample {
-                Some(sequence) => self.finish(sequence, Ok(FinishReason::Cancelled), SequenceStats::default()),
-                None => self.steps.cancel(id)?,
+                Some(sequence) => self.finish(sequence, Ok(FinishReason::Cancelled)),
+                None => self.scheduler.cancel(id)?,
             }
             self.collect()?;
         }
@@ -209,7 +209,7 @@ impl<'m> Serving<'m> {
 
     /// The scheduler, with the sequences that wait and run.
     pub fn scheduler(&self) -> &Scheduler {
-        &self.steps.scheduler
+        &self.scheduler.inner
     }
 
     /// What a step may hold.
@@ -219,7 +219,7 @@ impl<'m> Serving<'m> {
 
     /// What was done so far.
     pub fn totals(&self) -> Totals {
-        self.steps.totals()
+        self.scheduler.totals()
     }
 
     /// True when all sequences have finished and were reported.
@@ -232,7 +232,9 @@ impl<'m> Serving<'m> {
     /// # Errors
     /// [`ServingError`], if the plan cannot be carried out: the scheduler is wrong then.
     pub fn step(&mut self) -> Result<Step, ServingError> {
-        let mut step = Step { chunks: self.steps.plan()?, ..Step::default() };
+        let samples: usize = self.states.values().map(|state| state.samples.len()).sum();
+        let chunks = self.scheduler.plan(self.states.len() - samples)?;
+        let mut step = Step { chunks, ..Step::default() };
         if !step.chunks.is_empty() {
             self.compute_and_settle(&mut step)?;
         }
@@ -255,8 +257,8 @@ impl<'m> Serving<'m> {
         }
         self.settle(&tokens, ends)?;
         self.begin_samples(samples, forks)?;
-        self.steps.check_progress()?;
-        self.steps.counted.new_tokens += step.new_tokens.len() as u64;
+        self.scheduler.check_progress()?;
+        self.scheduler.counted.new_tokens += step.new_tokens.len() as u64;
         Ok(())
     }
 
@@ -295,7 +297,7 @@ impl<'m> Serving<'m> {
             reasons.push((sequence, *end.as_ref().unwrap_or(&FinishReason::Failed)));
             self.state(sequence)?.error = end.err();
         }
-        self.steps.settle(tokens, &reasons)?;
+        self.scheduler.settle(tokens, &reasons)?;
         Ok(self.collect()?)
     }
 
@@ -309,10 +311,10 @@ impl<'m> Serving<'m> {
             sample.tokens.extend(token);
             if let Some(end) = end.or((sample.max_new_tokens == 1).then_some(Ok(FinishReason::Limit))) {
                 sample.counters.forked = sample.n_prompt;
-                self.finish(sample, end, SequenceStats::default());
+                self.finish(sample, end);
             } else {
                 let fork = forks.get_mut(&first).and_then(Vec::pop);
-                self.steps.submit_fork(sample, fork)?;
+                self.scheduler.inner.submit_fork(sample, fork)?;
             }
         }
         Ok(())
@@ -320,26 +322,26 @@ impl<'m> Serving<'m> {
 
     /// Takes over the sequences that the scheduler has finished.
     fn collect(&mut self) -> Result<(), ScheduleError> {
-        for (Finished { sequence, reason }, stats) in self.steps.take_finished() {
+        for Finished { sequence, reason } in self.scheduler.take_finished() {
             let Some(state) = self.states.get_mut(&sequence.id) else { continue };
             // Its samples wait for a prompt that it has not computed.
             let (error, mut samples) = (state.error.take(), std::mem::take(&mut state.samples).into_iter());
             if let Some(error) = &error {
-                samples.for_each(|sample| self.finish(sample, Err(error.clone()), SequenceStats::default()));
+                samples.for_each(|sample| self.finish(sample, Err(error.clone())));
             } else if let Some(next) = samples.next() {
                 if let Some(state) = self.states.get_mut(&next.id) {
                     state.samples = samples.collect();
                 }
-                self.steps.submit_fork(next, None)?;
+                self.scheduler.inner.submit_fork(next, None)?;
             }
-            self.finish(sequence, error.map_or(Ok(reason), Err), stats);
+            self.finish(sequence, error.map_or(Ok(reason), Err));
         }
         Ok(())
     }
 
     /// Ends a sequence that the scheduler does not have, or no more.
-    fn finish(&mut self, sequence: Sequence, end: Result<FinishReason, SequenceError>, stats: SequenceStats) {
+    fn finish(&mut self, sequence: Sequence, end: Result<FinishReason, SequenceError>) {
         let state = self.states.remove(&sequence.id);
-        self.finished.extend(state.map(|state| state.finish(sequence, end, stats)));
+        self.finished.extend(state.map(|state| state.finish(sequence, end)));
     }
 }

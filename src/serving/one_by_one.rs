@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::mem;
 
 use super::state::{Next, State};
-use super::{GenerationRequest, SequenceStats, Step, Totals};
+use super::{GenerationRequest, Step, Totals};
 use crate::cache::in_place::InPlace;
 use crate::decode::sampler::Sampler;
 use crate::model::tokenizer::Tokenizer;
@@ -95,10 +95,9 @@ impl<'m> OneByOne<'m> {
             end = Some(Ok(FinishReason::Limit));
         }
         if let Some(end) = end {
-            step.finished.extend(self.unfinished.pop_front().map(|done| {
-                let usage = done.cache.map(|cache| cache.usage()).unwrap_or_default();
-                done.state.finish(done.sequence, end, SequenceStats { usage, ..SequenceStats::default() })
-            }));
+            sequence.counters.usage = cache.as_ref().map(|cache| cache.usage()).unwrap_or_default();
+            let finished = self.unfinished.pop_front();
+            step.finished.extend(finished.map(|Unfinished { sequence, state, .. }| state.finish(sequence, end)));
         }
         step
     }

@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use super::{SequenceError, SequenceStats};
+use super::SequenceError;
 use crate::decode::scoring::TokenLogprobs;
 use crate::serving::schedule::{FinishReason, NextToken, ScheduledChunk, Sequence, SequenceId};
 
@@ -74,8 +74,6 @@ pub struct FinishedSequence {
     pub prompt_text: String,
     /// Why it ended.
     pub end: Result<FinishReason, SequenceError>,
-    /// What it held at its end, and what it had computed twice.
-    pub stats: SequenceStats,
 }
 
 impl FinishedSequence {

@@ -12,7 +12,7 @@
 //! [`plan`]: crate::chapters::ch12_scheduler::Scheduler::plan
 //! [`settle`]: crate::chapters::ch12_scheduler::Scheduler::settle
 
-use crate::cache::{CacheError, KvCache};
+use crate::cache::{CacheError, KvCache, Usage};
 use crate::chapters::ch10_fork::ForkCache;
 use crate::english::count;
 
@@ -150,7 +150,7 @@ impl Plan {
         let (sequence, held) = (running.sequence.id, running.cache.len());
         assert!(n > 0, "schedule of 0 tokens of sequence {sequence}: does a loop of plan stay at the same place?");
         assert!(n <= held, "schedule of {n} tokens of sequence {sequence}, with room for {held}: make it first");
-        running.sequence.counters.computed += n as u64;
+        running.sequence.counters.schedule(n, &running.cache);
         let caught_up = running.uncomputed() == 0;
         self.chunks.push(ScheduledChunk { sequence, tokens: n, caught_up });
     }
@@ -254,16 +254,40 @@ pub struct SequenceCounters {
     pub cached_again: usize,
     /// Tokens computed, whether for the first time or recomputed.
     pub computed: u64,
+    /// Of these, tokens that were computed a second time after a preemption.
+    pub recomputed: u64,
     /// How often it was preempted.
     pub preemptions: u64,
     /// Prompt tokens that it shares with the sequence that it was forked from.
     pub forked: usize,
+    /// Its cache after the newest step. The copies in a cache that it lost when it was preempted count.
+    pub usage: Usage,
+    /// Pages of its table after the newest step.
+    pub pages: usize,
+    /// Tokens that it has had rows of at the same time, at most.
+    most_rows: usize,
+    /// Rows copied in caches that it has lost.
+    copied_before: u64,
 }
 
 impl SequenceCounters {
     /// Notes how many tokens were cached when the sequence started, or started again.
     fn start(&mut self, cached: usize) {
         *(if self.computed == 0 { &mut self.cached } else { &mut self.cached_again }) += cached;
+    }
+
+    /// Counts the next `n` tokens that the sequence computes, for which `cache` has room.
+    pub(crate) fn schedule(&mut self, n: usize, cache: &ForkCache) {
+        let (usage, rows) = (cache.usage(), cache.len());
+        self.computed += n as u64;
+        // What the prefix cache has brought, it has had as well.
+        self.recomputed += self.most_rows.min(rows).saturating_sub(rows - n) as u64;
+        if rows - n < self.usage.tokens {
+            self.copied_before = self.usage.rows_copied;
+        }
+        self.usage = Usage { rows_copied: self.copied_before + usage.rows_copied, ..usage };
+        self.pages = cache.table().pages().len();
+        self.most_rows = self.most_rows.max(rows);
     }
 }
 

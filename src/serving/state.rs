@@ -3,7 +3,7 @@
 use std::mem;
 
 use super::detokenizer::Detokenizer;
-use super::{FinishedSequence, OutputDelta, OutputToken, SequenceError, SequenceStats, StopRules, view};
+use super::{FinishedSequence, OutputDelta, OutputToken, SequenceError, StopRules, view};
 use crate::decode::sampler::Sampler;
 use crate::decode::scoring::{Scoring, TokenLogprobs, token_logprobs};
 use crate::model::StepError;
@@ -141,7 +141,6 @@ impl<'t> State<'t> {
         mut self,
         sequence: Sequence,
         mut end: Result<FinishReason, SequenceError>,
-        stats: SequenceStats,
     ) -> FinishedSequence {
         let mut delta = mem::take(&mut self.delta);
         let (mut offset, mut output, mut prompt_text) = (0, String::new(), String::new());
@@ -158,6 +157,6 @@ impl<'t> State<'t> {
             (offset, output, prompt_text) = (detokenizer.output_chars(), detokenizer.output().into(), prompt);
         }
         delta.end = self.end_token.map(|token| OutputToken { offset, ..token });
-        FinishedSequence { sequence, text: output, delta, prompt_text, end, stats }
+        FinishedSequence { sequence, text: output, delta, prompt_text, end }
     }
 }

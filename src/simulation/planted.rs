@@ -354,7 +354,7 @@ impl Subject for Planted {
             };
             let Running { sequence, cache } = &mut self.running[place];
             let (id, caught_up) = (sequence.id, has_caught_up(sequence, cache.len()));
-            sequence.counters.computed += n as u64;
+            sequence.counters.schedule(n, cache);
             self.planned.chunks.push(ScheduledChunk { sequence: id, tokens: n, caught_up });
             if self.has(Bug::FoundTooEarly) {
                 self.keep_pages(place)?;

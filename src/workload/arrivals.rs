@@ -21,7 +21,7 @@ use crate::chapters::ch06_paged::SharedSlab;
 use crate::dice::Dice;
 use crate::prefixes::Prefixes;
 use crate::serving::schedule::{NextToken, ScheduledChunk, SequenceId, StepLimits};
-use crate::serving::{ServingError, Steps, Totals};
+use crate::serving::{CheckedScheduler, ServingError, Totals};
 
 /// One layer with rows of one number, which are never read.
 pub const LAYOUT: KvLayout = KvLayout { n_layers: 1, n_kv_heads: 1, head_dim: 1 };
@@ -189,7 +189,7 @@ pub fn serve(
     cost: Cost,
     mut on_end: impl FnMut(),
 ) -> Result<Served, ServingError> {
-    let mut steps = Steps::new(slab, prefixes, limits, &[])?;
+    let mut scheduler = CheckedScheduler::new(slab, prefixes, limits, &[])?;
     let mut served = Served { requests: vec![Times::default(); arrivals.len()], ..Served::default() };
     let mut unfinished: HashMap<SequenceId, Unfinished<'_>> = HashMap::new();
     let mut coming = arrivals.iter().enumerate().peekable();
@@ -201,14 +201,14 @@ pub fn serve(
             // If there is nothing to do, the clock moves on to the next arrival.
             now = now.max(arrival.at);
             let Request { tokens, n_prompt } = &arrival.request;
-            let id = steps.submit(tokens[..*n_prompt].to_vec(), tokens.len() - n_prompt)?;
+            let id = scheduler.inner.submit(tokens[..*n_prompt].to_vec(), tokens.len() - n_prompt)?;
             unfinished.insert(id, Unfinished { place, arrival, n_new: 0, first_at: 0 });
         }
         if unfinished.is_empty() {
             break;
         }
-        let plan = steps.plan()?;
-        utilisation += steps.pages_in_use() as f64 / n_pages;
+        let plan = scheduler.plan(unfinished.len())?;
+        utilisation += scheduler.pages_in_use() as f64 / n_pages;
         let computed = plan.iter().map(|chunk| chunk.tokens as u64).sum();
         let took = cost.step.saturating_add(cost.token.saturating_mul(computed));
         now = now.saturating_add(took);
@@ -218,15 +218,15 @@ pub fn serve(
             let token = unfinished.get_mut(&sequence).and_then(|request| request.next(now, &mut served.requests));
             picks.push(NextToken { sequence, token: token.ok_or(ServingError::UnknownSequence(sequence))? });
         }
-        steps.settle(&picks, &[])?;
-        steps.check_progress()?;
-        steps.counted.new_tokens += picks.len() as u64;
-        for (finished, _) in steps.take_finished() {
+        scheduler.settle(&picks, &[])?;
+        scheduler.check_progress()?;
+        scheduler.counted.new_tokens += picks.len() as u64;
+        for finished in scheduler.take_finished() {
             unfinished.remove(&finished.sequence.id);
             on_end();
         }
     }
-    let totals = steps.totals();
+    let totals = scheduler.totals();
     let once = totals.rows_projected.saturating_sub(totals.recomputed);
     served.totals = totals;
     served.waste = totals.recomputed as f64 / once.max(1) as f64;

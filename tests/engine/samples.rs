@@ -91,7 +91,7 @@ fn each_sample_is_the_sequence_generated_alone_in_pages_of_any_size_and_number()
         assert!(found.is_empty(), "{run}: {found:?} too many");
         preempted += serving.totals().preemptions;
         ended += all.iter().filter(|finished| finished.end == Ok(FinishReason::EndOfText)).count();
-        copied += all.iter().map(|finished| finished.stats.usage.rows_copied).sum::<u64>();
+        copied += all.iter().map(|finished| finished.sequence.counters.usage.rows_copied).sum::<u64>();
     }
     assert!(preempted > 30 && ended > 10 && copied > 200, "{preempted} {ended} {copied}: this has shown little");
 }
@@ -113,7 +113,9 @@ fn samples_share_all_full_pages_and_copy_the_rest_but_once() {
     assert_eq!(n_free(), 8);
     let mut copied = Vec::new();
     while !serving.is_done() {
-        copied.extend(serving.step().unwrap().finished.iter().map(|finished| finished.stats.usage.rows_copied));
+        copied.extend(
+            serving.step().unwrap().finished.iter().map(|finished| finished.sequence.counters.usage.rows_copied),
+        );
     }
     assert_eq!(copied, [1, 1, 1, 1, 1, 1, 1, 0], "the last owner writes in place");
     let totals = serving.totals();

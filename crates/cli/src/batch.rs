@@ -272,7 +272,7 @@ impl Run<'_> {
     }
 
     fn end(&mut self, finished: &FinishedSequence) -> Result<()> {
-        let FinishedSequence { sequence, text, end, stats, .. } = finished;
+        let FinishedSequence { sequence, text, end, .. } = finished;
         let Some(Request { line, prompt: beginning, .. }) = self.taken.remove(&sequence.id) else { return Ok(()) };
         let (prompt, new) = (&sequence.tokens[..sequence.n_prompt], sequence.new_tokens());
         let counters = json!({
@@ -281,7 +281,7 @@ impl Run<'_> {
             "cached": sequence.counters.cached,
             "cached_again": sequence.counters.cached_again,
             "computed": sequence.counters.computed,
-            "recomputed": stats.recomputed,
+            "recomputed": sequence.counters.recomputed,
             "preemptions": sequence.counters.preemptions,
         });
         let mut result = json!({

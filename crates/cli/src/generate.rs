@@ -40,7 +40,6 @@ Examples:
   page-by-page generate \"The king had\" --kv flat --seed 7
   page-by-page generate \"The king had\" \"An old woman\" \"One day\"
   page-by-page generate --prompts beginnings.txt --pages 40
-  page-by-page generate --prompts beginnings.txt --prefix-cache
   page-by-page generate \"The king had\" --samples 8
   page-by-page generate \"The king had\" --beams 4
   page-by-page generate --draft storyteller-draft --temperature 0
@@ -106,10 +105,6 @@ struct SeveralOptions {
     /// Take a prompt from each line of this file, - for standard input; empty lines are skipped
     #[arg(long, value_name = "FILE", conflicts_with = "prompt")]
     prompts: Option<PathBuf>,
-    /// Let prompts that begin alike share the pages of their beginning: one starts in each step and reuses what those
-    /// before it have computed
-    #[arg(long)]
-    prefix_cache: bool,
     /// Generate N outputs of one prompt, at most 256: the first with --seed, the second with the next number, and so on
     #[arg(long, short = 'n', value_name = "N", value_parser = clap::value_parser!(u16).range(1..=MOST_SEQUENCES as i64),
           conflicts_with_all = FOR_OTHERS)]
@@ -126,7 +121,7 @@ struct SeveralOptions {
 
 const PROMPT: &str = "Once upon a time";
 /// Options for several prompts, or for one output, that samples and beams exclude.
-const FOR_OTHERS: [&str; 5] = ["prompts", "prefix_cache", "drafter", "save_cache", "load_cache"];
+const FOR_OTHERS: [&str; 4] = ["prompts", "drafter", "save_cache", "load_cache"];
 pub const MOST_SEQUENCES: usize = 256;
 /// Tokens of an output at most, unless a command or a request says otherwise.
 pub const MAX_NEW_TOKENS: usize = 200;
@@ -172,7 +167,7 @@ impl Generate {
 
     /// What clap cannot refuse: rules that depend on values, or on how many prompts there are.
     fn refuse_contradictions(&self) -> Result<()> {
-        let (mode, kv, has_prefix_cache) = (self.mode(), self.kv(), self.several.prefix_cache);
+        let (mode, kv) = (self.mode(), self.kv());
         let has_several_prompts = mode == Mode::Prompts;
         let is_saved = self.cache.save_cache.is_some() || self.cache.load_cache.is_some();
         ensure!(
@@ -187,12 +182,7 @@ impl Generate {
             has_several_prompts || self.prompt.len() < 2,
             "--samples and --beams are for one prompt, and several were given; give one prompt, or leave out the option"
         );
-        ensure!(
-            has_several_prompts || !has_prefix_cache,
-            "--prefix-cache is for several prompts, and one was given; give more, or leave it out"
-        );
         for (option, is_given) in [
-            ("--prefix-cache shares", has_prefix_cache),
             ("--beams shares", matches!(mode, Mode::Beams(_))),
             ("--kv-memory and --pages are for", self.cache.pages.is_given()),
         ] {

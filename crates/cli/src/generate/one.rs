@@ -24,9 +24,6 @@ use crate::memory;
 use crate::options::PoolSize;
 use crate::output::{Lines, Progress, Prose, add, count, describe, print_json, say_report, thousands};
 
-/// Chosen when standard output is closed: an end-of-text id that no vocabulary has.
-const STOP: u32 = u32::MAX;
-
 struct Setup {
     model: Model,
     tokenizer: Tokenizer,
@@ -132,9 +129,9 @@ impl Generate {
         let (stream, prose) = (tokenizer.stream(), Prose::to_stdout_after(0));
         let mut screen = Screen { stream, prose, progress, failure: None, is_closed: &is_closed };
         screen.show(Ok(prompt.into()));
-        let end_of_text = [&model.config().eos_token_ids[..], &[STOP]].concat();
-        let limits = Limits { max_new_tokens: *max_new_tokens, end_of_text: &end_of_text };
-        let generation = Generation { model, prompt: tokens, limits };
+        let end_of_text = &model.config().eos_token_ids;
+        let limits = Limits { max_new_tokens: *max_new_tokens, end_of_text };
+        let generation = Generation { model, prompt: tokens, limits, is_cancelled: Some(&is_closed) };
         let mut sampler = Sampler::new(*sampling);
         let cache = cache.as_deref_mut();
         let mut on_token = |token| screen.push(token);
@@ -142,14 +139,14 @@ impl Generate {
             None => {
                 let mut pick = |logits: &[f32]| {
                     clock.generated(1);
-                    if is_closed.get() { STOP } else { sampler.pick(logits) }
+                    sampler.pick(logits)
                 };
                 generation.run(cache, &mut pick, &mut on_token)
             }
             Some(draft) => {
                 let (rule, k) = (self.draft.accept, self.draft.draft_len);
                 let mut accept = |draft: &Draft, rows: &[Vec<f32>]| {
-                    let tokens = if is_closed.get() { vec![STOP] } else { rule.apply(draft, rows, &mut sampler) };
+                    let tokens = rule.apply(draft, rows, &mut sampler);
                     // Tokens after an end of text don't count.
                     let end = tokens.iter().position(|token| end_of_text.contains(token));
                     let n = end.map_or(tokens.len(), |end| end + 1);

@@ -11,7 +11,7 @@ use page_by_page::serving::one_by_one::OneByOne;
 use page_by_page::serving::schedule::{NextToken, StepLimits};
 use page_by_page::serving::{FinishedSequence, GenerationRequest, Serving, Step, Totals};
 
-use super::several::{MOST_TOKENS, Memory, Plan, Request};
+use super::several::{MOST_TOKENS, Plan, Request};
 use super::{Generate, MOST_SEQUENCES};
 use page_by_page::caches::CacheSize;
 use page_by_page::prefixes::prefix_cache;
@@ -33,16 +33,11 @@ impl Output<'_> {
     }
 
     pub fn usage(&self) -> Usage {
-        self.finished.as_ref().map_or(Usage::default(), |finished| finished.stats.usage)
+        self.finished.as_ref().map_or(Usage::default(), |finished| finished.sequence.counters.usage)
     }
 
     pub fn pages_at_end(&self) -> usize {
-        self.finished.as_ref().map_or(0, |finished| finished.stats.pages)
-    }
-
-    /// Tokens of its prompt that the prefix cache held.
-    pub fn cached_tokens(&self) -> usize {
-        self.finished.as_ref().map_or(0, |finished| finished.sequence.counters.cached)
+        self.finished.as_ref().map_or(0, |finished| finished.sequence.counters.pages)
     }
 }
 
@@ -64,8 +59,6 @@ enum Loop<'m> {
 pub struct Growing<'m> {
     pub plan: Plan,
     steps: Loop<'m>,
-    /// Those that begin one by one, each in a step of its own, last first.
-    later: Vec<(Vec<u32>, usize, Sampler)>,
     pub outputs: Vec<Output<'m>>,
     /// Passes that computed a prompt, whatever else they computed.
     pub prefill: Passes,
@@ -82,25 +75,16 @@ impl<'m> Growing<'m> {
     ) -> Result<Self> {
         let limits = StepLimits { tokens: MOST_TOKENS, sequences: MOST_SEQUENCES };
         let sampler = |request: &Request<'_>| Sampler::new(Sampling { seed: request.seed, ..plan.sampling });
-        let mut later = Vec::new();
-        let steps = match plan.memory.pool() {
+        let steps = match &plan.pool {
             Some(pool) => {
-                let keeps_prefixes = matches!(plan.memory, Memory::PrefixCache(_));
-                let prefixes = prefix_cache(pool.size.page_size, keeps_prefixes)?;
+                let prefixes = prefix_cache(pool.size.page_size, false)?;
                 let mut serving = Serving::new(model, &pool.slab, prefixes, limits, &model.config().eos_token_ids)?
                     .with_tokenizer(tokenizer);
-                let submission = |a: &Request<'_>| (a.prompt.clone(), a.max_new_tokens, sampler(a));
-                if let Memory::Forks(_) = plan.memory {
+                // Samples are one request; otherwise each prompt is one.
+                for requests in requests.chunks(if plan.are_forks { requests.len() } else { 1 }) {
                     let Request { prompt, max_new_tokens, .. } = requests[0].clone();
                     let samplers = requests.iter().map(sampler).collect();
                     serving.submit_request(GenerationRequest::new(prompt, max_new_tokens, samplers))?;
-                } else if keeps_prefixes {
-                    // One sequence starts in a step, and gets the pages of those before it from the cache.
-                    later = requests.iter().rev().map(submission).collect();
-                } else {
-                    for (prompt, max_new_tokens, sampler) in requests.iter().map(submission) {
-                        serving.submit(prompt, max_new_tokens, sampler)?;
-                    }
                 }
                 Loop::InPages(Box::new(serving))
             }
@@ -118,15 +102,14 @@ impl<'m> Growing<'m> {
         let output =
             |request| Output { request, text: String::new(), n_new: 0, runs: false, pages: Vec::new(), finished: None };
         let outputs = requests.into_iter().map(output).collect();
-        Ok(Growing { plan, steps, later, outputs, prefill: Passes::default(), decode: Passes::default() })
+        Ok(Growing { plan, steps, outputs, prefill: Passes::default(), decode: Passes::default() })
     }
 
     pub fn is_done(&self) -> bool {
-        self.later.is_empty()
-            && match &self.steps {
-                Loop::InPages(serving) => serving.is_done(),
-                Loop::OneByOne(steps) => steps.is_done(),
-            }
+        match &self.steps {
+            Loop::InPages(serving) => serving.is_done(),
+            Loop::OneByOne(steps) => steps.is_done(),
+        }
     }
 
     pub fn totals(&self) -> Totals {
@@ -140,12 +123,7 @@ impl<'m> Growing<'m> {
     pub fn step(&mut self) -> Result<usize> {
         let start = Instant::now();
         let step = match &mut self.steps {
-            Loop::InPages(serving) => {
-                if let Some((prompt, max_new_tokens, sampler)) = self.later.pop() {
-                    serving.submit(prompt, max_new_tokens, sampler)?;
-                }
-                serving.step()?
-            }
+            Loop::InPages(serving) => serving.step()?,
             Loop::OneByOne(steps) => steps.step(),
         };
         let is_new = |output: &Output<'_>| output.n_new == 0;

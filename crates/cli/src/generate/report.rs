@@ -7,7 +7,7 @@ use page_by_page::serving::SequenceError;
 use serde_json::{Value, json};
 
 use super::outputs::{Growing, Output};
-use super::several::{Memory, Pool, Request};
+use super::several::{Pool, Request};
 use super::{Generate, counters, describe_cache, one_line, timings, token_ids};
 use crate::chapters;
 use crate::memory;
@@ -34,16 +34,12 @@ impl Growing<'_> {
         self.outputs.iter().map(Output::pages_at_end).sum()
     }
 
-    fn has_prefix_cache(&self) -> bool {
-        matches!(self.plan.memory, Memory::PrefixCache(_))
-    }
-
     pub fn report(&self, options: &Generate) -> Value {
         let mut counters = counters(self.totals().rows_projected, self.usage());
         add(&mut counters, "steps", Some(self.totals().steps));
         let outputs: Vec<Value> = self.outputs.iter().map(|output| self.output(output)).collect();
         let mut report = json!({ "outputs": outputs, "kv": options.kv().to_string(), "counters": counters });
-        add(&mut report, "peak_pages", self.plan.memory.pool().map(|_| self.totals().peak_pages));
+        add(&mut report, "peak_pages", self.plan.pool.as_ref().map(|_| self.totals().peak_pages));
         report
     }
 
@@ -59,7 +55,6 @@ impl Growing<'_> {
             "finish_reason": finish_reason,
         });
         add(&mut report, "error", error.map(ToString::to_string));
-        add(&mut report, "cached", self.has_prefix_cache().then(|| output.cached_tokens()));
         report
     }
 
@@ -81,17 +76,12 @@ impl Growing<'_> {
         let rows = count(totals.rows_projected, "row");
         lines.push(("projected", rows + &self.apart(|| count(usage.tokens, "row"))));
         lines.push(("cache", self.describe_memory(options.kv())));
-        if let Some(Pool { size, .. }) = plan.memory.pool() {
+        if let Some(Pool { size, .. }) = &plan.pool {
             let (peak, of, slots) =
                 (thousands(totals.peak_pages), thousands(size.n_pages), count(size.page_size, "slot"));
             let apart = self.apart(|| count(self.pages_at_ends(), "page"));
             lines.push(("pages", format!("{peak} of {of} at the peak, {slots} each{apart}")));
             lines.push(("KV cache", size.describe()));
-        }
-        if self.has_prefix_cache() {
-            let prompts: usize = self.outputs.iter().map(|output| output.request.prompt.len()).sum();
-            let cached: usize = self.outputs.iter().map(Output::cached_tokens).sum();
-            lines.push(("prefixes", format!("{} of {} cached", thousands(cached), count(prompts, "prompt token"))));
         }
         lines.extend(self.room_for().map(|line| ("room for", line)));
         lines.push(("chapters", chapters::describe(&plan.chapters)));
@@ -102,7 +92,7 @@ impl Growing<'_> {
         if self.outputs.len() > MAX_LINES {
             return None;
         }
-        let in_pages = self.plan.memory.pool().is_some();
+        let in_pages = self.plan.pool.is_some();
         let first = if self.plan.are_samples { "sample" } else { "sequence" };
         let mut heading = vec![first, "", "ended", "tokens", "slots"];
         heading.extend(in_pages.then_some("pages"));
@@ -140,15 +130,15 @@ impl Growing<'_> {
     /// end.
     fn apart(&self, what: impl Fn() -> String) -> String {
         let caches = count(self.outputs.len(), "cache");
-        if self.plan.memory.shares_pages() { format!("; {caches} apart: {}", what()) } else { String::new() }
+        if self.plan.are_forks { format!("; {caches} apart: {}", what()) } else { String::new() }
     }
 
     /// How many sequences would find room in this memory: sequences like these, with as many pages as these had at
     /// their ends on average, and sequences with a reservation each for the longest of them. `None` if no sequence has
     /// taken a page, or if they share pages.
     fn room_for(&self) -> Option<String> {
-        let Memory::Pages(Pool { size, .. }) = &self.plan.memory else { return None };
-        if self.pages_at_ends() == 0 {
+        let Pool { size, .. } = self.plan.pool.as_ref()?;
+        if self.plan.are_forks || self.pages_at_ends() == 0 {
             return None;
         }
         let outputs = &self.outputs;
@@ -166,7 +156,7 @@ impl Growing<'_> {
 
     /// What the caches held. Where pages are shared: all pages that had an owner at the same time, at most.
     fn describe_memory(&self, kv: CacheKind) -> String {
-        let pool = self.plan.memory.pool().filter(|_| self.plan.memory.shares_pages());
+        let pool = self.plan.pool.as_ref().filter(|_| self.plan.are_forks);
         let peak =
             pool.map(|pool| memory::slot_bytes(pool.size.layout, self.totals().peak_pages * pool.size.page_size));
         let Some(Ok(peak)) = peak else { return describe_cache(kv, "", self.usage()) };

@@ -35,35 +35,9 @@ impl Request<'_> {
     }
 }
 
-/// Where the outputs keep their rows, and what they share.
-pub enum Memory {
-    /// Each has a cache of its own, or none.
-    Apart,
-    /// All have pages of one pool, each its own.
-    Pages(Pool),
-    /// Outputs share the pages of what they begin with.
-    PrefixCache(Pool),
-    /// Outputs are forks of a sequence that has computed the prompt.
-    Forks(Pool),
-}
-
 pub struct Pool {
     pub size: PoolSize,
     pub slab: SharedSlab,
-}
-
-impl Memory {
-    pub fn pool(&self) -> Option<&Pool> {
-        match self {
-            Memory::Apart => None,
-            Memory::Pages(pool) | Memory::PrefixCache(pool) | Memory::Forks(pool) => Some(pool),
-        }
-    }
-
-    /// Whether a page may be owned by several sequences.
-    pub fn shares_pages(&self) -> bool {
-        matches!(self, Memory::PrefixCache(_) | Memory::Forks(_))
-    }
 }
 
 pub struct Plan {
@@ -71,7 +45,10 @@ pub struct Plan {
     pub sampling: Sampling,
     /// All have the same prompt.
     pub are_samples: bool,
-    pub memory: Memory,
+    /// Samples are forks of the first, which computes the prompt: they share its pages.
+    pub are_forks: bool,
+    /// The pages of all. `None`: each output has a cache of its own, or none.
+    pub pool: Option<Pool>,
     pub chapters: Vec<usize>,
 }
 
@@ -88,13 +65,8 @@ impl Generate {
         let are_samples = n_samples.is_some();
         let are_forks = are_samples && requests.len() > 1 && self.kv() == CacheKind::Paged;
         self.require_memory_to_read(&requests, &model, are_forks)?;
-        let memory = match self.pool(&requests, &model, are_forks)? {
-            None => Memory::Apart,
-            Some(pool) if are_forks => Memory::Forks(pool),
-            Some(pool) if self.several.prefix_cache => Memory::PrefixCache(pool),
-            Some(pool) => Memory::Pages(pool),
-        };
-        let plan = Plan { sampling, are_samples, memory, chapters };
+        let pool = self.pool(&requests, &model, are_forks)?;
+        let plan = Plan { sampling, are_samples, are_forks, pool, chapters };
         let mut growing = Growing::new(self, requests, plan, (&model, &tokenizer))?;
         self.grow(&mut growing)?;
         if self.json {

@@ -39,11 +39,10 @@ const LONGEST: Duration = Duration::from_secs(60);
 
 /// Options and values with which a command is quick, each line another way through it. `SMALL` is a model with few
 /// positions.
-const QUICK: [(&str, &str); 38] = [
+const QUICK: [(&str, &str); 37] = [
     ("generate", "--model=SMALL --max-new-tokens=3"),
     ("generate", "day king --model=SMALL --max-new-tokens=3"),
     ("generate", "day king --model=SMALL --max-new-tokens=3 --kv=contiguous"),
-    ("generate", "day king --model=SMALL --max-new-tokens=3 --prefix-cache"),
     ("generate", "a --model=SMALL --max-new-tokens=3 --samples=3"),
     ("generate", "a --model=SMALL --max-new-tokens=3 --samples=2 --kv=contiguous"),
     ("generate", "a --model=SMALL --max-new-tokens=3 --beams=2"),

@@ -1,0 +1,153 @@
+//! A scheduler whose plans are checked and counted. The caller calls [`plan`](CheckedScheduler::plan), computes with the
+//! model or only counts, and calls [`settle`](CheckedScheduler::settle). A plan that makes no progress is an error.
+
+use serde::Serialize;
+
+use super::ServingError;
+use crate::chapters::ch06_paged::SharedSlab;
+use crate::chapters::ch12_scheduler::Scheduler;
+use crate::prefixes::{Prefixes, available_pages};
+use crate::serving::schedule::{
+    FinishReason, Finished, NextToken, ScheduleError, ScheduledChunk, Sequence, SequenceCounters, SequenceId,
+    StepLimits,
+};
+
+/// A scheduler, and what its sequences have cost.
+pub(crate) struct CheckedScheduler {
+    slab: SharedSlab,
+    pub(crate) inner: Scheduler,
+    /// What was counted of the steps, and of the sequences that have finished.
+    pub(crate) counted: Totals,
+    /// Steps since a sequence last got a token or finished.
+    idle_steps: usize,
+}
+
+/// What was done since the first sequence came.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Totals {
+    /// Passes of the model that a plan asked for.
+    pub steps: u64,
+    /// Tokens that went through the model.
+    pub rows_projected: u64,
+    /// Of these, tokens that were computed a second time after a preemption.
+    #[serde(rename = "recomputed_tokens")]
+    pub recomputed: u64,
+    /// New tokens.
+    pub new_tokens: u64,
+    /// Sequences that lost their pages to an older one and waited again.
+    pub preemptions: u64,
+    /// Tokens of the prompts of all sequences that have run. A prompt that was forked is one of the first sample alone.
+    pub prompt_tokens: u64,
+    /// Of these, tokens that were looked up in the prefix cache: those of a prompt that is scored are not.
+    pub looked_up: u64,
+    /// Of these, tokens that the prefix cache held when the sequence first ran.
+    #[serde(rename = "cached_tokens")]
+    pub cached: u64,
+    /// Tokens that it held when a sequence ran again.
+    pub cached_again: u64,
+    /// Sequences in one pass, at most.
+    pub most_sequences: usize,
+    /// Pages that sequences had at the same time, at most. A page that only the prefix cache owns is not counted.
+    pub peak_pages: usize,
+}
+
+impl Totals {
+    /// Adds what a sequence has cost.
+    fn add(&mut self, sequence: &Sequence) {
+        let SequenceCounters { cached, cached_again, computed, recomputed, preemptions, forked, .. } =
+            sequence.counters;
+        self.recomputed += recomputed;
+        self.preemptions += preemptions;
+        if computed > 0 {
+            let prompt_tokens = (sequence.n_prompt - forked) as u64;
+            self.prompt_tokens += prompt_tokens;
+            self.looked_up += if sequence.skips_prefix_cache { 0 } else { prompt_tokens };
+            self.cached += cached as u64;
+        }
+        self.cached_again += cached_again as u64;
+    }
+}
+
+impl CheckedScheduler {
+    pub(crate) fn new(
+        slab: &SharedSlab,
+        prefixes: Box<dyn Prefixes>,
+        limits: StepLimits,
+        end_of_text: &[u32],
+    ) -> Result<Self, ScheduleError> {
+        let inner = Scheduler::new(slab, prefixes, limits, end_of_text)?;
+        Ok(CheckedScheduler { slab: slab.clone(), inner, counted: Totals::default(), idle_steps: 0 })
+    }
+
+    /// What was done so far.
+    pub(crate) fn totals(&self) -> Totals {
+        let mut totals = self.counted;
+        let running = self.inner.running().map(|(sequence, _)| sequence);
+        running.chain(self.inner.waiting()).for_each(|sequence| totals.add(sequence));
+        totals
+    }
+
+    pub(crate) fn cancel(&mut self, id: SequenceId) -> Result<(), ScheduleError> {
+        self.inner.cancel(id)?;
+        // The steps that have computed part of its prompt were not idle after all.
+        self.idle_steps = 0;
+        Ok(())
+    }
+
+    /// Plans a step. `unfinished`: sequences that the scheduler should have. The plan is empty only if there are none.
+    pub(crate) fn plan(&mut self, unfinished: usize) -> Result<Vec<ScheduledChunk>, ServingError> {
+        let plan = self.inner.plan().map_err(ServingError::of_step)?;
+        if plan.is_empty() {
+            let (waiting, running) = (self.inner.waiting().count(), self.inner.running().count());
+            return match unfinished {
+                0 => Ok(plan),
+                expected => Err(ServingError::EmptyPlan { expected, waiting, running }),
+            };
+        }
+        let inputs = self.inner.inputs();
+        if let Some((chunk, _)) =
+            plan.iter().zip(0..).find(|(chunk, i)| inputs.get(*i).map(|it| it.chunk) != Some(**chunk))
+        {
+            return Err(ServingError::NotAmongInputs(chunk.sequence));
+        }
+        self.counted.steps += 1;
+        self.counted.rows_projected += plan.iter().map(|chunk| chunk.tokens as u64).sum::<u64>();
+        self.counted.most_sequences = self.counted.most_sequences.max(plan.len());
+        self.counted.peak_pages = self.counted.peak_pages.max(self.pages_in_use());
+        Ok(plan)
+    }
+
+    /// Pages that sequences have. A page that only the prefix cache owns is not counted.
+    pub(crate) fn pages_in_use(&self) -> usize {
+        let n_pages = self.slab.borrow().pool().n_pages();
+        n_pages.saturating_sub(available_pages(self.inner.prefixes(), &self.slab))
+    }
+
+    /// Ends a step with the tokens that the plan asks for. The sequences of `ends` finish, some of them without one.
+    pub(crate) fn settle(
+        &mut self,
+        tokens: &[NextToken],
+        ends: &[(SequenceId, FinishReason)],
+    ) -> Result<(), ServingError> {
+        self.inner.settle_and_finish(tokens, ends).map_err(ServingError::of_step)?;
+        self.idle_steps = if tokens.is_empty() && ends.is_empty() { self.idle_steps + 1 } else { 0 };
+        Ok(())
+    }
+
+    /// A sequence needs no more steps than it has tokens to get its next one, if it goes on in each. The oldest does.
+    pub(crate) fn check_progress(&self) -> Result<(), ServingError> {
+        let waiting = self.inner.waiting().next().map_or(0, |sequence| sequence.tokens.len());
+        let tokens = self.inner.running().map(|(sequence, _)| sequence.tokens.len()).max().unwrap_or(0).max(waiting);
+        if self.idle_steps > tokens {
+            return Err(ServingError::NoProgress { steps: self.idle_steps, tokens });
+        }
+        Ok(())
+    }
+
+    /// The sequences that have finished since this was last called.
+    pub(crate) fn take_finished(&mut self) -> Vec<Finished> {
+        let finished = self.inner.take_finished();
+        finished.iter().for_each(|finished| self.counted.add(&finished.sequence));
+        finished
+    }
+}
