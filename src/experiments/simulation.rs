@@ -25,7 +25,7 @@ pub fn planted_bugs() -> Result<Noticed> {
     const SEEDS: u64 = 1000;
     let mut noticed = Noticed::default();
     let mut events = None;
-    for bug in Bug::ALL {
+    for bug in Bug::all() {
         let make: Box<Make<'static>> =
             Box::new(move |slab, prefixes, limits| Planted::subject(Some(bug), slab, prefixes, limits));
         noticed.by_examples += u64::from(examples::pass(&make).is_err());

@@ -53,55 +53,41 @@ pub enum Bug {
     PromptLength,
 }
 
+/// All of them, each with its name on the command line, where an engine had it, and what it does.
+const BUGS: [(Bug, &str, &str, &str); 10] = [
+    (Bug::NeverFits, "never-fits", "vllm#35541", "accepts a request that can never fit"),
+    (Bug::NextChunk, "next-chunk", "vllm#37307", "admits a request when its next chunk fits"),
+    (Bug::PlannedVictim, "planned-victim", "vllm#23347", "preempts a sequence that is in the plan"),
+    (Bug::PassedOver, "passed-over", "vllm#49097", "passes a sequence over after a preemption"),
+    (Bug::LimitForgotten, "limit-forgotten", "nano-vllm#271", "counts only the sequences admitted in this step"),
+    (Bug::AllFound, "all-found", "nano-vllm#144", "finds all tokens cached, and has none to compute"),
+    (Bug::FoundTooEarly, "found-too-early", "nano-vllm#208", "caches pages before their rows are computed"),
+    (Bug::CancelLeaks, "cancel-leaks", "sglang-jax#984", "loses the pages of a sequence cancelled during its prompt"),
+    (Bug::FreedTwice, "freed-twice", "sglang-jax#994", "gives the last page back twice"),
+    (Bug::PromptLength, "prompt-length", "vllm-ascend#11334", "takes a resumed sequence for caught up too early"),
+];
+
 impl Bug {
     /// All of them.
-    pub const ALL: [Bug; 10] = [
-        Bug::NeverFits,
-        Bug::NextChunk,
-        Bug::PlannedVictim,
-        Bug::PassedOver,
-        Bug::LimitForgotten,
-        Bug::AllFound,
-        Bug::FoundTooEarly,
-        Bug::CancelLeaks,
-        Bug::FreedTwice,
-        Bug::PromptLength,
-    ];
+    pub fn all() -> [Bug; BUGS.len()] {
+        BUGS.map(|(bug, ..)| bug)
+    }
 
     /// Its name on the command line.
     pub fn name(self) -> &'static str {
-        self.described().0
+        BUGS[self as usize].1
     }
 
     /// Where an engine had it: project and number.
     pub fn reported(self) -> &'static str {
-        self.described().1
+        BUGS[self as usize].2
     }
 
     /// What it does, in a line.
     pub fn about(self) -> &'static str {
-        self.described().2
-    }
-
-    /// Name, where an engine had it, and what it does.
-    fn described(self) -> (&'static str, &'static str, &'static str) {
-        DESCRIBED[self as usize]
+        BUGS[self as usize].3
     }
 }
-
-/// For each bug its name, where an engine had it, and what it does.
-const DESCRIBED: [(&str, &str, &str); 10] = [
-    ("never-fits", "vllm#35541", "accepts a request that can never fit"),
-    ("next-chunk", "vllm#37307", "admits a request when its next chunk fits"),
-    ("planned-victim", "vllm#23347", "preempts a sequence that is in the plan"),
-    ("passed-over", "vllm#49097", "passes a sequence over after a preemption"),
-    ("limit-forgotten", "nano-vllm#271", "counts only the sequences admitted in this step"),
-    ("all-found", "nano-vllm#144", "finds all tokens cached, and has none to compute"),
-    ("found-too-early", "nano-vllm#208", "caches pages before their rows are computed"),
-    ("cancel-leaks", "sglang-jax#984", "loses the pages of a sequence cancelled during its prompt"),
-    ("freed-twice", "sglang-jax#994", "gives the last page back twice"),
-    ("prompt-length", "vllm-ascend#11334", "takes a resumed sequence for caught up too early"),
-];
 
 /// Who can start, who computes first, and who gives way. `tests/engine/rules.rs` counts what each costs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -48,7 +48,7 @@ pub struct Simulate {
     #[arg(long, value_name = "S", conflicts_with = "seeds")]
     seed: Option<u64>,
     /// Try a planted scheduler, or all of them
-    #[arg(long, value_name = "NAME", value_parser = PossibleValuesParser::new(Bug::ALL.map(Bug::name).into_iter().chain(["all"])))]
+    #[arg(long, value_name = "NAME", value_parser = PossibleValuesParser::new(Bug::all().map(Bug::name).into_iter().chain(["all"])))]
     planted: Option<String>,
     /// Check no rule: nine examples, then an ordinary day of M steps, and what comes out
     #[arg(long, conflicts_with_all = ["seeds", "seed"])]
@@ -73,7 +73,7 @@ impl Simulate {
         end_if_nothing_happens();
         let bugs: Vec<Option<Bug>> = match self.planted.as_deref() {
             None => vec![None],
-            Some(name) => Bug::ALL.into_iter().filter(|bug| [bug.name(), "all"].contains(&name)).map(Some).collect(),
+            Some(name) => Bug::all().into_iter().filter(|bug| [bug.name(), "all"].contains(&name)).map(Some).collect(),
         };
         match bugs[..] {
             [bug] if self.blind => self.blind(bug),
@@ -84,7 +84,7 @@ impl Simulate {
 
     fn list(&self) -> Result<()> {
         let mut table = Table::new(3, &["name", "reported in", "what it does"]);
-        for bug in Bug::ALL {
+        for bug in Bug::all() {
             table.line([bug.name(), bug.reported(), bug.about()]);
         }
         print(&table.render())
@@ -163,7 +163,7 @@ impl Simulate {
 fn show_all(outcomes: &[Outcome]) -> Result<()> {
     let heading = ["planted", "reported in", "rule broken", "seed", "step", "events", "shrunk to", "runs"];
     let mut table = Table::new(3, &heading);
-    for (bug, outcome) in Bug::ALL.into_iter().zip(outcomes) {
+    for (bug, outcome) in Bug::all().into_iter().zip(outcomes) {
         let mut line = vec![bug.name().to_string(), bug.reported().to_string()];
         match outcome {
             Err(found) => {
