@@ -57,15 +57,15 @@ pub struct Expanded {
 }
 
 impl Expanded {
-    /// Reads the page `file` of the repository at `root`. Includes of files that `is_wanted` refuses are left out.
+    /// Reads the page `file` of the repository at `root`.
     ///
     /// # Errors
     /// If the page itself can't be read.
-    pub fn read(root: &Path, file: &Path, is_wanted: &dyn Fn(&str) -> bool) -> std::io::Result<Self> {
+    pub fn read(root: &Path, file: &Path) -> std::io::Result<Self> {
         let text = fs::read_to_string(root.join(file))?.replace("\r\n", "\n");
         let mut expanded = Self::default();
         let whole = Excerpt::new(file, text.split('\n').zip(1..).map(|(text, number)| (number, text)));
-        Reader { root, is_wanted, into: &mut expanded }.expand(&whole, 0);
+        expanded.expand(root, &whole, 0);
         Ok(expanded)
     }
 
@@ -74,16 +74,8 @@ impl Expanded {
         let after = self.origins.partition_point(|(start, _)| *start <= offset);
         after.checked_sub(1).map_or_else(|| Place::new("", 1), |index| self.origins[index].1.clone())
     }
-}
 
-struct Reader<'r> {
-    root: &'r Path,
-    is_wanted: &'r dyn Fn(&str) -> bool,
-    into: &'r mut Expanded,
-}
-
-impl Reader<'_> {
-    fn expand(&mut self, excerpt: &Excerpt, depth: usize) {
+    fn expand(&mut self, root: &Path, excerpt: &Excerpt, depth: usize) {
         let mut done = 0;
         while let Some((range, directive)) = next_directive(&excerpt.text, done) {
             self.push(excerpt, done..range.start);
@@ -94,7 +86,9 @@ impl Reader<'_> {
                 continue;
             };
             let included = match kind {
-                "include" | "rustdoc_include" if depth < MAX_DEPTH => self.included(&excerpt.file, argument.trim()),
+                "include" | "rustdoc_include" if depth < MAX_DEPTH => {
+                    self.included(root, &excerpt.file, argument.trim())
+                }
                 "include" | "rustdoc_include" => {
                     Err(wrong("includes go round in a circle".into(), "include the inner file once"))
                 }
@@ -104,34 +98,30 @@ impl Reader<'_> {
                 )),
             };
             match included {
-                Ok(Some(included)) => self.expand(&included, depth + 1),
-                Ok(None) => {}
+                Ok(included) => self.expand(root, &included, depth + 1),
                 Err((what, next_step, unknown)) => {
                     let place = excerpt.place(range.start);
-                    self.into.problems.push(Problem { place, what, next_step, unknown });
+                    self.problems.push(Problem { place, what, next_step, unknown });
                 }
             }
         }
         self.push(excerpt, done..excerpt.text.len());
     }
 
-    /// The lines that `{{#include argument}}` asks for; None if they aren't wanted.
-    fn included(&mut self, from: &Path, argument: &str) -> Result<Option<Excerpt>, Wrong> {
+    /// The lines that `{{#include argument}}` asks for.
+    fn included(&mut self, root: &Path, from: &Path, argument: &str) -> Result<Excerpt, Wrong> {
         let (path, selection) = argument.split_once(':').unwrap_or((argument, ""));
-        if !(self.is_wanted)(path) {
-            return Ok(None);
-        }
         let file = normalised(&from.parent().unwrap_or(Path::new("")).join(path));
         let shown = show(&file);
         if file.starts_with("exercises") {
             let next_step = format!("include it from `solutions/`, or write the lines into the page: {argument}");
             return Err(wrong(format!("the page includes `{shown}`, which the reader edits"), next_step));
         }
-        let Ok(text) = fs::read_to_string(self.root.join(&file)) else {
+        let Ok(text) = fs::read_to_string(root.join(&file)) else {
             let next_step = "the path is counted from the folder of the page";
             return Err(wrong(format!("no file `{shown}` to include"), next_step));
         };
-        self.into.files.push(file.clone());
+        self.files.push(file.clone());
         let numbered = (1..).zip(text.lines());
         let lines = match range(selection) {
             Some(range) => numbered.filter(|(n, _)| range.contains(n)).collect(),
@@ -143,14 +133,14 @@ impl Reader<'_> {
             let next_step = format!("put code between the anchors in `{shown}`, or take the include out");
             return Err(wrong(format!("`{{{{#include {argument}}}}}` yields nothing but blank lines"), next_step));
         }
-        Ok(Some(excerpt))
+        Ok(excerpt)
     }
 
     fn push(&mut self, excerpt: &Excerpt, range: Range<usize>) {
         let mut at = range.start;
         for line in excerpt.text[range].split_inclusive('\n') {
-            self.into.origins.push((self.into.text.len(), excerpt.place(at)));
-            self.into.text.push_str(line);
+            self.origins.push((self.text.len(), excerpt.place(at)));
+            self.text.push_str(line);
             at += line.len();
         }
     }
@@ -294,14 +284,15 @@ mod tests {
         let page = "x\n{{#include ../../a.rs:two}}\ny {{#include ../../a.rs:1}} z\n{{#include gone.html}}\r\n\
             {{#include ../../a.rs:twice}}\n{{#include p.md}}";
         fs::write(root.path().join("book/src/p.md"), page).unwrap();
-        let expanded = Expanded::read(root.path(), Path::new("book/src/p.md"), &|path| path != "gone.html").unwrap();
+        let expanded = Expanded::read(root.path(), Path::new("book/src/p.md")).unwrap();
         assert!(expanded.text.starts_with("x\ntwo\nthree\ny one z\n\n\nx\ntwo\n"), "{}", expanded.text);
         let place = |text: &str| expanded.place(expanded.text.find(text).unwrap()).to_string();
         assert_eq!(
             [place("two"), place("three"), place("one"), place(" z")],
             ["a.rs:3", "a.rs:5", "a.rs:1", "book/src/p.md:3"]
         );
-        let [twice, .., circle] = &expanded.problems[..] else { panic!("{:?}", expanded.problems) };
+        let [gone, twice, .., circle] = &expanded.problems[..] else { panic!("{:?}", expanded.problems) };
+        assert_eq!((gone.what.as_str(), gone.place.line), ("no file `book/src/gone.html` to include", 4));
         assert_eq!((twice.what.as_str(), twice.place.line), ("`a.rs`: no anchor `twice`", 5));
         assert_eq!(twice.unknown, Some(("twice".into(), vec!["two".into(), "in".into()])));
         assert_eq!(circle.what, "includes go round in a circle");

@@ -20,7 +20,7 @@ pub struct Page {
 
 impl Page {
     pub fn read(root: &Path, file: &Path, findings: &mut Findings) -> std::io::Result<Self> {
-        let mut expanded = Expanded::read(root, file, &|_| true)?;
+        let mut expanded = Expanded::read(root, file)?;
         for problem in &expanded.problems {
             let next_step = match &problem.unknown {
                 Some((name, known)) => did_you_mean(name, known.iter().map(String::as_str), &problem.next_step),

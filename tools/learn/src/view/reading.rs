@@ -41,7 +41,7 @@ pub fn task(current: &Current) -> Vec<Paragraph> {
 /// The whole page. Hints and answers stay folded, figures are left out.
 pub fn page(current: &Current) -> Vec<Paragraph> {
     let page = current.chapter.page();
-    let Ok(page) = Expanded::read(&current.root, page.as_ref(), &|file| !file.ends_with(".html")) else {
+    let Ok(page) = Expanded::read(&current.root, page.as_ref()) else {
         return vec![prose(format!("{page} cannot be read"), RED)];
     };
     let (mut kept, mut is_folded) = (String::new(), false);
