@@ -57,57 +57,44 @@ fn rule(word: &str, columns: usize) -> Paragraph {
 
 /// The chapter, and what is going on.
 fn head(app: &App, columns: usize) -> Paragraph {
-    let checking = &app.checking;
-    let (words, style, seconds) = match (&checking.stage, checking.took) {
+    let seconds = |duration: Duration| format!("{:.1} s", duration.as_secs_f64());
+    let right = match (&app.checking.stage, app.checking.took) {
         (Some(stage), _) => {
-            let what = match stage {
+            let words = match stage {
                 Stage::Compiling(_) => "compiling …",
                 Stage::Waiting => "waiting for another cargo …",
                 Stage::Checking => "checking …",
             };
-            (what.to_string(), YELLOW, format!(" {}", seconds(app.elapsed())))
+            prose(words, YELLOW).and(format!(" {}", seconds(app.elapsed())), DIM)
         }
-        (None, Some(took)) => {
-            let (words, style) = result(&app.current);
-            (words, style, format!(" · {}", seconds(took)))
-        }
-        (None, None) => (String::new(), PLAIN, String::new()),
+        (None, Some(took)) => result(&app.current).and(format!(" · {}", seconds(took)), DIM),
+        (None, None) => blank(),
     };
-    let right = prose(words, style).and(seconds, DIM);
-    let room = columns.saturating_sub(right.width() + 2);
     let title = format!("{} · {}", app.current.chapter.number, app.current.chapter.title);
-    let mut line = prose(title, BOLD).cut(room);
+    let mut line = prose(title, BOLD).cut(columns.saturating_sub(right.width() + 2));
     let gap = columns.saturating_sub(right.width() + line.width());
-    line = line.and(" ".repeat(gap), PLAIN);
+    line.spans.push((" ".repeat(gap), PLAIN));
     line.spans.extend(right.spans);
     line
 }
 
-fn seconds(duration: Duration) -> String {
-    format!("{:.1} s", duration.as_secs_f64())
-}
-
-fn result(current: &Current) -> (String, crossterm::style::ContentStyle) {
+fn result(current: &Current) -> Paragraph {
     let total = current.verdict().total();
     match &current.result {
-        RunResult::CutOff(_) => ("stopped".into(), RED),
-        RunResult::CompileErrors(_) | RunResult::Refused(_) => ("does not compile".into(), RED),
-        _ if current.is_green() => ("all green".into(), GREEN),
-        _ => (format!("{} of {} green", total.green, total.of), PLAIN),
+        RunResult::CutOff(_) => prose("stopped", RED),
+        RunResult::CompileErrors(_) | RunResult::Refused(_) => prose("does not compile", RED),
+        _ if current.is_green() => prose("all green", GREEN),
+        _ => plain(format!("{} of {} green", total.green, total.of)),
     }
 }
 
 /// The tasks of the chapter: with all titles, with that of the current task, or with none, as there is room.
 fn strip(current: &Current, columns: usize) -> Paragraph {
-    let all = strip_of(current, |_| true);
-    if all.width() <= columns {
-        return all;
-    }
-    let one = strip_of(current, |is_current| is_current);
-    if one.width() <= columns { one } else { strip_of(current, |_| false) }
+    let fitting = [|_| true, |is_current| is_current].map(|has_title| strip_of(current, has_title));
+    fitting.into_iter().find(|strip| strip.width() <= columns).unwrap_or_else(|| strip_of(current, |_| false))
 }
 
-fn strip_of(current: &Current, has_title: impl Fn(bool) -> bool) -> Paragraph {
+fn strip_of(current: &Current, has_title: fn(bool) -> bool) -> Paragraph {
     let mut line = blank();
     for (part, name, title) in parts(current) {
         let tally = current.verdict().tally_of(part);
