@@ -25,7 +25,6 @@ pub struct Chapter {
     pub handed_out: String,
     /// The numbers of the chapters whose code its checks run, its own last.
     pub stands_on: Vec<usize>,
-    /// Its title in the book.
     pub title: String,
 }
 

@@ -18,7 +18,7 @@ use crate::includes::{Expanded, Problem};
 pub struct Lesson {
     pub tasks: Vec<Task>,
     /// In the order of the page: *Check yourself*.
-    pub questions: Vec<Question>,
+    pub questions: Vec<Fold>,
     /// Whether it has a section *What you gained*.
     pub has_gained: bool,
 }
@@ -36,24 +36,16 @@ pub struct Task {
     /// The section without heading and hints, as Markdown.
     pub text: String,
     /// From a nudge to almost-code.
-    pub hints: Vec<Hint>,
+    pub hints: Vec<Fold>,
 }
 
-/// What is folded under a task.
+/// A folded part: a hint, or a question with its answer.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Hint {
+pub struct Fold {
     /// The line that stays visible, as it is written: `Hint 1`.
     pub summary: String,
     /// What is folded, as Markdown.
     pub body: String,
-}
-
-/// A question of *Check yourself*.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Question {
-    pub question: String,
-    /// As Markdown.
-    pub answer: String,
 }
 
 impl Lesson {
@@ -74,7 +66,10 @@ impl Lesson {
 fn lesson(page: &Expanded) -> Lesson {
     let text = &page.text;
     let (headings, folds) = outline(text);
-    let body = |fold: &Fold| text[fold.body.clone()].trim().to_string();
+    let fold = |details: &Details| {
+        let body = text[details.body.clone()].trim().to_string();
+        Fold { summary: details.summary.clone(), body }
+    };
     let mut tasks = Vec::new();
     for (index, heading) in headings.iter().enumerate() {
         let Some((number, title)) = task(heading) else { continue };
@@ -90,18 +85,17 @@ fn lesson(page: &Expanded) -> Lesson {
         };
         let section = heading.range.end..end;
         let mut from = section.start;
-        for fold in folds.iter().filter(|fold| fold.class == "hint" && section.contains(&fold.whole.start)) {
-            task.text += &text[from..fold.whole.start];
-            from = fold.whole.end;
-            task.hints.push(Hint { summary: fold.summary.clone(), body: body(fold) });
+        for details in folds.iter().filter(|it| it.class == "hint" && section.contains(&it.whole.start)) {
+            task.text += &text[from..details.whole.start];
+            from = details.whole.end;
+            task.hints.push(fold(details));
         }
         task.text += &text[from.min(end)..end];
         tasks.push(task);
     }
-    let questions = folds.iter().filter(|fold| fold.class == "answer");
     Lesson {
         tasks,
-        questions: questions.map(|fold| Question { question: fold.summary.clone(), answer: body(fold) }).collect(),
+        questions: folds.iter().filter(|details| details.class == "answer").map(fold).collect(),
         has_gained: headings.iter().any(|heading| heading.text == "What you gained"),
     }
 }
@@ -123,7 +117,7 @@ struct Heading {
 
 /// A `<details>` of a page.
 #[derive(Default)]
-struct Fold {
+struct Details {
     class: String,
     summary: String,
     /// From its first tag to its last.
@@ -133,7 +127,7 @@ struct Fold {
 }
 
 /// The headings and the folded parts of a page.
-fn outline(text: &str) -> (Vec<Heading>, Vec<Fold>) {
+fn outline(text: &str) -> (Vec<Heading>, Vec<Details>) {
     let (mut headings, mut folds, mut open) = (Vec::new(), Vec::new(), Vec::new());
     let mut heading: Option<String> = None;
     for (event, range) in Parser::new_ext(text, options()).into_offset_iter() {
@@ -153,14 +147,14 @@ fn outline(text: &str) -> (Vec<Heading>, Vec<Fold>) {
 }
 
 /// Reads the tags in a piece of HTML. `open` are the details that are not closed yet.
-fn read_tags(text: &str, html: Range<usize>, open: &mut Vec<Fold>, folds: &mut Vec<Fold>) {
+fn read_tags(text: &str, html: Range<usize>, open: &mut Vec<Details>, folds: &mut Vec<Details>) {
     for (at, _) in text[html.clone()].match_indices('<') {
         let start = html.start + at;
         let tag = text[start..].split_inclusive('>').next().unwrap_or_default();
         let end = start + tag.len();
         if tag.starts_with("<details") {
             let class = tag.split("class=\"").nth(1).and_then(|class| class.split('"').next()).unwrap_or_default();
-            open.push(Fold { class: class.into(), whole: start..end, body: end..end, ..Fold::default() });
+            open.push(Details { class: class.into(), whole: start..end, body: end..end, ..Details::default() });
         } else if tag.starts_with("<summary")
             && let Some(fold) = open.last_mut()
         {
@@ -302,7 +296,7 @@ Because
         assert_eq!((second.text.trim(), second.line, &second.hints[..]), ("five\nsix", 43, &[][..]));
         // Anchors are those that mdBook makes.
         assert_eq!([&first.anchor, &second.anchor], ["task-1-dont-stop", "task-2-über-a_b--x"]);
-        let questions: Vec<_> = lesson.questions.iter().map(|q| (q.question.as_str(), q.answer.as_str())).collect();
+        let questions: Vec<_> = lesson.questions.iter().map(|q| (q.summary.as_str(), q.body.as_str())).collect();
         assert_eq!(questions, [("Why?", "Because")]);
         assert_eq!(read(&PAGE.replace('\n', "\r\n")).unwrap(), lesson);
     }

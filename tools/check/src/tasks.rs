@@ -6,7 +6,7 @@ use std::path::Path;
 
 use anyhow::{Error, Result};
 use page_by_page_course::chapters::{Chapter, todos};
-use page_by_page_course::lesson::{Lesson, Question};
+use page_by_page_course::lesson::{Fold, Lesson};
 use page_by_page_course::libtest::task_of;
 
 use crate::check::Report;
@@ -52,13 +52,13 @@ fn check_page(root: &Path, chapter: &Chapter, tasks: &BTreeSet<u32>, report: &mu
         let problem = format!("has sections of the tasks {sections:?}, and {} has {tasks:?}", chapter.exercise());
         report.add(&file, problem);
     }
+    let is_empty = |fold: &Fold| fold.summary.is_empty() || fold.body.is_empty();
     for task in &lesson.tasks {
-        if task.hints.is_empty() || task.hints.iter().any(|hint| hint.summary.is_empty() || hint.body.is_empty()) {
+        if task.hints.is_empty() || task.hints.iter().any(is_empty) {
             let problem = "has no hint, or an empty one: fold each, `<details class=\"hint\">`, under its text";
             report.add(format!("{file}:{}", task.line), format!("task {} {problem}", task.number));
         }
     }
-    let is_empty = |question: &Question| question.question.is_empty() || question.answer.is_empty();
     if lesson.questions.is_empty() || lesson.questions.iter().any(is_empty) {
         report.add(&file, "has no question, or an empty one: *Check yourself* folds each answer under its own");
     }

@@ -62,11 +62,11 @@ pub fn question(current: &Current, at: usize, is_open: bool) -> Vec<Paragraph> {
     let mut lines = vec![
         prose(format!("Question {} of {}", at + 1, questions.len()), DIM),
         blank(),
-        prose(markdown::line(&question.question), BOLD),
+        prose(markdown::line(&question.summary), BOLD),
         blank(),
     ];
     match is_open {
-        true => lines.extend(markdown::lines(&question.answer)),
+        true => lines.extend(markdown::lines(&question.body)),
         false => lines.push(prose("Think first; enter shows the answer.", DIM)),
     }
     lines
