@@ -37,11 +37,16 @@ impl fmt::Display for Place {
 /// A directive that can't be put in.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Problem {
-    pub place: Place,
     pub what: String,
     pub next_step: String,
     /// The name that wasn't found, and those that are there.
     pub unknown: Option<(String, Vec<String>)>,
+}
+
+impl Problem {
+    fn new(what: String, next_step: impl Into<String>) -> Self {
+        Self { what, next_step: next_step.into(), unknown: None }
+    }
 }
 
 /// A page with its includes put in.
@@ -51,7 +56,7 @@ pub struct Expanded {
     /// The files that are included, from the root of the repository.
     pub files: Vec<PathBuf>,
     /// The directives that found nothing.
-    pub problems: Vec<Problem>,
+    pub problems: Vec<(Place, Problem)>,
     /// Where each stretch of the text was written, by the byte at which it starts.
     origins: Vec<(usize, Place)>,
 }
@@ -90,48 +95,48 @@ impl Expanded {
                     self.included(root, &excerpt.file, argument.trim())
                 }
                 "include" | "rustdoc_include" => {
-                    Err(wrong("includes go round in a circle".into(), "include the inner file once"))
+                    Err(Problem::new("includes go round in a circle".into(), "include the inner file once"))
                 }
-                other => Err(wrong(
+                other => Err(Problem::new(
                     format!("`{{{{#{other} …}}}}` is not used in this book"),
                     "use `{{#include file:anchor}}`, or escape the braces with a backslash",
                 )),
             };
             match included {
                 Ok(included) => self.expand(root, &included, depth + 1),
-                Err((what, next_step, unknown)) => {
-                    let place = excerpt.place(range.start);
-                    self.problems.push(Problem { place, what, next_step, unknown });
-                }
+                Err(problem) => self.problems.push((excerpt.place(range.start), problem)),
             }
         }
         self.push(excerpt, done..excerpt.text.len());
     }
 
     /// The lines that `{{#include argument}}` asks for.
-    fn included(&mut self, root: &Path, from: &Path, argument: &str) -> Result<Excerpt, Wrong> {
+    fn included(&mut self, root: &Path, from: &Path, argument: &str) -> Result<Excerpt, Problem> {
         let (path, selection) = argument.split_once(':').unwrap_or((argument, ""));
         let file = normalised(&from.parent().unwrap_or(Path::new("")).join(path));
         let shown = show(&file);
         if file.starts_with("exercises") {
             let next_step = format!("include it from `solutions/`, or write the lines into the page: {argument}");
-            return Err(wrong(format!("the page includes `{shown}`, which the reader edits"), next_step));
+            return Err(Problem::new(format!("the page includes `{shown}`, which the reader edits"), next_step));
         }
         let Ok(text) = fs::read_to_string(root.join(&file)) else {
             let next_step = "the path is counted from the folder of the page";
-            return Err(wrong(format!("no file `{shown}` to include"), next_step));
+            return Err(Problem::new(format!("no file `{shown}` to include"), next_step));
         };
         self.files.push(file.clone());
         let numbered = (1..).zip(text.lines());
         let lines = match range(selection) {
             Some(range) => numbered.filter(|(n, _)| range.contains(n)).collect(),
             None => between_anchors(numbered, selection)
-                .map_err(|(what, next_step, unknown)| (format!("`{shown}`: {what}"), next_step, unknown))?,
+                .map_err(|problem| Problem { what: format!("`{shown}`: {}", problem.what), ..problem })?,
         };
         let excerpt = Excerpt::new(&file, lines);
         if excerpt.text.trim().is_empty() {
             let next_step = format!("put code between the anchors in `{shown}`, or take the include out");
-            return Err(wrong(format!("`{{{{#include {argument}}}}}` yields nothing but blank lines"), next_step));
+            return Err(Problem::new(
+                format!("`{{{{#include {argument}}}}}` yields nothing but blank lines"),
+                next_step,
+            ));
         }
         Ok(excerpt)
     }
@@ -144,13 +149,6 @@ impl Expanded {
             at += line.len();
         }
     }
-}
-
-/// What is wrong, what to do about it, and the name that wasn't found with those that are there.
-type Wrong = (String, String, Option<(String, Vec<String>)>);
-
-fn wrong(what: String, next_step: impl Into<String>) -> Wrong {
-    (what, next_step.into(), None)
 }
 
 /// Where a directive stands, and its kind and argument unless it is escaped.
@@ -210,7 +208,7 @@ fn range(selection: &str) -> Option<RangeInclusive<usize>> {
 fn between_anchors<'a>(
     numbered: impl Iterator<Item = (usize, &'a str)>,
     anchor: &str,
-) -> Result<Vec<(usize, &'a str)>, Wrong> {
+) -> Result<Vec<(usize, &'a str)>, Problem> {
     let (mut names, mut lines, mut inside) = (Vec::new(), Vec::new(), false);
     for (number, line) in numbered {
         match mark(line) {
@@ -224,10 +222,11 @@ fn between_anchors<'a>(
     }
     if inside {
         let next_step = format!("add a line `// ANCHOR_END: {anchor}`");
-        return Err(wrong(format!("anchor `{anchor}` is never closed"), next_step));
+        return Err(Problem::new(format!("anchor `{anchor}` is never closed"), next_step));
     }
     let next_step = format!("mark the lines with `// ANCHOR: {anchor}` and `// ANCHOR_END: {anchor}`");
-    Err((format!("no anchor `{anchor}`"), next_step, Some((anchor.to_string(), names))))
+    let unknown = Some((anchor.to_string(), names));
+    Err(Problem { unknown, ..Problem::new(format!("no anchor `{anchor}`"), next_step) })
 }
 
 /// The name in `ANCHOR: name` or `ANCHOR_END: name`, and whether it is the end.
@@ -292,9 +291,9 @@ mod tests {
             ["a.rs:3", "a.rs:5", "a.rs:1", "book/src/p.md:3"]
         );
         let [gone, twice, .., circle] = &expanded.problems[..] else { panic!("{:?}", expanded.problems) };
-        assert_eq!((gone.what.as_str(), gone.place.line), ("no file `book/src/gone.html` to include", 4));
-        assert_eq!((twice.what.as_str(), twice.place.line), ("`a.rs`: no anchor `twice`", 5));
-        assert_eq!(twice.unknown, Some(("twice".into(), vec!["two".into(), "in".into()])));
-        assert_eq!(circle.what, "includes go round in a circle");
+        assert_eq!((gone.1.what.as_str(), gone.0.line), ("no file `book/src/gone.html` to include", 4));
+        assert_eq!((twice.1.what.as_str(), twice.0.line), ("`a.rs`: no anchor `twice`", 5));
+        assert_eq!(twice.1.unknown, Some(("twice".into(), vec!["two".into(), "in".into()])));
+        assert_eq!(circle.1.what, "includes go round in a circle");
     }
 }

@@ -57,7 +57,7 @@ impl Lesson {
         let file = format!("book/src/{name}.md");
         let page = Expanded::read(root, Path::new(&file)).map_err(|error| format!("{file} cannot be read: {error}"))?;
         match page.problems.first() {
-            Some(Problem { place, what, .. }) => Err(format!("{place}: {what}")),
+            Some((place, Problem { what, .. })) => Err(format!("{place}: {what}")),
             None => Ok(lesson(&page)),
         }
     }

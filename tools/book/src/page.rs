@@ -21,12 +21,12 @@ pub struct Page {
 impl Page {
     pub fn read(root: &Path, file: &Path, findings: &mut Findings) -> std::io::Result<Self> {
         let mut expanded = Expanded::read(root, file)?;
-        for problem in &expanded.problems {
+        for (place, problem) in &expanded.problems {
             let next_step = match &problem.unknown {
                 Some((name, known)) => did_you_mean(name, known.iter().map(String::as_str), &problem.next_step),
                 None => problem.next_step.clone(),
             };
-            findings.add(problem.place.clone(), &problem.what, next_step);
+            findings.add(place.clone(), &problem.what, next_step);
         }
         let (text, includes) = (std::mem::take(&mut expanded.text), std::mem::take(&mut expanded.files));
         Ok(Self { file: file.to_path_buf(), contents: Contents::read(&text), text, includes, expanded })

@@ -94,7 +94,7 @@ mod tests {
 
     use super::*;
     use crate::copy::RepositoryCopy;
-    use crate::protection::HELD;
+    use crate::protection::held;
 
     const SOLUTION: &str = "solutions/ch02_flat.rs";
     const GRADER: &str = "tests/ch02_flat.rs";
@@ -161,8 +161,8 @@ mod tests {
         ] {
             expect_when(&copy, file, find, replace, problem);
         }
-        for (file, lines, _) in HELD {
-            expect_when(&copy, file, lines, "# gone", &format!("{file}: must hold `{lines}`"));
+        for (file, lines, _) in held() {
+            expect_when(&copy, file, &lines, "# gone", &format!("{file}: must hold `{lines}`"));
         }
         fs::remove_file(copy.root.join(GRADER)).unwrap();
         expect(&copy, "ch02_flat: tests/ch02_flat.rs is missing");

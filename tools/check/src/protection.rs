@@ -9,29 +9,27 @@ use crate::files::{names, read};
 
 pub const SNAPSHOTS: &str = "tests/snapshots";
 
-const ACCEPTED: &str = "the environment makes wrong work pass";
-
-/// Lines that a file must hold, and what would happen without.
-pub const HELD: [(&str, &str, &str); 7] = [
-    (".config/insta.yaml", "behavior:\n  update: no", "a wrong run leaves a snapshot to accept"),
-    (".cargo/config.toml", "INSTA_UPDATE = { value = \"no\", force = true }", ACCEPTED),
-    (".cargo/config.toml", "INSTA_FORCE_PASS = { value = \"0\", force = true }", ACCEPTED),
-    (".cargo/config.toml", "INSTA_FORCE_UPDATE = { value = \"0\", force = true }", ACCEPTED),
-    (".cargo/config.toml", "INSTA_FORCE_UPDATE_SNAPSHOTS = { value = \"0\", force = true }", ACCEPTED),
-    (
-        ".cargo/config.toml",
-        "PAGE_BY_PAGE_SNAPSHOTS = { value = \"kept\", force = true }",
-        "the checks would take this file for one that does not count",
-    ),
-    (
-        ".cargo/config.toml",
-        "RUST_BACKTRACE = { value = \"0\", force = true }",
-        "a backtrace would bury what a check says",
-    ),
+/// Variables that `.cargo/config.toml` sets for every run of cargo, with what would happen otherwise.
+const VARIABLES: [(&str, &str, &str); 6] = [
+    ("INSTA_UPDATE", "no", "the environment makes wrong work pass"),
+    ("INSTA_FORCE_PASS", "0", "the environment makes wrong work pass"),
+    ("INSTA_FORCE_UPDATE", "0", "the environment makes wrong work pass"),
+    ("INSTA_FORCE_UPDATE_SNAPSHOTS", "0", "the environment makes wrong work pass"),
+    ("PAGE_BY_PAGE_SNAPSHOTS", "kept", "the checks would take this file for one that does not count"),
+    ("RUST_BACKTRACE", "0", "a backtrace would bury what a check says"),
 ];
 
+/// Files, the lines that each must hold, and what would happen otherwise.
+pub fn held() -> Vec<(&'static str, String, &'static str)> {
+    let insta = (".config/insta.yaml", "behavior:\n  update: no".into(), "a wrong run leaves a snapshot to accept");
+    let variables = VARIABLES.map(|(name, value, otherwise)| {
+        (".cargo/config.toml", format!("{name} = {{ value = \"{value}\", force = true }}"), otherwise)
+    });
+    [insta].into_iter().chain(variables).collect()
+}
+
 pub fn check(root: &Path, report: &mut Report) -> Result<()> {
-    for (file, lines, otherwise) in HELD {
+    for (file, lines, otherwise) in held() {
         let text = read(root, file).unwrap_or_default();
         if !format!("\n{text}").contains(&format!("\n{lines}\n")) {
             report.add(file, format!("must hold `{lines}`: otherwise {otherwise}"));
