@@ -82,18 +82,11 @@ impl Expanded {
 
     fn expand(&mut self, root: &Path, excerpt: &Excerpt, depth: usize) {
         let mut done = 0;
-        while let Some((range, directive)) = next_directive(&excerpt.text, done) {
+        while let Some((range, kind, argument)) = next_directive(&excerpt.text, done) {
             self.push(excerpt, done..range.start);
             done = range.end;
-            let Some((kind, argument)) = directive else {
-                // Escaped: it stays, without the backslash.
-                self.push(excerpt, range.start + 1..range.end);
-                continue;
-            };
             let included = match kind {
-                "include" | "rustdoc_include" if depth < MAX_DEPTH => {
-                    self.included(root, &excerpt.file, argument.trim())
-                }
+                "include" | "rustdoc_include" if depth < MAX_DEPTH => self.included(root, &excerpt.file, argument),
                 "include" | "rustdoc_include" => {
                     Err(Problem::new("includes go round in a circle".into(), "include the inner file once"))
                 }
@@ -151,31 +144,16 @@ impl Expanded {
     }
 }
 
-/// Where a directive stands, and its kind and argument unless it is escaped.
-type Directive<'t> = (Range<usize>, Option<(&'t str, &'t str)>);
-
-/// The next directive from the byte `from` on.
-fn next_directive(text: &str, from: usize) -> Option<Directive<'_>> {
-    for (at, _) in text[from..].match_indices("{{") {
-        let at = from + at;
-        let inside = &text[at + 2..];
-        if text[from..at].ends_with('\\') && inside.starts_with('#') {
-            let line = inside.split('\n').next().unwrap_or(inside);
-            if let Some(end) = line.rfind("}}") {
-                return Some((at - 1..at + 2 + end + 2, None));
-            }
-        }
-        let Some(named) = inside.trim_start().strip_prefix('#') else { continue };
-        let kind = named.split(|c: char| !c.is_ascii_alphanumeric() && c != '_').next().unwrap_or_default();
-        let rest = &named[kind.len()..];
-        let Some(end) = rest.find('}').filter(|end| rest[*end..].starts_with("}}")) else { continue };
-        let argument = &rest[..end];
-        if !kind.is_empty() && argument.starts_with(char::is_whitespace) && !argument.trim().is_empty() {
-            let before = text.len() - rest.len();
-            return Some((at..before + end + 2, Some((kind, argument))));
-        }
-    }
-    None
+/// The next `{{#kind argument}}` from the byte `from` on, unless a backslash stands before it: its place, kind and argument.
+fn next_directive(text: &str, from: usize) -> Option<(Range<usize>, &str, &str)> {
+    text[from..].match_indices("{{").find_map(|(at, _)| {
+        let start = from + at;
+        let inside = text[start + 2..].split('}').next()?;
+        let end = start + 2 + inside.len();
+        let is_directive = text[end..].starts_with("}}") && !text[..start].ends_with('\\');
+        let (kind, argument) = inside.trim_start().strip_prefix('#')?.split_once(char::is_whitespace)?;
+        (is_directive && !kind.is_empty()).then_some((start..end + 2, kind, argument.trim()))
+    })
 }
 
 /// Some lines of one file, with their numbers.
@@ -265,10 +243,10 @@ mod tests {
 
     #[test]
     fn directives_are_found_as_mdbook_finds_them() {
-        let found = |text| next_directive(text, 0).map(|(range, directive)| (range, directive.map(|found| found.0)));
-        assert_eq!(found("a {{#include b.rs}} c"), Some((2..19, Some("include"))));
-        assert_eq!(found("{{ #title  x }}"), Some((0..15, Some("title"))));
-        assert_eq!(found("a \\{{#include b}} {{#c d}}"), Some((2..26, None)));
+        let found = |text| next_directive(text, 0);
+        assert_eq!(found("a {{#include b.rs}} c"), Some((2..19, "include", "b.rs")));
+        assert_eq!(found("{{ #title  x }}"), Some((0..15, "title", "x")));
+        assert_eq!(found("a \\{{#include b}} {{#c d}}"), Some((18..26, "c", "d")));
         for text in ["{{#include}}", "{{include a}}", "{{#include a}", "{ {#include a}}", "{{# a}}"] {
             assert_eq!(found(text), None, "{text}");
         }
