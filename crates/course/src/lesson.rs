@@ -19,8 +19,6 @@ pub struct Lesson {
     pub tasks: Vec<Task>,
     /// In the order of the page: *Check yourself*.
     pub questions: Vec<Fold>,
-    /// Whether it has a section *What you gained*.
-    pub has_gained: bool,
 }
 
 /// The section of a task.
@@ -93,11 +91,7 @@ fn lesson(page: &Expanded) -> Lesson {
         task.text += &text[from.min(end)..end];
         tasks.push(task);
     }
-    Lesson {
-        tasks,
-        questions: folds.iter().filter(|details| details.class == "answer").map(fold).collect(),
-        has_gained: headings.iter().any(|heading| heading.text == "What you gained"),
-    }
+    Lesson { tasks, questions: folds.iter().filter(|details| details.class == "answer").map(fold).collect() }
 }
 
 /// `### Task 2: gather` → (2, `gather`)
@@ -252,8 +246,6 @@ After the hints.
 <summary>Of no task</summary>
 </details>
 
-## What you gained
-
 ## Check yourself
 
 <details class="answer">
@@ -282,7 +274,6 @@ Because
     fn a_page_is_read_as_it_is_written() {
         let lesson = read(PAGE).unwrap();
         let [first, second] = &lesson.tasks[..] else { panic!("{:#?}", lesson.tasks) };
-        assert!(lesson.has_gained);
         assert_eq!((first.number, first.title.as_str(), first.line), (1, "don’t stop", 7));
         let lines: Vec<&str> = first.text.lines().filter(|line| !line.is_empty()).collect();
         let code = ["```rust", "### Task 9: is code", "<details class=\"hint\">", "```"];

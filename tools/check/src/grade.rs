@@ -64,18 +64,17 @@ pub fn grade(root: &Path, only: &[usize], third: Option<usize>) -> Result<bool> 
 
 /// What there is to do, the longest first.
 fn jobs(chapters: &[Chapter], only: &[usize]) -> Result<VecDeque<Job>> {
-    if !only.is_empty() {
-        let chapters = only.iter().map(|number| {
-            let chapter = chapters.iter().find(|chapter| chapter.number == *number);
-            let chapter =
-                chapter.with_context(|| format!("there is no chapter {number} (there are 1 to {})", chapters.len()))?;
-            Ok(Job::Chapter(chapter.clone()))
-        });
-        return chapters.collect();
+    if let Some(number) = only.iter().find(|number| !(1..=chapters.len()).contains(number)) {
+        bail!("there is no chapter {number} (there are 1 to {})", chapters.len());
     }
-    let of_chapters = chapters.iter().rev().cloned().map(Job::Chapter);
-    // Chapter 2 is the first with a transcript, an oracle and a cache.
-    Ok([Job::WithoutReference, Job::Safeguards(chapters[1].clone())].into_iter().chain(of_chapters).collect())
+    let is_wanted = |chapter: &&Chapter| only.is_empty() || only.contains(&chapter.number);
+    let mut jobs: VecDeque<Job> = chapters.iter().rev().filter(is_wanted).cloned().map(Job::Chapter).collect();
+    if only.is_empty() {
+        // Chapter 2 is the first with a transcript, an oracle and a cache.
+        jobs.push_front(Job::Safeguards(chapters[1].clone()));
+        jobs.push_front(Job::WithoutReference);
+    }
+    Ok(jobs)
 }
 
 struct Grading {

@@ -10,6 +10,7 @@ use page_by_page_course::lesson::{Fold, Lesson};
 use page_by_page_course::libtest::task_of;
 
 use crate::check::Report;
+use crate::files::read;
 
 /// The tasks that a text has a `todo!` for.
 pub fn of_stub(chapter: &Chapter, stub: &str) -> BTreeSet<u32> {
@@ -62,7 +63,7 @@ fn check_page(root: &Path, chapter: &Chapter, tasks: &BTreeSet<u32>, report: &mu
     if lesson.questions.is_empty() || lesson.questions.iter().any(is_empty) {
         report.add(&file, "has no question, or an empty one: *Check yourself* folds each answer under its own");
     }
-    if !lesson.has_gained {
+    if !read(root, &file)?.contains("\n## What you gained\n") {
         report.add(&file, "has no section `## What you gained`");
     }
     Ok(())

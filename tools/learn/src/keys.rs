@@ -38,19 +38,17 @@ const KEYS: &[(char, &str, Does)] = &[
     ('?', "these keys, and back", Show(|_| help())),
 ];
 
-/// Those that are not letters, in words.
-const OTHERS: [(&str, &str); 4] = [
-    ("↓ ↑", "scroll, like j and k; space and b by a page, home and end"),
-    ("esc", "back to the verdict"),
-    ("^Z", "suspend; fg in the shell comes back"),
-    ("q  ^C", "quit; your place is kept"),
-];
-
 /// All keys.
 fn help() -> Vec<Paragraph> {
     let keys = KEYS.iter().map(|(key, words, _)| (key.to_string(), *words));
-    let others = OTHERS.iter().map(|(key, words)| (key.to_string(), *words));
-    let keys = keys.chain(others).map(|(key, words)| prose(format!("{key:<7}"), BOLD).and(words, PLAIN));
+    let others = [
+        ("↓ ↑", "scroll, like j and k; space and b by a page, home and end"),
+        ("esc", "back to the verdict"),
+        ("^Z", "suspend; fg in the shell comes back"),
+        ("q  ^C", "quit; your place is kept"),
+    ];
+    let keys = keys.chain(others.map(|(key, words)| (key.to_string(), words)));
+    let keys = keys.map(|(key, words)| prose(format!("{key:<7}"), BOLD).and(words, PLAIN));
     let mut lines = vec![prose("Keys", BOLD), blank()];
     lines.extend(keys);
     lines.push(blank());
