@@ -53,13 +53,16 @@ pub fn runs(root: &Path) -> Result<BTreeSet<usize>> {
     Ok(runs)
 }
 
-/// Whose chapters it runs.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Chapters {
-    /// The reference's, and a reason for the reader if there is one.
-    Reference(String),
-    /// Some of the reader's, in this module: `chapters 4 and 5`.
-    Yours(PathBuf, String),
+pub struct Engine {
+    pub module: PathBuf,
+    /// Whose chapters it runs and why, in words for the reader; empty for the reference where the reader has no chapter in it.
+    pub says: String,
+}
+
+impl Engine {
+    pub fn reference(root: &Path, says: impl Into<String>) -> Self {
+        Self { module: root.join(REFERENCE), says: says.into() }
+    }
 }
 
 /// Whether a page has a place for the engine.
@@ -68,12 +71,8 @@ pub fn has_place(build: &Build) -> bool {
 }
 
 /// Puts the engine beside the pages in `folder`.
-pub fn add(root: &Path, folder: &Path, chapters: &Chapters) -> Result<()> {
-    let (module, says) = match chapters {
-        Chapters::Reference(reason) => (root.join(REFERENCE), reason.clone()),
-        Chapters::Yours(module, yours) => (module.clone(), format!("This engine runs your own {yours}.")),
-    };
-    let files = FILES.map(|(from, to)| (root.join(from), to)).into_iter().chain([(module, MODULE)]);
+pub fn add(root: &Path, folder: &Path, engine: &Engine) -> Result<()> {
+    let files = FILES.map(|(from, to)| (root.join(from), to)).into_iter().chain([(engine.module.clone(), MODULE)]);
     let mut sizes = BTreeMap::new();
     for (from, to) in files {
         let target = folder.join(FOLDER).join(to);
@@ -81,7 +80,7 @@ pub fn add(root: &Path, folder: &Path, chapters: &Chapters) -> Result<()> {
         let size = fs::copy(&from, target).with_context(|| format!("{} cannot be copied", from.display()))?;
         sizes.insert(to, size);
     }
-    let about = json!({ "says": says, "sizes": sizes });
+    let about = json!({ "says": engine.says, "sizes": sizes });
     fs::write(folder.join(FOLDER).join("about.json"), about.to_string()).context("writing about.json")
 }
 
@@ -157,8 +156,9 @@ impl Compiler {
         // Every machine makes the same module.
         let home =
             std::env::var_os("CARGO_HOME").map(PathBuf::from).or(std::env::home_dir().map(|home| home.join(".cargo")));
-        for (from, to) in home.iter().map(|home| (home.display(), "cargo")) {
-            command.args(["--config", &format!("target.{TARGET}.rustflags=['--remap-path-prefix={from}={to}']")]);
+        if let Some(home) = home {
+            let flag = format!("--remap-path-prefix={}=cargo", home.display());
+            command.args(["--config", &format!("target.{TARGET}.rustflags=['{flag}']")]);
         }
         if let Compiler::Debian = self {
             // So that cargo and rustc accept what is not stable yet.

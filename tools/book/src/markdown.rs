@@ -44,47 +44,41 @@ pub fn plain(text: &str, link: impl Fn(&str) -> Option<String>) -> String {
 
 /// What the figures of a piece of HTML show: the words for the picture, what is said of each step, and the caption.
 fn figures(html: &str) -> String {
-    let mut lines = Vec::new();
-    let mut words = String::new();
-    let mut in_svg = false;
-    let mut in_script = false;
-    let mut is_sentence = false;
+    let mut lines: Vec<String> = Vec::new();
     let mut begin = 0;
+    // Of a sentence or a caption that is open.
+    let mut words: Option<String> = None;
     for (_, piece) in html::pieces(html) {
         match piece {
             Piece::Open(element) => match element.name.as_str() {
+                "figure" => begin = lines.len(),
+                // All pictures of a figure have the same words, and these come first.
                 "svg" => {
-                    in_svg = true;
-                    // All pictures of a figure have the same.
                     let shows = element.says("aria-label").map(|shows| format!("Figure: {shows}"));
                     lines.splice(begin..begin, shows.filter(|shows| lines.get(begin) != Some(shows)));
                 }
-                "script" => in_script = true,
-                "figure" => begin = lines.len(),
-                "figcaption" => words.clear(),
-                "p" => {
-                    is_sentence = element.attribute("class") == Some("pbp-says");
-                    words.clear();
-                }
-                "code" => words.push('`'),
-                "em" => words.push('*'),
-                _ => {}
+                "figcaption" => words = Some(String::new()),
+                "p" if element.attribute("class") == Some("pbp-says") => words = Some(String::new()),
+                name => words.iter_mut().for_each(|words| *words += mark(name)),
             },
-            Piece::Text(text) if !in_svg && !in_script => words += &text,
-            Piece::Text(_) => {}
+            Piece::Text(text) => words.iter_mut().for_each(|words| *words += &text),
             Piece::Close(name) => match name.as_str() {
-                "svg" => in_svg = false,
-                "script" => in_script = false,
-                "code" => words.push('`'),
-                "em" => words.push('*'),
-                "figcaption" => lines.push(one_line(&words)),
-                "p" if is_sentence => lines.push(one_line(&words)),
-                _ => {}
+                "p" | "figcaption" => lines.extend(words.take().map(|words| one_line(&words))),
+                name => words.iter_mut().for_each(|words| *words += mark(name)),
             },
         }
     }
     let quoted: Vec<String> = lines.iter().filter(|line| !line.is_empty()).map(|line| format!("> {line}\n")).collect();
     quoted.join(">\n")
+}
+
+/// What stands for a tag in Markdown.
+fn mark(tag: &str) -> &'static str {
+    match tag {
+        "code" => "`",
+        "em" => "*",
+        _ => "",
+    }
 }
 
 fn one_line(words: &str) -> String {

@@ -12,13 +12,13 @@ use std::time::Duration;
 
 use anyhow::{Context, Error, Result};
 use page_by_page_course::cargo::{self, Ended, Environment};
-use page_by_page_course::chapters::{self, Exercise, State};
+use page_by_page_course::chapters::{self, Chapter, Exercise, State};
 use page_by_page_course::figures;
 use page_by_page_course::stub;
 
 use crate::check::{self, Build};
 use crate::edition::escaped;
-use crate::engine::{self, Chapters, Compiler, Speed};
+use crate::engine::{self, Compiler, Engine, Speed};
 use crate::publish::files_in;
 
 /// Where the reader's copy lies, from the repository root. As deep as the book itself: its pages link to the exercises.
@@ -34,11 +34,7 @@ const BUILD: Duration = Duration::from_secs(1800);
 const FIGURE: Duration = Duration::from_secs(60);
 
 /// A chapter that the reader has started.
-struct Started {
-    number: usize,
-    name: String,
-    mine: Exercise,
-}
+type Started = (Chapter, Exercise);
 
 /// Why a figure stays the reference's.
 #[derive(Clone)]
@@ -46,7 +42,7 @@ struct Reason {
     /// `chapter 6 is red`
     what: String,
     /// The arguments of cargo that show it.
-    command: Vec<String>,
+    command: String,
 }
 
 /// What became of a figure.
@@ -57,6 +53,7 @@ enum Outcome {
 }
 
 /// The reader's copy, as it was last recorded.
+#[derive(Default)]
 pub struct Mine {
     root: PathBuf,
     /// For each chapter whose checks have run: why it is not to be recorded, if so.
@@ -64,14 +61,13 @@ pub struct Mine {
     /// The figures that stand on something the reader has started.
     figures: BTreeMap<String, Outcome>,
     /// `None`: to be compiled.
-    engine: Option<Chapters>,
+    engine: Option<Engine>,
     started: Vec<usize>,
 }
 
 impl Mine {
     pub fn new(root: &Path) -> Self {
-        let (graded, figures, engine, started) = Default::default();
-        Mine { root: root.to_path_buf(), graded, figures, engine, started }
+        Mine { root: root.to_path_buf(), ..Mine::default() }
     }
 
     /// Forgets what may not hold any more once these files have changed. A chapter stands on none that comes after it.
@@ -79,7 +75,7 @@ impl Mine {
         for file in changed.iter().map(Path::new).filter(|file| !file.starts_with("book")) {
             self.engine = None;
             let name = file.file_stem().unwrap_or_default().to_string_lossy();
-            let exercise = chapters::Chapter::named(&name, "").filter(|_| file.starts_with("exercises"));
+            let exercise = Chapter::named(&name, "").filter(|_| file.starts_with("exercises"));
             let first = exercise.map_or(0, |chapter| chapter.number);
             self.graded.retain(|number, _| *number < first);
             let root = &self.root;
@@ -95,22 +91,22 @@ impl Mine {
     /// # Errors
     /// When the exercises cannot be read or cargo cannot be started. What the reader's code does is no error.
     pub fn follow(&mut self) -> Result<()> {
-        let mut started = Vec::new();
+        let mut started: Vec<Started> = Vec::new();
         for chapter in chapters::all(&self.root).map_err(Error::msg)? {
-            let mine = chapter.read(&self.root).map_err(Error::msg)?;
-            if mine.state != State::Untouched {
-                started.push(Started { number: chapter.number, name: chapter.name, mine });
+            let exercise = chapter.read(&self.root).map_err(Error::msg)?;
+            if exercise.state != State::Untouched {
+                started.push((chapter, exercise));
             }
         }
-        self.started = started.iter().map(|chapter| chapter.number).collect();
+        self.started = started.iter().map(|(chapter, _)| chapter.number).collect();
         let mut is_built = None;
         for figure in figures::all(&self.root).map_err(Error::msg)? {
             let numbers = figures::stands_on(&self.root, &figure).map_err(Error::msg)?;
-            let mine: Vec<&Started> = started.iter().filter(|chapter| numbers.contains(&chapter.number)).collect();
+            let mine: Vec<&Started> = started.iter().filter(|(chapter, _)| numbers.contains(&chapter.number)).collect();
             if mine.is_empty() || self.figures.contains_key(&figure) {
                 continue;
             }
-            let reason = match mine.iter().find_map(|chapter| chapter.unfinished()) {
+            let reason = match mine.iter().find_map(|started| unfinished(started)) {
                 None if is_built.is_none() => is_built.insert(self.compile()?).clone(),
                 None => is_built.clone().flatten(),
                 unfinished => unfinished,
@@ -125,63 +121,70 @@ impl Mine {
         Ok(())
     }
 
-    /// Whose chapters the engine in the pages runs. Compiles it where they are the reader's.
-    fn engine(&mut self) -> Result<&Chapters> {
+    /// The engine for the pages, compiled where it runs chapters of the reader's.
+    fn engine(&mut self) -> Result<&Engine> {
         if self.engine.is_none() {
             let runs = engine::runs(&self.root)?;
             let yours: Vec<usize> = self.started.iter().copied().filter(|number| runs.contains(number)).collect();
-            self.engine = Some(match Compiler::find() {
-                _ if yours.is_empty() => Chapters::Reference(String::new()),
-                None => Chapters::Reference(format!(
-                    "This engine runs the reference. To see your own {} run here, enter {}, and start cargo book --mine again.",
-                    figures::chapters(&yours),
-                    Compiler::INSTALL
-                )),
-                Some(compiler) => {
-                    eprintln!("Compiling the engine with your code …");
-                    match compiler.compile(&self.root, Speed::ToCompile)? {
-                        Ok(module) => Chapters::Yours(module, figures::chapters(&yours)),
-                        Err(output) => {
-                            eprintln!("{}", output.trim_end());
-                            Chapters::Reference(
-                                "This engine runs the reference, because your code does not compile.".into(),
-                            )
-                        }
-                    }
-                }
-            });
+            let engine = if yours.is_empty() {
+                Engine::reference(&self.root, "")
+            } else {
+                self.compile_engine(&figures::chapters(&yours))?
+            };
+            self.engine = Some(engine);
         }
         Ok(self.engine.as_ref().expect("it has just been set"))
+    }
+
+    /// `yours`: `chapters 4 and 5`.
+    fn compile_engine(&self, yours: &str) -> Result<Engine> {
+        let Some(compiler) = Compiler::find() else {
+            let install = Compiler::INSTALL;
+            let says = format!(
+                "This engine runs the reference. To see your own {yours} run here, enter {install}, and start cargo book --mine again."
+            );
+            return Ok(Engine::reference(&self.root, says));
+        };
+        eprintln!("Compiling the engine with your code …");
+        Ok(match compiler.compile(&self.root, Speed::ToCompile)? {
+            Ok(module) => Engine { module, says: format!("This engine runs your own {yours}.") },
+            Err(output) => {
+                eprintln!("{}", output.trim_end());
+                let says = "This engine runs the reference, because your code does not compile.";
+                Engine::reference(&self.root, says)
+            }
+        })
     }
 
     /// Compiles the tool for figures with the reader's code. Returns why that fails, if so.
     fn compile(&self) -> Result<Option<Reason>> {
         eprintln!("Compiling your code and the figures …");
-        let command = arguments("build --package figures-tool");
-        let Ended { status, output } = self.cargo(&command, BUILD)?;
+        let command = "build --package figures-tool";
+        let Ended { status, output } = self.cargo(command, BUILD)?;
         let what = match status {
             Some(status) if status.success() => return Ok(None),
             Some(_) => "your code does not compile".into(),
             None => format!("compiling it took more than {} minutes", BUILD.as_secs() / 60),
         };
         eprintln!("{}\nThe figures stay the reference's: {what}", output.trim_end());
-        Ok(Some(Reason { what, command }))
+        Ok(Some(Reason { what, command: command.into() }))
     }
 
     /// Runs the checks of chapters where that has not been done. Returns why one of them is not to be recorded, if so.
     fn grade(&mut self, chapters: &[&Started]) -> Result<Option<Reason>> {
-        for Started { number, name, .. } in chapters {
-            if !self.graded.contains_key(number) {
-                let command = arguments(&format!("test --features solution --test {name}"));
+        for (chapter, _) in chapters {
+            let number = chapter.number;
+            if !self.graded.contains_key(&number) {
+                let command = checks(chapter);
                 let what = match self.cargo(&command, CHECKS)?.status {
                     Some(status) if status.success() => None,
                     Some(_) => Some(format!("chapter {number} is red")),
                     None => Some(format!("the checks of chapter {number} did not end within {} s", CHECKS.as_secs())),
                 };
                 eprintln!("{}", what.clone().unwrap_or(format!("chapter {number} is green")));
-                self.graded.insert(*number, what.map(|what| Reason { what, command }));
+                self.graded.insert(number, what.map(|what| Reason { what, command }));
             }
-            if let Some(Some(reason)) = self.graded.get(number) {
+            if let Some(Some(reason)) = self.graded.get(&number) {
                 return Ok(Some(reason.clone()));
             }
         }
@@ -190,7 +193,7 @@ impl Mine {
 
     /// Records a figure whose chapters are green.
     fn record(&self, figure: &str) -> Result<Outcome> {
-        let command = arguments(&format!("run --quiet --package figures-tool -- mine {figure} --to {RECORDED}"));
+        let command = format!("run --quiet --package figures-tool -- mine {figure} --to {RECORDED}");
         let Ended { status, output } = self.cargo(&command, FIGURE)?;
         let last = output.lines().rfind(|line| !line.trim().is_empty()).unwrap_or("it said nothing");
         if status.is_some_and(|status| status.success()) {
@@ -208,14 +211,14 @@ impl Mine {
             (None, None) => last.to_string(),
         };
         eprintln!("{figure}: not recorded: {why}");
-        let command = arguments(&format!("run --package figures-tool -- mine {figure}"));
+        let command = format!("run --package figures-tool -- mine {figure}");
         Ok(Outcome::Reference(Reason { what: format!("recording it from your code failed: {why}"), command }))
     }
 
     /// Runs cargo as the reader would.
-    fn cargo(&self, arguments: &[String], limit: Duration) -> Result<Ended> {
+    fn cargo(&self, arguments: &str, limit: Duration) -> Result<Ended> {
         let mut command = cargo::cargo(&self.root, Environment::Shell);
-        command.args(arguments).env("CARGO_TERM_COLOR", "never");
+        command.args(arguments.split(' ')).env("CARGO_TERM_COLOR", "never");
         Ok(cargo::run(command, limit)?)
     }
 
@@ -228,8 +231,8 @@ impl Mine {
                 Outcome::Reference(Reason { what, command }) => {
                     let file = format!("book/src/figures/{figure}.html");
                     let html = stub::read(&self.root, &file).map_err(Error::msg)?;
-                    let command = escaped(&command.join(" "));
-                    let note = format!("From the reference: {} (<code>cargo {command}</code>).", escaped(what));
+                    let (what, command) = (escaped(what), escaped(command));
+                    let note = format!("From the reference: {what} (<code>cargo {command}</code>).");
                     figures::with_note(&html, &note)
                 }
             };
@@ -268,34 +271,35 @@ impl Mine {
     }
 }
 
-impl Started {
-    /// Why its checks need not run.
-    fn unfinished(&self) -> Option<Reason> {
-        (self.mine.state == State::Begun).then(|| Reason {
-            what: format!("chapter {} is not finished, todo! left: {}", self.number, self.mine.todos.len()),
-            command: arguments(&format!("test --features solution --test {}", self.name)),
-        })
-    }
+/// Why the checks of a chapter need not run.
+fn unfinished((chapter, exercise): &Started) -> Option<Reason> {
+    let todos = exercise.todos.len();
+    let what = format!("chapter {} is not finished, todo! left: {todos}", chapter.number);
+    (exercise.state == State::Begun).then(|| Reason { what, command: checks(chapter) })
 }
 
-fn arguments(command: &str) -> Vec<String> {
-    command.split(' ').map(str::to_string).collect()
+/// The arguments of cargo that run the checks of a chapter.
+fn checks(chapter: &Chapter) -> String {
+    format!("test --features solution --test {}", chapter.name)
 }
 
 /// Renders and checks the book: the reader's copy, brought up to date, or without one the reference's.
-pub fn build(root: &Path, mine: Option<&mut Mine>, repository: Option<&str>) -> Result<Build> {
-    let Some(mine) = mine else {
-        let build = check::build(root, &BTreeMap::new(), repository)?;
-        if engine::has_place(&build) {
-            engine::add(root, build.folder.path(), &Chapters::Reference(String::new()))?;
-        }
-        return Ok(build);
-    };
-    mine.follow()?;
-    let build = check::build(root, &mine.fragments()?, repository)?;
-    mine.sign(build.folder.path())?;
+pub fn build(root: &Path, mut mine: Option<&mut Mine>, repository: Option<&str>) -> Result<Build> {
+    let mut figures = BTreeMap::new();
+    if let Some(mine) = &mut mine {
+        mine.follow()?;
+        figures = mine.fragments()?;
+    }
+    let build = check::build(root, &figures, repository)?;
+    let folder = build.folder.path();
+    if let Some(mine) = &mine {
+        mine.sign(folder)?;
+    }
     if engine::has_place(&build) {
-        engine::add(root, build.folder.path(), mine.engine()?)?;
+        match mine {
+            Some(mine) => engine::add(root, folder, mine.engine()?)?,
+            None => engine::add(root, folder, &Engine::reference(root, ""))?,
+        }
     }
     Ok(build)
 }

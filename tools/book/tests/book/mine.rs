@@ -2,11 +2,13 @@
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
 use std::process::Command;
 
-use crate::serve::Server;
 use page_by_page_course::stub;
 
+use crate::engine::add_place;
+use crate::serve::Server;
 use crate::support::Book;
 
 const EXERCISE: &str = "exercises/ch02_flat.rs";
@@ -19,7 +21,11 @@ const FIGURES: [&str; 3] = ["ch01_rows_chart", "ch02_copies_chart", "ch02_copy"]
 const CARGO: &str = r#"#!/bin/sh
 echo "$@" >> calls
 case "$1" in
-build) if [ -f broken ]; then cat broken >&2; exit 101; fi ;;
+build)
+    if [ -f broken ]; then cat broken >&2; exit 101; fi
+    mkdir -p target/page/wasm32-unknown-unknown/page
+    echo mine > target/page/wasm32-unknown-unknown/page/page_by_page_wasm.wasm
+    ;;
 test) [ ! -f red ] ;;
 run)
     if [ -f failing ]; then cat failing >&2; exit 1; fi
@@ -43,9 +49,13 @@ fn started() -> Book {
     book.write("tools/figures/src/figures/model_layer.rs", "// It stands on nothing.\n");
     book.write("exercises/untouched.txt", "# hash, chapter\n0123456789abcdef  ch02_flat\n");
     begin(&book, "");
-    book.write("cargo", CARGO);
-    fs::set_permissions(book.path("cargo"), fs::Permissions::from_mode(0o755)).unwrap();
+    write_program(&book, "cargo", CARGO);
     book
+}
+
+fn write_program(book: &Book, name: &str, script: &str) {
+    book.write(name, script);
+    fs::set_permissions(book.path(name), fs::Permissions::from_mode(0o755)).unwrap();
 }
 
 /// Adds to the exercise.
@@ -58,7 +68,8 @@ fn begin(book: &Book, code: &str) {
 fn copy(book: &Book) -> (String, String) {
     let before = book.read("book/src/figures/ch02_copy.html");
     let mut command = Command::new(env!("CARGO_BIN_EXE_book-tool"));
-    command.args(["build", "--mine"]).current_dir(book.root()).env("CARGO", book.path("cargo"));
+    command.args(["build", "--mine"]).current_dir(book.root());
+    command.env("CARGO", book.path("cargo")).env("RUSTC", book.path("rustc"));
     let output = command.output().unwrap();
     let said = String::from_utf8(output.stderr).unwrap();
     assert!(output.status.success(), "{said}");
@@ -153,4 +164,40 @@ fn edits_of_the_exercises_are_followed() {
     server.book.write("book/src/preface.md", "# Preface\n\nOnce more.\n");
     server.wait_for("/preface.html", "Once more.");
     assert_eq!(calls(&server.book).len(), before, "{:?}", calls(&server.book));
+}
+
+#[test]
+fn the_engine_runs_the_readers_chapters_where_they_can_be_compiled() {
+    // The folder in which rustc looks for the target's library, what cargo says of the code, and what the page says.
+    for (library, error, module, says) in [
+        ("/", None, "mine\n", "This engine runs your own chapter 2."),
+        (
+            "/",
+            Some("error[E0425]: no rows\n"),
+            "assets/engine.wasm",
+            "This engine runs the reference, because your code does not compile.",
+        ),
+        (
+            "/nowhere",
+            None,
+            "assets/engine.wasm",
+            "enter rustup target add wasm32-unknown-unknown, and start cargo book --mine again",
+        ),
+    ] {
+        // Debian's compiler would do as well.
+        if library == "/nowhere" && Path::new("/usr/bin/wasm-ld-19").exists() {
+            continue;
+        }
+        let book = started();
+        add_place(&book);
+        book.write("crates/wasm/src/lib.rs", "use page_by_page::chapters::ch02_flat;\n");
+        write_program(&book, "rustc", &format!("#!/bin/sh\necho {library}\n"));
+        if let Some(error) = error {
+            book.write("broken", error);
+        }
+        copy(&book);
+        let about = book.read("book/mine/engine/about.json");
+        assert!(about.contains(says), "{about}");
+        assert_eq!(book.read("book/mine/engine/engine.wasm"), module, "{says}");
+    }
 }
