@@ -1,4 +1,4 @@
-// What must hold in a reader's browser. Each check throws, or says what is wrong in the list that it returns.
+// What must hold in a reader's browser.
 
 import assert from "node:assert/strict";
 import { createRequire } from "node:module";
@@ -8,10 +8,9 @@ import { NARROW, WIDE, inWindow } from "./browser.js";
 const AXE = createRequire(import.meta.url).resolve("axe-core/axe.min.js");
 export const CONTRAST = ["color-contrast"];
 
-/** All checks: `[name, run]`. `pages` as in the sidebar. */
-export function checks({ browser, address, pages, figures }) {
-  const list = [];
-  const check = (name, options, use) => list.push([name, () => inWindow(browser, options, use)]);
+/** `pages` as in the sidebar. */
+export function bookChecks(checkAs, { browser, address, pages, figures }) {
+  const check = (name, options, use) => checkAs(name, () => inWindow(browser, options, use));
   const withFigures = pages.filter((page) => figures[page] > 0);
 
   const prepare = () => localStorage.setItem("page-by-page.read", JSON.stringify(["setup.html"]));
@@ -42,7 +41,6 @@ export function checks({ browser, address, pages, figures }) {
   );
   check("code too wide for a phone, and the sidebar, with the keyboard", { width: NARROW }, (tab) => keyboard(tab, address, pages));
   check("the print page", { prepare: () => (window.print = () => {}) }, (tab) => print(tab, address, pages, figures));
-  return list;
 }
 
 async function looks(tab, address, themes) {

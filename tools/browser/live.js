@@ -13,24 +13,21 @@ const MOST = 900;
 /** Slow, so that eight sequences still run when a check looks at them, however busy the machine is. */
 const SLOW = ["--attention", "plain", "--kv-dtype", "int8"];
 
-/** All checks: `[name, run]`. `program` serves. */
-export function liveChecks({ browser, program }) {
-  const list = [];
-  const check = (name, ...rest) => list.push([`the live page: ${name}`, () => checked(browser, program, ...rest)]);
+/** `program` serves. */
+export function liveChecks(checkAs, { browser, program }) {
+  const check = (name, ...rest) => checkAs(`the live page: ${name}`, () => checked(browser, program, ...rest));
   for (const width of [WIDE, NARROW]) {
     // What the test adds, to look for faults, is not a script of the page's.
     check(`${width} wide, light and dark`, SLOW, { width, bypassCSP: true }, looks);
   }
   check("an output is the one that the server sends", [], {}, theOutput);
   check("sequences and pages mark each other", SLOW, {}, marks);
-  check("cancel brings pages back", SLOW, {}, cancel);
   check("with the keyboard alone", SLOW, {}, keyboard);
   check("what a prompt says stays text", [], {}, hostile);
   check("a refusal is shown in its words", ["--running", "4", "--queue", "0"], {}, refused);
   check("a lost connection is shown, and comes back", [], {}, lost);
   check("a key is asked for, and kept nowhere", ["--api-key", "sesame"], {}, withKey);
   check("as many watchers as places", ["--watchers", "1"], {}, full);
-  return list;
 }
 
 /** A server, on a port of its own or on this one. */
@@ -150,21 +147,6 @@ async function marks(tab) {
   // And with the keyboard.
   await running(tab).first().locator(".story").focus();
   await tab.locator(".grid.marking").waitFor();
-}
-
-async function cancel(tab) {
-  await eight(tab);
-  const before = await cancels(tab).count();
-  const card = running(tab).nth(2);
-  const name = await card.locator(".badge").textContent();
-  await card.getByRole("button", { name: `Cancel sequence ${name}` }).click();
-  await says(tab, `Sequence ${name} is cancelled. Its `);
-  await tab.locator(".sequences .over", { hasText: "was cancelled" }).waitFor();
-  assert.ok((await cancels(tab).count()) < before);
-  const own = await tab.locator(".grid .own").evaluateAll((pages) => pages.map((page) => page.textContent));
-  assert.ok(!own.includes(name), `pages of ${name} are left`);
-  await cancelAll(tab);
-  assert.equal(await tab.locator(".grid :is(.own, .shared)").count(), 0);
 }
 
 async function keyboard(tab) {

@@ -1,26 +1,23 @@
 // Reads the rendered book in a browser, page by page, as readers do: on a wide and a narrow window, in light and dark, with
-// mouse, keys and fingers, on paper, from a file, without script; then the page of the server, while it generates. Says what
-// is wrong, then `N passed, N failed`.
+// mouse, keys and fingers, on paper, from a file, without script; then the page of the server, while it generates.
 //
-//   tools/browser/run [--only TEXT]
+//   tools/browser/run [--test-name-pattern "the live page"]
 
 import { readFile } from "node:fs/promises";
 import { join } from "node:path";
+import { after, describe, test } from "node:test";
 import { fileURLToPath } from "node:url";
-import { parseArgs } from "node:util";
 
 import { start } from "./browser.js";
-import { checks } from "./checks.js";
+import { bookChecks } from "./checks.js";
 import { liveChecks } from "./live.js";
 import { placeChecks } from "./places.js";
 import { publishedChecks } from "./published.js";
 import { serve } from "./site.js";
 
 /** At the same time. More than the cores, as pages also wait. */
-const WORKERS = 4;
+const CHECKS = 4;
 const TIME_LIMIT_MS = 120_000;
-
-const { values: options } = parseArgs({ options: { only: { type: "string", default: "" } } });
 
 const folder = fileURLToPath(new URL("../../book/html", import.meta.url));
 const toc = await readFile(join(folder, "toc.html"), "utf8").catch(() => {
@@ -41,32 +38,24 @@ for (const page of pages) {
 const { PUBLISHED: published, PROGRAM: program } = process.env;
 const site = await serve(folder);
 const browser = await start();
-const all = checks({ browser, address: site.address, pages, figures });
-all.push(...publishedChecks({ browser, folder: published, pages, figures }));
-all.push(...placeChecks({ browser, address: site.address, pages: places, published, program }));
-all.push(...liveChecks({ browser, program }));
-const waiting = all.filter(([name]) => name.includes(options.only));
-let passed = 0;
-let failed = 0;
 
-async function work() {
-  for (let next = waiting.shift(); next; next = waiting.shift()) {
-    const [name, run] = next;
-    const faults = await Promise.race([
-      run().catch((error) => [error.message]),
-      new Promise((done) => setTimeout(done, TIME_LIMIT_MS, ["takes too long"]).unref()),
-    ]);
-    if (faults?.length) {
-      failed += 1;
-      console.log(`FAILED ${name}\n${faults.map((fault) => `    ${fault.replaceAll("\n", "\n    ")}`).join("\n")}`);
-    } else {
-      passed += 1;
+/** A check throws, or returns a list of what is wrong. */
+function check(name, run) {
+  test(name, { timeout: TIME_LIMIT_MS }, async () => {
+    const faults = (await run()) ?? [];
+    if (faults.length > 0) {
+      throw new Error(faults.join("\n"));
     }
-  }
+  });
 }
 
-await Promise.all(Array.from({ length: WORKERS }, work));
-await browser.close();
-site.stop();
-console.log(`${passed} passed, ${failed} failed`);
-process.exit(failed === 0 && passed > 0 ? 0 : 1);
+describe("the book in a browser", { concurrency: CHECKS }, () => {
+  after(async () => {
+    await browser.close();
+    site.stop();
+  });
+  bookChecks(check, { browser, address: site.address, pages, figures });
+  publishedChecks(check, { browser, folder: published, pages, figures });
+  placeChecks(check, { browser, address: site.address, pages: places, published, program });
+  liveChecks(check, { browser, program });
+});

@@ -21,16 +21,15 @@ const BROKEN = [
   ["no engine beside the pages", "**/engine/**", { status: 404 }, "this copy of the book has no engine beside it"],
 ];
 
-/** All checks: `[name, run]`. `pages` have a place each, `published` is the folder of the book as it is published. */
-export function placeChecks({ browser, address, pages, published, program }) {
-  const list = [];
+/** `pages` have a place each, `published` is the folder of the book as it is published. */
+export function placeChecks(checkAs, { browser, address, pages, published, program }) {
   const check = (name, page, use, options = {}) =>
-    list.push([`the engine in a page: ${name}`, () =>
+    checkAs(`the engine in a page: ${name}`, () =>
       inWindow(browser, options, async (tab, faults) => {
         await tab.goto(new URL(page, address).href);
         await use(tab, faults);
       }),
-    ]);
+    );
   for (const width of [WIDE, NARROW]) {
     check(`${width} wide, light and dark`, HOME, looks, { width });
   }
@@ -48,8 +47,7 @@ export function placeChecks({ browser, address, pages, published, program }) {
   }
   check("stopped and started while it loads", HOME, impatient);
   check("opened as a file", pathToFileURL(join(published, HOME)).href, asFile);
-  list.push(["the engine in a page: each place has a check", async () => assert.deepEqual(pages, PAGES)]);
-  return list;
+  checkAs("the engine in a page: each place has a check", () => assert.deepEqual(pages, PAGES));
 }
 
 const place = (tab) => tab.locator(".pbp-live");

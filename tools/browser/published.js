@@ -10,28 +10,23 @@ import { inWindow } from "./browser.js";
 import { steps } from "./checks.js";
 import { serve } from "./site.js";
 
-export const SITE = "https://example.org/page-by-page/";
+const SITE = "https://example.org/page-by-page/";
 const PATH = new URL(SITE).pathname;
 
-export function publishedChecks({ browser, folder, pages, figures }) {
+export function publishedChecks(check, { browser, folder, pages, figures }) {
   const withFigures = pages.filter((page) => figures[page] > 0);
   const visited = (address) => inWindow(browser, {}, (tab, faults) => visit(tab, faults, address, pages, withFigures.at(-1)));
-  return [
-    ["published: every link leads somewhere", () => links(folder)],
-    ["published: each page says what it is and has", () => descriptions(folder, pages)],
-    ["published: opened as files", () => visited(pathToFileURL(join(folder, "/")).href)],
-    [
-      "published: below a path",
-      async () => {
-        const site = await serve(folder, PATH);
-        try {
-          return [...(await visited(site.address)), ...(await lost(browser, site.address, pages))];
-        } finally {
-          site.stop();
-        }
-      },
-    ],
-  ];
+  check("published: every link leads somewhere", () => links(folder));
+  check("published: each page says what it is and has", () => descriptions(folder, pages));
+  check("published: opened as files", () => visited(pathToFileURL(join(folder, "/")).href));
+  check("published: below a path", async () => {
+    const site = await serve(folder, PATH);
+    try {
+      return [...(await visited(site.address)), ...(await lost(browser, site.address, pages))];
+    } finally {
+      site.stop();
+    }
+  });
 }
 
 /** Reads the first page, turns it, steps a figure, searches and follows what was found. */
