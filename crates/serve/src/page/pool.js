@@ -28,7 +28,7 @@
     ["own also", "A", "the prefix cache also owns it"],
     ["free", "", "free"],
   ];
-  const POINT = "Point at a page, or move with the arrow keys, to see who owns it.";
+  const HINT = "Point at a page, or move with the arrow keys, to see who owns it.";
   const REASONS = { stop: "ended its text", length: "reached its limit", abort: "was cancelled", error: "failed" };
 
   const number = (n) => n.toLocaleString("en");
@@ -45,10 +45,6 @@
     return made;
   }
 
-  function attributes(target, values) {
-    Object.entries(values).forEach(([name, value]) => target.setAttribute(name, value));
-  }
-
   /** Changes only what differs: a page that does not change costs nothing. */
   function write(target, text) {
     if (target.textContent !== text) {
@@ -56,13 +52,13 @@
     }
   }
 
-  function dress(target, id) {
+  function colour(target, id) {
     target.style.setProperty("--fill", `var(--fill-${id % COLOURS})`);
     target.style.setProperty("--on", `var(--ink-${id % COLOURS})`);
   }
 
   /** What a sequence does. `queue`: its place in the queue, if it waits. */
-  function doing({ reason, state, rows, new_tokens, max_new_tokens, prompt_tokens, cached_tokens, pages }, queue) {
+  function activity({ reason, state, rows, new_tokens, max_new_tokens, prompt_tokens, cached_tokens, pages }, queue) {
     if (reason !== undefined) {
       return `${REASONS[reason] ?? reason}, ${plural(new_tokens, "new token")}`;
     }
@@ -100,7 +96,7 @@
     #words = {};
     #bars = {};
     #grid = element("div", "grid");
-    #pageSays = element("p", "page-says", POINT);
+    #pageWords = element("p", "page-says", HINT);
     #idle;
     #sequences = element("ol", "sequences");
     #more = element("p", "more");
@@ -120,7 +116,7 @@
       const parts = [...(numbers ? [this.#makeNumbers()] : []), this.#makeMemory(legend), outputs];
       root.classList.add("pool");
       root.replaceChildren(element("div", "view", ...parts));
-      this.#listen();
+      this.#listenToGrid();
     }
 
     /** Draws this view, the newest. */
@@ -152,13 +148,13 @@
         this.#words[className] = words;
         parts.forEach((part) => { this.#bars[part] = element("i", part); });
         const bar = element("span", "bar", ...parts.map((part) => this.#bars[part]));
-        bar.setAttribute("aria-hidden", "true");
+        bar.ariaHidden = "true";
         const says = element("dd", "", ...(parts.length > 0 ? [bar] : []), words);
         return element("div", parts.length > 0 ? "wide" : "", element("dt", "", name), says);
       });
       this.#words.about = element("p", "about");
       const section = element("section", "numbers", this.#words.about, element("dl", "", ...list));
-      section.setAttribute("aria-label", "Numbers");
+      section.ariaLabel = "Numbers";
       return section;
     }
 
@@ -166,18 +162,18 @@
       const help = element("p", "", "Arrow keys go from page to page.");
       help.id = `${this.#id}-help`;
       help.hidden = true;
-      this.#grid.tabIndex = 0;
-      attributes(this.#grid, { role: "listbox", "aria-label": "Pages of the pool", "aria-describedby": help.id });
+      Object.assign(this.#grid, { tabIndex: 0, role: "listbox", ariaLabel: "Pages of the pool" });
+      this.#grid.setAttribute("aria-describedby", help.id);
       const shown = LEGEND.filter(([kind]) => kinds.includes(kind));
       const items = shown.map(([kind, sign, words]) => element("li", "", element("span", `cell ${kind}`, sign), words));
       const legend = items.length > 0 ? [element("ul", "legend", ...items)] : [];
-      return this.#section("memory", "Pages", ...legend, this.#grid, this.#pageSays, help);
+      return this.#section("memory", "Pages", ...legend, this.#grid, this.#pageWords, help);
     }
 
-    #listen() {
+    #listenToGrid() {
       const grid = this.#grid;
-      grid.addEventListener("keydown", (event) => this.#walk(event));
-      grid.addEventListener("focus", () => this.#goTo(Math.max(this.#current, 0)));
+      grid.addEventListener("keydown", (event) => this.#moveFocus(event));
+      grid.addEventListener("focus", () => this.#select(Math.max(this.#current, 0)));
       grid.addEventListener("blur", () => this.#mark());
       grid.addEventListener("pointerover", (event) => {
         this.#pointed = this.#cells.indexOf(event.target.closest(".cell"));
@@ -194,25 +190,21 @@
       return this.#view.owners[page] > this.#holders[page].length;
     }
 
-    #build(count) {
+    #makeCells(count) {
       this.#cells = Array.from({ length: count }, (_, page) => {
         const cell = element("span", "cell");
         cell.id = `${this.#id}-page-${page}`;
-        cell.setAttribute("role", "option");
+        cell.role = "option";
         return cell;
       });
       this.#grid.classList.toggle("many", count > 500);
-      this.#grid.removeAttribute("aria-activedescendant");
       this.#grid.replaceChildren(...this.#cells);
-      this.#shown = [];
-      this.#current = -1;
     }
 
     #drawPages() {
       const { owners, sequences, page_size } = this.#view;
-      const drawn = Math.min(owners.length, MOST_PAGES);
-      if (this.#cells.length !== drawn) {
-        this.#build(drawn);
+      if (this.#cells.length === 0) {
+        this.#makeCells(Math.min(owners.length, MOST_PAGES));
       }
       this.#holders = owners.map(() => []);
       this.#filled = [];
@@ -241,7 +233,7 @@
       cell.className = `cell ${kind}`;
       cell.removeAttribute("style");
       if (kind === "own") {
-        dress(cell, ids[0]);
+        colour(cell, ids[0]);
         cell.style.setProperty("--full", `${(100 * this.#filled[page]) / this.#view.page_size}%`);
       } else if (kind === "shared") {
         const some = ids.slice(0, 4);
@@ -250,13 +242,12 @@
         cell.style.setProperty("--bands", `linear-gradient(90deg, ${bands.join(", ")})`);
       }
       cell.classList.toggle("also", isCached && ids.length > 0);
-      cell.classList.toggle("current", page === this.#current);
       write(cell, kind === "shared" ? `${ids.length}` : ids.map(letter).join(""));
-      cell.setAttribute("aria-label", `page ${page}: ${this.#whose(page)}`);
+      cell.ariaLabel = `page ${page}: ${this.#ownersOf(page)}`;
     }
 
     /** Who owns a page, in words. */
-    #whose(page) {
+    #ownersOf(page) {
       const names = this.#holders[page].map(letter);
       if (names.length === 0) {
         return this.#isCached(page) ? "only the prefix cache owns it" : "free";
@@ -276,31 +267,28 @@
         box.classList.toggle("marked", ids?.includes(id) ?? false);
       }
       if (!ids) {
-        write(this.#pageSays, POINT);
+        write(this.#pageWords, HINT);
       } else {
         const size = plural(this.#view.page_size, "slot");
         const slots = ids.length > 0 ? `, ${this.#filled[page]} of ${size} filled` : "";
-        write(this.#pageSays, `Page ${page}: ${this.#whose(page)}${slots}.`);
+        write(this.#pageWords, `Page ${page}: ${this.#ownersOf(page)}${slots}.`);
       }
     }
 
-    #goTo(page) {
+    #select(page) {
       if (this.#cells.length === 0) {
         return;
       }
-      const before = this.#cells[this.#current];
-      before?.classList.remove("current");
-      before?.removeAttribute("aria-selected");
+      this.#cells[this.#current]?.removeAttribute("aria-selected");
       this.#current = Math.min(Math.max(page, 0), this.#cells.length - 1);
       const cell = this.#cells[this.#current];
-      cell.classList.add("current");
-      cell.setAttribute("aria-selected", "true");
+      cell.ariaSelected = "true";
       cell.scrollIntoView({ block: "nearest" });
       this.#grid.setAttribute("aria-activedescendant", cell.id);
       this.#mark();
     }
 
-    #walk(event) {
+    #moveFocus(event) {
       const columns = getComputedStyle(this.#grid).gridTemplateColumns.split(" ").length;
       const at = Math.max(this.#current, 0);
       const last = this.#cells.length - 1;
@@ -314,7 +302,7 @@
       // In a book the arrow keys also turn to the next chapter.
       event.stopPropagation();
       if (to >= 0 && to <= last) {
-        this.#goTo(to);
+        this.#select(to);
       }
     }
 
@@ -327,12 +315,11 @@
       const story = element("p", "story", prompt, output);
       const box = element("li", "", element("div", "head", badge, what, cancel), story);
       const card = { box, what, cancel, story, prompt, output, isBack: false };
-      dress(box, id);
-      dress(badge, id);
-      cancel.type = "button";
-      cancel.setAttribute("aria-label", `Cancel sequence ${letter(id)}`);
-      cancel.addEventListener("click", () => this.#end(id));
-      attributes(story, { tabindex: 0, role: "group", "aria-label": `Sequence ${letter(id)}` });
+      colour(box, id);
+      colour(badge, id);
+      Object.assign(cancel, { type: "button", ariaLabel: `Cancel sequence ${letter(id)}` });
+      cancel.addEventListener("click", () => this.#cancel(id));
+      Object.assign(story, { tabIndex: 0, role: "group", ariaLabel: `Sequence ${letter(id)}` });
       // A reader who has scrolled back is not taken to the newest word.
       story.addEventListener("scroll", () => {
         card.isBack = story.scrollTop + story.clientHeight < story.scrollHeight - 40;
@@ -372,7 +359,7 @@
           }
           cancel.hidden = true;
         }
-        write(what, doing(sequence, places.get(sequence.id)));
+        write(what, activity(sequence, places.get(sequence.id)));
         write(prompt, sequence.prompt);
         write(output, sequence.text);
       }
@@ -406,7 +393,7 @@
     }
 
     /** Cancels a sequence, and says what becomes of its pages. */
-    async #end(id) {
+    async #cancel(id) {
       const name = `Sequence ${letter(id)}`;
       const { sequences, owners } = this.#view;
       const pages = sequences.find((sequence) => sequence.id === id)?.pages ?? [];
