@@ -52,7 +52,7 @@ fn find(root: &Path) -> Result<Vec<(String, Place)>> {
     let mut seen = HashSet::new();
     let mut commands = Vec::new();
     for page in read_pages(root, &listed, &mut ignored) {
-        for block in page.contents.code_blocks.iter().filter(|block| block.info == ["console"]) {
+        for block in page.contents.code_blocks.iter().filter(|block| block.info == "console") {
             for (line, command) in typed_lines(&block.text) {
                 if seen.insert(command.clone()) {
                     commands.push((command, page.place_of_line(block.line + line)));

@@ -22,20 +22,9 @@ pub struct Contents {
 pub struct CodeBlock {
     /// The line of the opening fence.
     pub line: usize,
-    /// The words after the fence: `console,norun` is `["console", "norun"]`.
-    pub info: Vec<String>,
+    /// What stands after the fence, such as `console,norun`.
+    pub info: String,
     pub text: String,
-}
-
-impl CodeBlock {
-    fn begin(line: usize, kind: &CodeBlockKind<'_>) -> Self {
-        let info = match kind {
-            CodeBlockKind::Fenced(info) => info,
-            CodeBlockKind::Indented => "",
-        };
-        let words = info.split([' ', '\t', ',']).filter(|word| !word.is_empty());
-        CodeBlock { line, info: words.map(str::to_string).collect(), text: String::new() }
-    }
 }
 
 impl Contents {
@@ -72,7 +61,9 @@ impl Contents {
                 }
                 Event::End(TagEnd::Link) => in_foreign_link = false,
                 Event::Start(Tag::Image { dest_url, .. }) => contents.links.push((line, dest_url.to_string())),
-                Event::Start(Tag::CodeBlock(kind)) => block = Some(CodeBlock::begin(line, &kind)),
+                Event::Start(Tag::CodeBlock(CodeBlockKind::Fenced(info))) => {
+                    block = Some(CodeBlock { line, info: info.to_string(), text: String::new() });
+                }
                 Event::End(TagEnd::CodeBlock) => contents.code_blocks.extend(block.take()),
                 Event::Text(text) => {
                     if let Some(block) = &mut block {

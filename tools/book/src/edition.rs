@@ -3,7 +3,6 @@
 //!
 //! All of it is added to the rendered pages, so that the book that is read at home stays what stock mdBook makes.
 
-use std::collections::HashMap;
 use std::fs;
 use std::path::Path;
 use std::sync::LazyLock;
@@ -37,7 +36,8 @@ static STUB_LINK: LazyLock<Regex> = LazyLock::new(|| {
 });
 
 /// A page of the published book.
-struct Leaf {
+struct Leaf<'b> {
+    page: &'b Page,
     /// `ch06_paged.html`
     file: String,
     /// The part of SUMMARY.md that lists it, and its title there. The first part has no name.
@@ -51,7 +51,7 @@ struct Edition<'b> {
     title: String,
     summary: String,
     /// The pages in order, at least one.
-    leaves: Vec<Leaf>,
+    leaves: Vec<Leaf<'b>>,
     address: Option<&'b str>,
     /// What the first picture shows.
     picture: String,
@@ -93,8 +93,8 @@ pub fn make(root: &Path, build: &Build, address: Option<&str>, extra: Option<&Pa
         has_preview: folder.join(PREVIEW).is_file(),
         has_paper: folder.join(PAPER).is_file(),
     };
-    for (leaf, page) in edition.leaves.iter().zip(&build.pages) {
-        edition.write(&format!("{}.md", leaf.file), markdown::plain(&page.text, published_link))?;
+    for Leaf { file, page, .. } in &edition.leaves {
+        edition.write(&format!("{file}.md"), markdown::plain(&page.text, published_link))?;
     }
     edition.write("llms.txt", edition.llms())?;
     if let Some(address) = address {
@@ -129,28 +129,26 @@ fn add(folder: &Path, extra: &Path) -> Result<()> {
 }
 
 /// The pages of the book, with their parts and titles as SUMMARY.md lists them.
-fn leaves(book: &MDBook, build: &Build) -> Vec<Leaf> {
-    let mut listed = HashMap::new();
+fn leaves<'b>(book: &MDBook, build: &'b Build) -> Vec<Leaf<'b>> {
+    let mut leaves = Vec::new();
     let mut part = "";
     for item in book.iter() {
         match item {
             BookItem::PartTitle(title) => part = title,
-            BookItem::Chapter(chapter) => drop(listed.insert(chapter.path.as_deref(), (part, &chapter.name))),
+            BookItem::Chapter(chapter) => {
+                let file = chapter.path.clone().unwrap_or_default().with_extension("html");
+                leaves.extend(build.pages.iter().find(|page| rendered_name(page) == file).map(|page| Leaf {
+                    page,
+                    file: file.to_string_lossy().replace('\\', "/"),
+                    part: part.to_string(),
+                    title: chapter.name.clone(),
+                    description: description(&page.contents),
+                }));
+            }
             BookItem::Separator => {}
         }
     }
-    let leaves = build.pages.iter().map(|page| {
-        let file = rendered_name(page);
-        let (part, title) =
-            listed.get(&Some(&*file.with_extension("md"))).map_or(("", ""), |(part, title)| (part, title));
-        Leaf {
-            file: file.to_string_lossy().replace('\\', "/"),
-            part: part.to_string(),
-            title: title.to_string(),
-            description: description(&page.contents),
-        }
-    });
-    leaves.collect()
+    leaves
 }
 
 /// The words for the first picture of a page.
@@ -194,7 +192,7 @@ impl Edition<'_> {
             let print = "<a href=\"print.html\"";
             page = page.replacen(print, &format!("{PAPER_LINK}\n                        {print}"), 1);
         }
-        let is_this = |leaf: &&Leaf| leaf.file == name || name == "index.html";
+        let is_this = |leaf: &&Leaf<'_>| leaf.file == name || name == "index.html";
         if let Some(leaf) = self.leaves.iter().find(is_this) {
             let general = format!("<meta name=\"description\" content=\"{}\">", escaped(&self.summary));
             ensure!(
@@ -207,7 +205,7 @@ impl Edition<'_> {
     }
 
     /// The lines of a page's head that are its own.
-    fn head(&self, leaf: &Leaf) -> String {
+    fn head(&self, leaf: &Leaf<'_>) -> String {
         let is_first = leaf.file == self.leaves[0].file;
         let meta = |kind: &str, name: &str, content: &str| {
             format!("        <meta {kind}=\"{name}\" content=\"{}\">\n", escaped(content))
@@ -235,7 +233,7 @@ impl Edition<'_> {
     }
 
     /// The first page is the book's own address.
-    fn place(&self, leaf: &Leaf, address: &str) -> String {
+    fn place(&self, leaf: &Leaf<'_>, address: &str) -> String {
         if leaf.file == self.leaves[0].file { address.to_string() } else { format!("{address}{}", leaf.file) }
     }
 

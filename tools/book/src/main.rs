@@ -27,11 +27,12 @@ mod serve;
 mod watch;
 mod words;
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::ExitCode;
 
-use anyhow::{Context, Result};
+use anyhow::{Error, Result};
 use clap::{Parser, Subcommand};
+use page_by_page_course::chapters;
 
 use crate::mine::Mine;
 
@@ -116,7 +117,7 @@ fn main() -> ExitCode {
 }
 
 fn run(arguments: &Arguments) -> Result<ExitCode> {
-    let root = repository_root()?;
+    let root = chapters::root().map_err(Error::msg)?;
     match &arguments.task {
         None => match serve::serve(&root, arguments.mine, arguments.port, !arguments.no_open)? {},
         Some(Task::Build { out, site_url, repository, add, mine }) => {
@@ -146,12 +147,4 @@ fn run(arguments: &Arguments) -> Result<ExitCode> {
         }
         Some(Task::Commands) => commands::run(&root),
     }
-}
-
-/// The folder that holds `book/book.toml`: the current one or the nearest above it.
-fn repository_root() -> Result<PathBuf> {
-    let here = std::env::current_dir().context("the current folder is gone")?;
-    let root = here.ancestors().find(|folder| folder.join("book/book.toml").is_file());
-    root.map(Path::to_path_buf)
-        .with_context(|| format!("no book/book.toml in {} or above it: run this inside the repository", here.display()))
 }

@@ -4,13 +4,12 @@
 use std::collections::BTreeMap;
 use std::fmt;
 use std::path::Path;
-use std::sync::{Arc, Mutex};
+use std::sync::mpsc::{self, Sender};
 
 use anyhow::{Context, Result};
 use mdbook_driver::MDBook;
-use tracing::field::{Field, Visit};
-use tracing::span;
-use tracing::{Event, Level, Metadata, Subscriber};
+use tracing::field::Field;
+use tracing::{Event, Level, Metadata, Subscriber, span};
 
 use crate::repository;
 
@@ -29,8 +28,8 @@ pub fn render(
     figures: &BTreeMap<String, String>,
     repository: Option<&str>,
 ) -> Result<Vec<Complaint>> {
-    let complaints = Complaints::default();
-    tracing::subscriber::with_default(complaints.clone(), || {
+    let (sender, complaints) = mpsc::channel();
+    tracing::subscriber::with_default(Listener(sender), || {
         let mut book = MDBook::load(root.join("book")).context("mdBook cannot read the book")?;
         book.config.build.build_dir = to.to_path_buf();
         for (key, value) in repository.map_or(Vec::new(), repository::links) {
@@ -44,24 +43,26 @@ pub fn render(
         });
         book.build().context("mdBook cannot render the book")
     })?;
-    let mut complaints = complaints.0.lock().expect("no thread panics while it holds the lock");
-    Ok(std::mem::take(&mut complaints))
+    Ok(complaints.try_iter().collect())
 }
 
-/// Collects what mdBook logs at level warn or error.
-#[derive(Clone, Default)]
-struct Complaints(Arc<Mutex<Vec<Complaint>>>);
+/// Sends on what mdBook logs at level warn or error.
+struct Listener(Sender<Complaint>);
 
-impl Subscriber for Complaints {
+impl Subscriber for Listener {
     fn enabled(&self, metadata: &Metadata<'_>) -> bool {
         *metadata.level() <= Level::WARN && metadata.target().starts_with("mdbook")
     }
 
     fn event(&self, event: &Event<'_>) {
-        let mut text = Message(String::new());
-        event.record(&mut text);
-        let mut complaints = self.0.lock().expect("no thread panics while it holds the lock");
-        complaints.push(Complaint { from: event.metadata().target().to_string(), message: text.0 });
+        let mut message = String::new();
+        event.record(&mut |field: &Field, value: &dyn fmt::Debug| {
+            if field.name() == "message" {
+                message = format!("{value:?}");
+            }
+        });
+        // Nobody has stopped listening: the receiver lives as long as the rendering.
+        let _ = self.0.send(Complaint { from: event.metadata().target().to_string(), message });
     }
 
     fn new_span(&self, _: &span::Attributes<'_>) -> span::Id {
@@ -71,14 +72,4 @@ impl Subscriber for Complaints {
     fn record_follows_from(&self, _: &span::Id, _: &span::Id) {}
     fn enter(&self, _: &span::Id) {}
     fn exit(&self, _: &span::Id) {}
-}
-
-struct Message(String);
-
-impl Visit for Message {
-    fn record_debug(&mut self, field: &Field, value: &dyn fmt::Debug) {
-        if field.name() == "message" {
-            self.0 = format!("{value:?}");
-        }
-    }
 }

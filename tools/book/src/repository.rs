@@ -3,6 +3,9 @@
 
 use std::path::Path;
 use std::process::Command;
+use std::sync::LazyLock;
+
+use regex::Regex;
 
 /// A public address as it was typed.
 ///
@@ -18,24 +21,19 @@ pub fn of_remote(root: &Path) -> Option<String> {
     public(String::from_utf8(output.stdout).ok()?.trim())
 }
 
-/// `git@github.com:owner/name.git` → `https://github.com/owner/name`. A name or password in an address is left out.
+static ADDRESS: LazyLock<Regex> = LazyLock::new(|| {
+    let host = r"((?:[A-Za-z0-9-]+\.)+[A-Za-z][A-Za-z0-9-]*)";
+    let path = r"((?:[\w.~-]+/)+[\w.~-]+?)(?:\.git)?/*";
+    // A name or password before the host is left out. The second form is scp's.
+    Regex::new(&format!("^(?:(?:https|ssh)://(?:[^@/]*@)?{host}(?::[0-9]+)?/|[^@/]*@{host}:){path}$"))
+        .expect("valid pattern")
+});
+
+/// `git@github.com:owner/name.git` → `https://github.com/owner/name`
 fn public(remote: &str) -> Option<String> {
-    let rest = match remote.split_once("://") {
-        Some(("https" | "ssh", rest)) => rest.to_string(),
-        Some(_) => return None,
-        // As scp has it; with a `/` before the colon it is a path.
-        None => {
-            let (host, path) = remote.split_once(':').filter(|(host, _)| host.contains('@') && !host.contains('/'))?;
-            format!("{host}/{path}")
-        }
-    };
-    let (host, path) = rest.split_once('/')?;
-    let host = host.rsplit('@').next()?.split(':').next()?;
-    let path = path.trim_matches('/').trim_end_matches(".git");
-    let is_name =
-        |text: &str| !text.is_empty() && text.chars().all(|c| c.is_ascii_alphanumeric() || "-._~/".contains(c));
-    let is_public = host.contains('.') && host.chars().any(|c| c.is_ascii_alphabetic()) && path.contains('/');
-    (is_public && is_name(host) && is_name(path)).then(|| format!("https://{host}/{path}"))
+    let parts = ADDRESS.captures(remote)?;
+    let host = parts.get(1).or(parts.get(2))?.as_str();
+    Some(format!("https://{host}/{}", &parts[3]))
 }
 
 /// What mdBook is told: the repository, and where a page is edited if the host is known.

@@ -2,14 +2,13 @@
 
 use std::convert::Infallible;
 use std::fs;
-use std::io;
-use std::net::{Ipv4Addr, TcpListener};
+use std::net::{Ipv4Addr, SocketAddr, TcpListener};
 use std::path::{Component, Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 
-use anyhow::{Context, Result, anyhow, bail};
+use anyhow::{Context, Result, bail};
 use percent_encoding::percent_decode_str;
 
 use crate::check::Build;
@@ -98,22 +97,15 @@ fn rebuild(root: &Path, mine: Option<&mut Mine>, site: &Path, was_good: &mut boo
 
 /// A listener on `port` or, where that is taken, on the next free one.
 fn listen(port: u16) -> Result<TcpListener> {
-    for candidate in port..=port.saturating_add(MORE_PORTS) {
-        match TcpListener::bind((Ipv4Addr::LOCALHOST, candidate)) {
-            Ok(listener) => {
-                if candidate != port {
-                    eprintln!("Port {port} is taken; using {}", listener.local_addr()?.port());
-                }
-                return Ok(listener);
-            }
-            Err(error) if error.kind() == io::ErrorKind::AddrInUse => {}
-            Err(error) => {
-                return Err(error)
-                    .with_context(|| format!("cannot serve on port {candidate}; choose another with --port N"));
-            }
-        }
+    let last = port.saturating_add(MORE_PORTS);
+    let addresses: Vec<_> = (port..=last).map(|port| SocketAddr::from((Ipv4Addr::LOCALHOST, port))).collect();
+    let listener = TcpListener::bind(&addresses[..])
+        .with_context(|| format!("cannot serve on any port from {port} to {last}; choose another with --port N"))?;
+    let bound = listener.local_addr()?.port();
+    if port != 0 && bound != port {
+        eprintln!("Port {port} is taken; using {bound}");
     }
-    Err(anyhow!("port {port} and the {MORE_PORTS} after it are taken; choose another with --port N"))
+    Ok(listener)
 }
 
 /// Starts answering requests; returns the number of the edition that pages compare to know when to reload.
