@@ -20,10 +20,9 @@ export function liveChecks(checkAs, { browser, program }) {
     // What the test adds, to look for faults, is not a script of the page's.
     check(`${width} wide, light and dark`, SLOW, { width, bypassCSP: true }, looks);
   }
-  check("an output is the one that the server sends", [], {}, theOutput);
+  check("prompt and output are what the server sends, and stay text", [], {}, theOutput);
   check("sequences and pages mark each other", SLOW, {}, marks);
   check("with the keyboard alone", SLOW, {}, keyboard);
-  check("what a prompt says stays text", [], {}, hostile);
   check("a refusal is shown in its words", ["--running", "4", "--queue", "0"], {}, refused);
   check("a lost connection is shown, and comes back", [], {}, lost);
   check("a key is asked for, and kept nowhere", ["--api-key", "sesame"], {}, withKey);
@@ -36,22 +35,17 @@ async function serve(program, more, port = 0) {
   // Also where a check has taken too long, and its end is not awaited.
   const kill = () => child.kill("SIGKILL");
   process.once("exit", kill);
-  const line = await new Promise((done, failed) => {
-    createInterface({ input: child.stdout }).once("line", done);
-    child.once("error", failed);
-    child.once("exit", (code) => failed(new Error(`the server ends with ${code}`)));
-  });
-  return {
-    address: `${line}/`,
-    port: Number(new URL(line).port),
-    stop: () =>
-      new Promise((done) => {
-        process.removeListener("exit", kill);
-        child.removeAllListeners("exit");
-        child.once("exit", done);
-        kill();
-      }),
+  const ended = new Promise((done) => { child.once("exit", done); });
+  const line = await Promise.race([
+    new Promise((done) => { createInterface({ input: child.stdout }).once("line", done); }),
+    ended.then((code) => { throw new Error(`the server ends with ${code}`); }),
+  ]);
+  const stop = () => {
+    process.removeListener("exit", kill);
+    kill();
+    return ended;
   };
+  return { address: `${line}/`, port: Number(new URL(line).port), stop };
 }
 
 /** Opens the page of a new server. */
@@ -112,10 +106,10 @@ async function looks(tab, { faults }) {
 }
 
 async function theOutput(tab) {
+  const prompt = `<img src=x onerror="window.hit=1"><script>window.hit=2</script><b>&amp;</b> ' " \u202e`;
   await here(tab);
-  const prompt = "Once upon a time";
   await tab.locator("#prompt").fill(prompt);
-  await tab.locator("#most").fill("40");
+  await tab.locator("#most").fill("60");
   const [answer] = await Promise.all([
     tab.waitForResponse((response) => response.url().endsWith("/v1/completions")),
     tab.locator("#generate").click(),
@@ -123,6 +117,8 @@ async function theOutput(tab) {
   const { choices } = await answer.json();
   await tab.locator(".sequences .over").waitFor();
   assert.equal(await tab.locator(".story").textContent(), prompt + choices[0].text);
+  assert.equal(await tab.locator(".sequences :is(img, script) , .sequences .prompt *, .sequences .story > span *").count(), 0);
+  assert.equal(await tab.evaluate(() => window.hit), undefined);
   const cached = await count(tab, /, ([\d,]+) by the prefix cache/);
   assert.equal(cached + (await count(tab, /, ([\d,]+) free/)), 256);
   assert.equal(await tab.locator(".grid .cached").count(), cached);
@@ -177,19 +173,6 @@ async function keyboard(tab) {
   await says(tab, "is cancelled");
   await tab.waitForFunction(() => document.activeElement.closest(".sequences"));
   await cancelAll(tab);
-}
-
-async function hostile(tab) {
-  const prompt = `<img src=x onerror="window.hit=1"><script>window.hit=2</script><b>&amp;</b> ' " \u202e`;
-  await here(tab);
-  await tab.locator("#prompt").fill(prompt);
-  await tab.locator("#most").fill("60");
-  await tab.locator("#eight").click();
-  await tab.locator(".sequences .prompt").first().waitFor();
-  assert.equal(await tab.locator(".sequences .prompt").first().textContent(), prompt);
-  await tab.locator(".sequences .over").nth(7).waitFor();
-  assert.equal(await tab.locator(".sequences :is(img, script) , .sequences .prompt *, .sequences .story > span *").count(), 0);
-  assert.equal(await tab.evaluate(() => window.hit), undefined);
 }
 
 async function refused(tab) {

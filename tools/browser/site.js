@@ -5,17 +5,8 @@ import { stat } from "node:fs/promises";
 import { createServer } from "node:http";
 import { extname, join, normalize, sep } from "node:path";
 
-const TYPES = {
-  ".html": "text/html; charset=utf-8",
-  ".css": "text/css; charset=utf-8",
-  ".js": "text/javascript; charset=utf-8",
-  ".json": "application/json",
-  ".svg": "image/svg+xml",
-  ".png": "image/png",
-  ".wasm": "application/wasm",
-  ".woff2": "font/woff2",
-  ".txt": "text/plain; charset=utf-8",
-};
+/** Of the files that a browser takes for nothing else. */
+const TYPES = { ".html": "text/html; charset=utf-8", ".css": "text/css", ".js": "text/javascript", ".svg": "image/svg+xml" };
 
 /**
  * Returns the address, with a slash at its end, and how to stop. Above `base` nothing is found, and what is missing is answered

@@ -17,7 +17,7 @@ use crate::check::{Build, EXERCISE_LINK, rendered_name};
 use crate::html::Piece;
 use crate::markdown;
 use crate::page::Page;
-use crate::publish::files_in;
+use crate::publish::{files_ending, files_in};
 
 /// Among the files to add: the picture that link previews show, 1200 pixels wide and 630 high, and the book on paper.
 const PREVIEW: &str = "preview.png";
@@ -100,18 +100,14 @@ pub fn make(root: &Path, build: &Build, address: Option<&str>, extra: Option<&Pa
     if let Some(address) = address {
         edition.write("sitemap.xml", edition.sitemap(address))?;
     }
-    for file in with_extension(&root.join(STUBS), "rs")? {
-        let stub = fs::read(root.join(STUBS).join(&file)).with_context(|| format!("reading {file}"))?;
-        edition.write(&format!("{STUBS}/{file}{STUB_ENDING}"), stub)?;
+    for file in files_ending(&root.join(STUBS), "rs")? {
+        let file = format!("{STUBS}/{}", file.display());
+        let stub = fs::read(root.join(&file)).with_context(|| format!("reading {file}"))?;
+        edition.write(&format!("{file}{STUB_ENDING}"), stub)?;
     }
     // Others in folders of their own are fragments of pages.
-    with_extension(folder, "html")?.iter().filter(|file| !file.contains('/')).try_for_each(|file| edition.finish(file))
-}
-
-/// The files in a folder and the folders in it that end like this, with `/` on every system.
-fn with_extension(folder: &Path, extension: &str) -> Result<Vec<String>> {
-    let files = files_in(folder)?.into_iter().filter(|file| file.extension().is_some_and(|end| end == extension));
-    Ok(files.map(|file| file.to_string_lossy().replace('\\', "/")).collect())
+    let pages = files_ending(folder, "html")?.into_iter().filter(|file| file.components().count() == 1);
+    pages.map(|file| file.display().to_string()).try_for_each(|file| edition.finish(&file))
 }
 
 /// Copies the files of `extra` into the book. They must not hide any of its own.

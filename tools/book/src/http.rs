@@ -3,9 +3,11 @@
 
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
 use std::thread;
 use std::time::Duration;
+
+use regex::Regex;
 
 /// The longest request, from its first line to the empty one.
 const REQUEST_BYTES: u64 = 16 << 10;
@@ -73,6 +75,10 @@ fn receive(client: &TcpStream) -> io::Result<String> {
     Ok(String::from_utf8_lossy(&request).into_owned())
 }
 
+/// The names of this computer, with or without a port.
+static THIS_COMPUTER: LazyLock<Regex> =
+    LazyLock::new(|| Regex::new(r"^(?i:localhost|127\.0\.0\.1|\[::1\])(?::[0-9]*)?$").expect("valid pattern"));
+
 /// The address that is asked for, or the refusal.
 fn judge(request: &str) -> Result<&str, Answer> {
     let Some((line, headers)) = request.strip_suffix("\r\n\r\n").and_then(|whole| whole.split_once("\r\n")) else {
@@ -81,7 +87,7 @@ fn judge(request: &str) -> Result<&str, Answer> {
     let headers = headers.lines().filter_map(|line| line.split_once(':'));
     let mut hosts = headers.filter(|(name, _)| name.eq_ignore_ascii_case("Host"));
     match (hosts.next(), hosts.next()) {
-        (Some((_, host)), None) if is_this_computer(host.trim()) => {}
+        (Some((_, host)), None) if THIS_COMPUTER.is_match(host.trim()) => {}
         // A page from elsewhere could give its own name this computer's address and read on as if it were ours.
         (Some(_), None) => {
             let next_step = "only for this computer: open it as http://localhost:PORT/ or http://127.0.0.1:PORT/";
@@ -93,14 +99,4 @@ fn judge(request: &str) -> Result<&str, Answer> {
         ["GET", address, _] => Ok(address),
         _ => Err(Answer::text(405, "only GET")),
     }
-}
-
-/// Whether `host` is a name of this computer, with or without a port.
-fn is_this_computer(host: &str) -> bool {
-    let host = host.to_ascii_lowercase();
-    ["localhost", "127.0.0.1", "[::1]"].iter().any(|name| match host.strip_prefix(name) {
-        Some("") => true,
-        Some(rest) => rest.strip_prefix(':').is_some_and(|port| port.bytes().all(|byte| byte.is_ascii_digit())),
-        None => false,
-    })
 }

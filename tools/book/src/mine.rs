@@ -19,7 +19,7 @@ use page_by_page_course::stub;
 use crate::check::{self, Build};
 use crate::edition::escaped;
 use crate::engine::{self, Compiler, Engine, Speed};
-use crate::publish::files_in;
+use crate::publish::files_ending;
 
 /// Where the reader's copy lies, from the repository root. As deep as the book itself: its pages link to the exercises.
 pub const COPY_FOLDER: &str = "book/mine";
@@ -244,7 +244,7 @@ impl Mine {
     /// Writes on each page of a rendered book that it is the reader's copy.
     pub fn sign(&self, folder: &Path) -> Result<()> {
         let line = format!("<main>\n<p class=\"pbp-copy\" role=\"note\">{}</p>\n", escaped(&self.in_short()));
-        for file in files_in(folder)?.into_iter().filter(|file| file.extension().is_some_and(|end| end == "html")) {
+        for file in files_ending(folder, "html")? {
             let page = fs::read_to_string(folder.join(&file))?;
             fs::write(folder.join(&file), page.replacen("<main>", &line, 1))?;
         }

@@ -85,6 +85,12 @@ fn replace(fresh: &Path, to: &Path, files: &BTreeSet<PathBuf>, old: &BTreeSet<Pa
     Ok(())
 }
 
+/// The files in a folder and the folders in it that have this extension.
+pub fn files_ending(folder: &Path, extension: &str) -> Result<Vec<PathBuf>> {
+    let files = files_in(folder)?.into_iter();
+    Ok(files.filter(|file| file.extension().is_some_and(|end| end == extension)).collect())
+}
+
 /// The files in a folder and the folders in it.
 pub fn files_in(folder: &Path) -> Result<BTreeSet<PathBuf>> {
     let mut files = BTreeSet::new();

@@ -10,7 +10,7 @@ use percent_encoding::percent_decode_str;
 use crate::contents::is_web_address;
 use crate::finding::did_you_mean;
 use crate::html::{self, Piece};
-use crate::publish::files_in;
+use crate::publish::files_ending;
 
 pub struct RenderedBook {
     folder: PathBuf,
@@ -28,8 +28,7 @@ pub struct RenderedPage {
 
 impl RenderedBook {
     pub fn read(folder: &Path) -> Result<Self> {
-        let files = files_in(folder)?.into_iter();
-        let pages = files.filter(|file| file.extension().is_some_and(|end| end == "html")).map(|file| {
+        let pages = files_ending(folder, "html")?.into_iter().map(|file| {
             let text = fs::read_to_string(folder.join(&file)).with_context(|| format!("reading {}", file.display()))?;
             Ok((file, RenderedPage::read(&text)))
         });

@@ -159,15 +159,12 @@
     }
 
     #makeMemory(kinds) {
-      const help = element("p", "", "Arrow keys go from page to page.");
-      help.id = `${this.#id}-help`;
-      help.hidden = true;
-      Object.assign(this.#grid, { tabIndex: 0, role: "listbox", ariaLabel: "Pages of the pool" });
-      this.#grid.setAttribute("aria-describedby", help.id);
+      const ariaDescription = "Arrow keys go from page to page.";
+      Object.assign(this.#grid, { tabIndex: 0, role: "listbox", ariaLabel: "Pages of the pool", ariaDescription });
       const shown = LEGEND.filter(([kind]) => kinds.includes(kind));
       const items = shown.map(([kind, sign, words]) => element("li", "", element("span", `cell ${kind}`, sign), words));
       const legend = items.length > 0 ? [element("ul", "legend", ...items)] : [];
-      return this.#section("memory", "Pages", ...legend, this.#grid, this.#pageWords, help);
+      return this.#section("memory", "Pages", ...legend, this.#grid, this.#pageWords);
     }
 
     #listenToGrid() {
