@@ -5,7 +5,7 @@ use std::collections::{HashMap, HashSet};
 use std::fs;
 use std::path::Path;
 
-use syn::{Ident, ImplItem, Item, ItemImpl, TraitItem, Type, UseTree};
+use syn::{Ident, ImplItem, Item, ItemImpl, TraitItem, Type};
 use walkdir::WalkDir;
 
 const SOURCE_FOLDERS: &[&str] = &["src", "exercises", "solutions", "tests"];
@@ -92,10 +92,6 @@ impl Names {
                     self.read_impl(item);
                     continue;
                 }
-                Item::Use(item) => {
-                    self.read_use(module, &item.tree);
-                    continue;
-                }
                 _ => continue,
             };
             self.add(module, [name]);
@@ -115,17 +111,6 @@ impl Names {
             _ => None,
         });
         self.add(&owner, members);
-    }
-
-    /// What a `use` brings into a module can be named there.
-    fn read_use(&mut self, module: &str, tree: &UseTree) {
-        match tree {
-            UseTree::Path(path) => self.read_use(module, &path.tree),
-            UseTree::Name(name) => self.add(module, [&name.ident]),
-            UseTree::Rename(rename) => self.add(module, [&rename.rename]),
-            UseTree::Group(group) => group.items.iter().for_each(|tree| self.read_use(module, tree)),
-            UseTree::Glob(_) => {}
-        }
     }
 }
 
