@@ -71,7 +71,10 @@ impl Chart<'_> {
         let names = self.lines.iter().map(|(name, _)| text_width(name)).fold(0.0, f64::max);
         let is_named = self.lines.len() > 1;
         if is_named && !is_wide {
-            self.key(picture);
+            for index in 0..self.lines.len() {
+                self.name(picture, index, (picture.left, picture.y + 13.0));
+                picture.y += LINE;
+            }
         }
         let tick = |tick: &u64| format!("{}{}", grouped(*tick), self.unit);
         let widest = self.ticks_up.iter().map(|up| text_width(&tick(up))).fold(0.0, f64::max);
@@ -130,13 +133,6 @@ impl Chart<'_> {
         let up = y - 4.5;
         self.line(picture, index, &[(x, up), (x + SAMPLE, up)], &[(x + SAMPLE / 2.0, up)]);
         picture.text(x + SAMPLE + 8.0, y, Anchor::Start, self.lines[index].0);
-    }
-
-    fn key(&self, picture: &mut Picture) {
-        for index in 0..self.lines.len() {
-            self.name(picture, index, (picture.left, picture.y + 13.0));
-            picture.y += LINE;
-        }
     }
 
     /// From the highest to the lowest, no nearer to each other than lines of text are.

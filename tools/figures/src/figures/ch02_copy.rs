@@ -9,30 +9,20 @@ use crate::rows::{LAYOUT, address, layer_rows, write};
 
 const TOKENS: usize = 5;
 
-/// The names of the rows: `t0`, `zeros`.
-fn rows(cache: &FlatCache) -> Result<Vec<String>> {
-    Ok(layer_rows(cache, 0)?.into_iter().map(|row| row.unwrap_or("zeros".into())).collect())
-}
-
 pub fn figure() -> Result<Figure> {
     let mut cache = FlatCache::new(LAYOUT);
-    /// A tensor: its rows, how many of them were copied into it, and how many were copied so far.
-    struct Tensor {
-        rows: Vec<String>,
-        copied: usize,
-        in_all: u64,
-    }
+    // The rows of each tensor, how many of them were copied into it, and how many were copied so far.
     let mut tensors = Vec::new();
     for _ in 0..TOKENS {
         let before = address(&cache, 0);
         cache.extend(1)?;
-        let after_extend = rows(&cache)?;
+        let after_extend = layer_rows(&cache, 0)?;
         write(&mut cache, 't', 1);
-        let rows = rows(&cache)?;
+        let rows = layer_rows(&cache, 0)?;
         // A row that has its content before the write came with the copy.
         let copied = after_extend.iter().zip(&rows).filter(|(before, after)| before == after).count();
         let copied = if address(&cache, 0) == before { 0 } else { copied };
-        tensors.push(Tensor { rows, copied, in_all: cache.usage().rows_copied });
+        tensors.push((rows, copied, cache.usage().rows_copied));
     }
     let in_all = cache.usage().rows_copied;
     let figure = Figure {
@@ -54,9 +44,11 @@ pub fn figure() -> Result<Figure> {
         picture.labelled("5 tokens");
         picture.heading("the tensor", "rows copied");
         picture.notes = 86.0;
-        for (n, Tensor { rows, copied, in_all }) in tensors.iter().enumerate() {
-            let cell =
-                |row| rows.get(row).map_or(blank(), |name| held(if row < *copied { COPIED } else { PROJECTED }, name));
+        for (n, (rows, copied, in_all)) in tensors.iter().enumerate() {
+            let cell = |row: usize| match rows.get(row) {
+                None => blank(),
+                Some(name) => held(if row < *copied { COPIED } else { PROJECTED }, name.as_deref().unwrap_or("zeros")),
+            };
             let label = if n == 0 { "1 token".into() } else { format!("{} tokens", n + 1) };
             let note = if n == 0 { "0".into() } else { format!("+{copied} = {in_all}") };
             let grid = picture.row(&label, &note, TOKENS, (0..TOKENS).map(cell));

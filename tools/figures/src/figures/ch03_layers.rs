@@ -71,14 +71,10 @@ fn draw(picture: &mut Picture, rows: &[Option<String>], tokens: usize) {
     let cells = rows.iter().map(|name| name.as_ref().map_or(empty('a'), |name| held('a', name)));
     for (layer, cells) in cells.collect::<Vec<_>>().chunks(CAPACITY).enumerate() {
         let grid = picture.pages(|_| format!("layer {layer}"), CAPACITY, cells.to_vec());
+        let word = if picture.is_wide() { "row " } else { "" };
         for row in 0..CAPACITY {
-            let number = layer * CAPACITY + row;
-            picture.text(
-                grid.middle(row),
-                grid.y + 46.0,
-                Anchor::Middle,
-                format!("row {number}").split_off(if picture.is_wide() { 0 } else { 4 }),
-            );
+            let number = format!("{word}{}", layer * CAPACITY + row);
+            picture.text(grid.middle(row), grid.y + 46.0, Anchor::Middle, number);
         }
         picture.y += 24.0;
     }

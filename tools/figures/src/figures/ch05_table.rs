@@ -19,9 +19,7 @@ const OTHERS: char = 'b';
 pub fn pool() -> Result<PagePool, CacheError> {
     let mut pool = PagePool::new(POOL)?;
     pool.alloc_n(POOL)?;
-    for page in PAGES.into_iter().rev() {
-        pool.free(page)?;
-    }
+    PAGES.into_iter().rev().try_for_each(|page| pool.free(page))?;
     Ok(pool)
 }
 

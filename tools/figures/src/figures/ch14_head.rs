@@ -92,12 +92,8 @@ fn draw(picture: &mut Picture, key: &[f32], formats: &[Packed], half_step: f32) 
     for exponent in -7..=-1 {
         let (_, y) = at(1.0, 10f32.powi(exponent));
         picture.path("tick", format!("M{left:.1} {y:.1}H{right:.1}"));
-        picture.text(
-            left - 8.0,
-            y + 4.5,
-            Anchor::End,
-            format!("10\u{207b}{}", SUPERSCRIPTS[exponent.unsigned_abs() as usize]),
-        );
+        let power = SUPERSCRIPTS[exponent.unsigned_abs() as usize];
+        picture.text(left - 8.0, y + 4.5, Anchor::End, format!("10\u{207b}{power}"));
     }
     for exponent in -2..=1 {
         let number = 10f32.powi(exponent);
@@ -115,21 +111,14 @@ fn draw(picture: &mut Picture, key: &[f32], formats: &[Packed], half_step: f32) 
         let under = 6.0 + text_width(format.name());
         let y = y1 + (y2 - y1) * under / (x2 - x1) - 6.0;
         picture.bold(x1 + 6.0, y, Anchor::Start, format.name());
-        let points: String = key
-            .iter()
-            .zip(errors)
-            .map(|(number, error)| {
-                let (x, y) = at(number.abs(), error.abs());
-                point(place, x, y)
-            })
-            .collect();
-        picture.path(format!("fill o{place}"), points);
+        let points = key.iter().zip(errors).map(|(number, error)| point(place, at(number.abs(), error.abs())));
+        picture.path(format!("fill o{place}"), points.collect());
     }
     picture.y += 312.0;
 }
 
 /// A circle, a square or a triangle.
-fn point(look: usize, x: f64, y: f64) -> String {
+fn point(look: usize, (x, y): (f64, f64)) -> String {
     match look {
         0 => format!("M{:.1} {y:.1}a3.5 3.5 0 1 0 7 0a3.5 3.5 0 1 0 -7 0z", x - 3.5),
         1 => format!("M{:.1} {:.1}h6v6h-6z", x - 3.0, y - 3.0),

@@ -34,31 +34,27 @@ fn record() -> Result<Vec<(View, Vec<String>)>> {
     let limits = StepLimits { tokens: BUDGET, sequences: RUNNING };
     let prefixes = Box::new(PrefixCache::new(PAGE_SIZE)?);
     let mut serving = Serving::new(&model, &slab, prefixes, limits, &model.config().eos_token_ids)?;
-    let mut frames = Vec::new();
-    let (mut ended, mut chunks, mut cancelled) = (Vec::new(), Vec::new(), None);
-    for step in 0..=SHOWN[SHOWN.len() - 1] {
-        if step > 0 {
-            let done = serving.step()?;
-            chunks = done.chunks;
-            for FinishedSequence { sequence, end, .. } in cancelled.take().into_iter().chain(done.finished) {
-                let how = if end == Ok(FinishReason::Cancelled) { "is cancelled" } else { "has finished" };
-                let (name, n) = (letter(sequence.id.0), sequence.new_tokens().len());
-                ended.push(format!("{name} {how} after {n} new tokens."));
-            }
-        }
-        if SHOWN.contains(&step) {
-            let view = View::of(&serving, &chunks);
-            frames.push((view, std::mem::take(&mut ended)));
-        }
+    let (mut frames, mut ended) = (Vec::new(), Vec::new());
+    for step in 0..SHOWN[SHOWN.len() - 1] {
         for (place, (_, prompt, seed, most)) in REQUESTS.iter().enumerate().filter(|(_, request)| request.0 == step) {
             let id = serving.submit(tokenizer.encode(prompt)?, *most, sampler(*seed))?;
             ensure!(id == SequenceId(place as u64), "requests come in their order");
         }
         if CANCELLED.0 == step {
-            cancelled = Some(serving.cancel(SequenceId(CANCELLED.1))?);
+            ended.push(ending(&serving.cancel(SequenceId(CANCELLED.1))?));
+        }
+        let done = serving.step()?;
+        ended.extend(done.finished.iter().map(ending));
+        if SHOWN.contains(&(step + 1)) {
+            frames.push((View::of(&serving, &done.chunks), std::mem::take(&mut ended)));
         }
     }
     Ok(frames)
+}
+
+fn ending(FinishedSequence { sequence, end, .. }: &FinishedSequence) -> String {
+    let how = if *end == Ok(FinishReason::Cancelled) { "is cancelled" } else { "has finished" };
+    format!("{} {how} after {} new tokens.", letter(sequence.id.0), sequence.new_tokens().len())
 }
 
 /// What a page's cell shows: free, cached by the prefix cache alone, the letter of its sequence, or how many share it.
