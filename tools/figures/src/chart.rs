@@ -137,11 +137,11 @@ impl Chart<'_> {
 
     /// From the highest to the lowest, no nearer to each other than lines of text are.
     fn name_ends(&self, picture: &mut Picture, axes: &Axes) {
-        let mut ends: Vec<(f64, f64, usize)> = Vec::new();
-        for (index, (_, points)) in self.lines.iter().enumerate() {
+        let end = |(index, (_, points)): (usize, &(_, Vec<_>))| {
             let (x, y) = axes.at(points[points.len() - 1]);
-            ends.push((y + 4.5, x, index));
-        }
+            (y + 4.5, x, index)
+        };
+        let mut ends: Vec<(f64, f64, usize)> = self.lines.iter().enumerate().map(end).collect();
         ends.sort_by(|a, b| a.0.total_cmp(&b.0));
         for n in (0..ends.len().saturating_sub(1)).rev() {
             ends[n].0 = ends[n].0.min(ends[n + 1].0 - 17.0);

@@ -3,11 +3,9 @@
 //! A figure is a list of frames, and each frame is the whole picture of one state, drawn once for each width. What differs from
 //! the frame before is found here, by place: a changed cell gets a line around it, and what it was is still to be seen, struck through.
 
-use anyhow::{Context, Result, ensure};
 use page_by_page::chapters::{self, Source};
 
-use crate::picture::{Area, Cell, Kind, Mark, NARROW, Picture, WIDE, cell_svg, free, stale};
-use crate::words::escaped;
+use self::prelude::*;
 
 /// What each figure is made with.
 mod prelude {

@@ -4,7 +4,7 @@ use page_by_page::cache::{KvCache, Usage};
 use page_by_page::chapters::ch03_contiguous::{ContiguousCache, wasted_share};
 
 use super::prelude::*;
-use crate::rows::{LAYOUT, append, layer_rows};
+use crate::rows::{LAYOUT, append};
 
 const CAPACITY: usize = 16;
 const LENGTHS: [usize; 4] = [16, 11, 5, 3];
@@ -19,21 +19,18 @@ fn empty_slots(usages: &[Usage]) -> String {
     format!("{wasted} of {slots} slots are empty, {:.0}\u{a0}%", 100.0 * wasted_share(usages))
 }
 
-fn reserved(capacity: usize, tokens: usize) -> Result<ContiguousCache> {
-    let mut cache = ContiguousCache::new(LAYOUT, capacity);
-    append(&mut cache, 't', tokens)?;
-    Ok(cache)
+/// Of a reservation for each of these sequences.
+fn usages(capacity: usize, lengths: [usize; 4]) -> Result<Vec<Usage>> {
+    let usage = |length| {
+        let mut cache = ContiguousCache::new(LAYOUT, capacity);
+        append(&mut cache, 't', length)?;
+        Ok(cache.usage())
+    };
+    lengths.into_iter().map(usage).collect()
 }
 
 pub fn figure() -> Result<Figure> {
-    let mut filled = Vec::new();
-    for length in LENGTHS {
-        let cache = reserved(CAPACITY, length)?;
-        filled.push((layer_rows(&cache, 0)?.len(), cache.usage()));
-    }
-    let usages: Vec<Usage> = filled.iter().map(|(_, usage)| *usage).collect();
-    let large: Vec<Usage> =
-        LARGE_LENGTHS.iter().map(|length| Ok(reserved(LARGE_CAPACITY, *length)?.usage())).collect::<Result<_>>()?;
+    let (usages, large) = (usages(CAPACITY, LENGTHS)?, usages(LARGE_CAPACITY, LARGE_LENGTHS)?);
     let figure = Figure {
         label: format!(
             "Rows of {CAPACITY} cells, one for each of four sequences of {} tokens; the other cells are empty. {}.",
@@ -54,8 +51,9 @@ pub fn figure() -> Result<Figure> {
     Ok(figure.still(|picture| {
         picture.labelled("d");
         picture.noted("13 empty");
-        for (name, (filled, usage)) in ('a'..).zip(&filled) {
-            let cells = (0..usage.slots).map(|slot| if slot < *filled { held(name, "") } else { empty(name) });
+        for (name, usage) in ('a'..).zip(&usages) {
+            let filled = usage.slots - usage.wasted();
+            let cells = (0..usage.slots).map(|slot| if slot < filled { held(name, "") } else { empty(name) });
             picture.row(&name.to_string(), &format!("{} empty", usage.wasted()), 16, cells);
         }
         picture.bold(picture.right(), picture.y + 15.0, Anchor::End, empty_slots(&usages));

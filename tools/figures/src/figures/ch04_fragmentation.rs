@@ -27,12 +27,9 @@ struct Memories {
 type Piece = (Option<char>, Range<usize>);
 
 impl Memories {
-    /// Returns how many pages the sequence gets.
-    fn add(&mut self, name: char, tokens: usize) -> Result<usize> {
-        let pages = self.pool.alloc_n(tokens.div_ceil(PAGE_SIZE))?;
-        let n = pages.len();
-        self.in_pages.push((name, pages));
-        Ok(n)
+    fn take_pages(&mut self, name: char, tokens: usize) -> Result<()> {
+        self.in_pages.push((name, self.pool.alloc_n(tokens.div_ceil(PAGE_SIZE))?));
+        Ok(())
     }
 
     fn region_pieces(&self) -> Vec<Piece> {
@@ -118,17 +115,16 @@ pub fn figure() -> Result<Figure> {
         ..Figure::default()
     };
     figure.starts_from(memories.drawing(None)?);
-    let mut pages_of = Vec::new();
     for (name, tokens) in ('a'..).zip(SEQUENCES) {
         memories.in_regions.push((name, memories.regions.reserve(tokens)?));
-        pages_of.push(memories.add(name, tokens)?);
+        memories.take_pages(name, tokens)?;
     }
     let (slots, pages) = (memories.regions.free(), memories.pool.n_free());
     let text = format!(
         "Sequences a, b and c of {} tokens arrive. Above, each reserves a region of just its size. Below, they take {} pages. That \
          leaves {slots} slots above and {pages} pages below.",
         listed(&SEQUENCES.map(|tokens| grouped(tokens as u64))),
-        listed(&pages_of)
+        listed(&memories.in_pages.iter().map(|(_, pages)| pages.len()).collect::<Vec<_>>())
     );
     figure.frame(text, memories.drawing(None)?);
 
@@ -146,12 +142,13 @@ pub fn figure() -> Result<Figure> {
 
     let refused = memories.regions.reserve(ASKED).err().context("the region was not refused")?;
     let NoGap { free: slots, longest_gap: longest, .. } = refused;
-    let needed = memories.add('d', ASKED)?;
+    memories.take_pages('d', ASKED)?;
     let of_d = memories.page_pieces()?.into_iter().filter(|(owner, _)| *owner == Some('d'));
     let of_d: Vec<usize> = of_d.map(|(_, run)| run.len()).collect();
     let text = format!(
-        "Sequence d of {ASKED} tokens arrives. Above, no gap is that long. Below, it gets its {needed} pages in {} places, {} of them. \
+        "Sequence d of {ASKED} tokens arrives. Above, no gap is that long. Below, it gets its {} pages in {} places, {} of them. \
          That\u{2019}s fine, because a list of page numbers can lead to each token, wherever its page lies.",
+        of_d.iter().sum::<usize>(),
         of_d.len(),
         joined(&of_d, " and ")
     );

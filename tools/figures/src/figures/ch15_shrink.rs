@@ -16,28 +16,24 @@ const KINDS: [(&str, char, f64); 4] = [
     ("a step", 'b', 6.0),
 ];
 
-/// A list in which the rule was broken.
-struct List {
-    /// Lists that were tried until then.
-    runs: usize,
-    kept: Vec<usize>,
-}
+/// A list in which the rule was broken: how many lists were tried until then, and which events it has.
+type List = (usize, Vec<usize>);
 
 /// What is left when the events of a case are shrunk, and the lists to show on the way there.
 fn shrunk(make: &Make, setup: Setup, rule: Rule, events: &[Event]) -> (Vec<Event>, Vec<List>) {
-    let mut lists = vec![List { runs: 0, kept: (0..events.len()).collect() }];
+    let mut lists: Vec<List> = vec![(0, (0..events.len()).collect())];
     let mut runs = 0;
     let left = shrink(events, &mut |asked| {
         runs += 1;
         let broken = rule_broken(make, setup, &asked.events) == Some(rule);
         if broken {
             // Of lists that are hardly shorter than the one before, or only have smaller numbers, the last is enough.
-            if let [.., before, _] = &lists[..]
-                && 4 * asked.places.len() > 3 * before.kept.len()
+            if let [.., (_, before), _] = &lists[..]
+                && 4 * asked.places.len() > 3 * before.len()
             {
                 lists.pop();
             }
-            lists.push(List { runs, kept: asked.places.clone() });
+            lists.push((runs, asked.places.clone()));
         }
         broken
     });
@@ -84,7 +80,7 @@ pub fn figure() -> Result<Figure> {
         picture.heading("lists that break the rule", "events, runs so far");
         let (strip, height) = (picture.width - 76.0, 16.0);
         let pitch = strip / n as f64;
-        for List { runs, kept } in &lists {
+        for (runs, kept) in &lists {
             for (kind, (_, letter, top)) in KINDS.iter().enumerate() {
                 let event = |place: &usize| {
                     let (x, y, width) = (picture.left + *place as f64 * pitch, picture.y + top, (pitch - 0.8).max(1.6));

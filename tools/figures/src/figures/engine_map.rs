@@ -43,8 +43,7 @@ pub fn figure() -> Result<Figure> {
     let parts = || BANDS.into_iter().flatten();
     let mut numbers: Vec<usize> = parts().flat_map(|(_, chapters)| *chapters).copied().collect();
     numbers.sort_unstable();
-    let titles: Vec<(usize, &str)> = chapters::all().iter().map(|chapter| (chapter.number, chapter.title)).collect();
-    ensure!(titles.iter().map(|(number, _)| *number).eq(numbers), "each chapter builds one part");
+    ensure!(chapters::all().iter().map(|chapter| chapter.number).eq(numbers), "each chapter builds one part");
     let told: Vec<String> = parts()
         .filter(|(_, chapters)| !chapters.is_empty())
         .map(|(name, chapters)| format!("{} ({})", name.replace('\n', " "), listed(chapters)))
@@ -75,7 +74,7 @@ pub fn figure() -> Result<Figure> {
         }
         if picture.is_wide() {
             picture.y += 14.0;
-            draw_names(picture, &titles);
+            draw_names(picture);
         }
     }))
 }
@@ -90,9 +89,8 @@ fn draw_band(picture: &mut Picture, parts: &[Part], is_flow: bool) {
     for line in [first].into_iter().chain(others.chunks(per_line)).filter(|line| !line.is_empty()) {
         let width = (picture.width - 2.0 - (line.len() - 1) as f64 * BETWEEN) / line.len() as f64;
         let words = line.iter().map(|(name, chapters)| {
-            let numbers = chapters.iter().map(usize::to_string).collect::<Vec<_>>().join(", ");
             let apart = if picture.is_wide() || name.contains('\n') { "\n" } else { " " };
-            if chapters.is_empty() { name.to_string() } else { format!("{name}{apart}{numbers}") }
+            if chapters.is_empty() { name.to_string() } else { format!("{name}{apart}{}", joined(chapters, ", ")) }
         });
         let words: Vec<String> = words.collect();
         let height = 16.0 * words.iter().map(|word| word.lines().count()).max().unwrap_or(1) as f64 + 12.0;
@@ -121,14 +119,14 @@ fn draw_band(picture: &mut Picture, parts: &[Part], is_flow: bool) {
 }
 
 /// The chapters' titles, in columns.
-fn draw_names(picture: &mut Picture, titles: &[(usize, &str)]) {
+fn draw_names(picture: &mut Picture) {
     const COLUMNS: usize = 3;
-    let lines = titles.len().div_ceil(COLUMNS);
+    let lines = chapters::all().len().div_ceil(COLUMNS);
     let width = picture.width / COLUMNS as f64;
-    for (n, (number, title)) in titles.iter().enumerate() {
+    for (n, chapter) in chapters::all().iter().enumerate() {
         let (x, y) = (picture.left + (n / lines) as f64 * width, picture.y + (n % lines) as f64 * 19.0 + 12.0);
-        picture.bold(x + 18.0, y, Anchor::End, number);
-        picture.text(x + 25.0, y, Anchor::Start, title);
+        picture.bold(x + 18.0, y, Anchor::End, chapter.number);
+        picture.text(x + 25.0, y, Anchor::Start, chapter.title);
     }
     picture.y += lines as f64 * 19.0;
 }

@@ -59,14 +59,14 @@ fn ending(FinishedSequence { sequence, end, .. }: &FinishedSequence) -> String {
 
 /// What a page's cell shows: free, cached by the prefix cache alone, the letter of its sequence, or how many share it.
 fn content(view: &View, page: usize) -> Cell {
-    let letters: Vec<char> = sequences_of(view, page).into_iter().map(letter).collect();
+    let letters = sequences_of(view, page);
     let word = if letters.len() > 1 { letters.len().to_string() } else { joined(&letters, "") };
     owned(&letters, word, if view.owners[page] == 0 { free("") } else { cached("") })
 }
 
-fn sequences_of(view: &View, page: usize) -> Vec<u64> {
+fn sequences_of(view: &View, page: usize) -> Vec<char> {
     let own = view.sequences.iter().filter(|sequence| sequence.pages.contains(&(page as u32)));
-    own.map(|sequence| sequence.id).collect()
+    own.map(|sequence| letter(sequence.id)).collect()
 }
 
 /// A sequence's letter, as on the server's page.
@@ -99,7 +99,7 @@ pub fn figure() -> Result<Figure> {
 
 fn draw(picture: &mut Picture, view: &View) {
     let cells: Vec<Cell> = (0..PAGES).map(|page| content(view, page)).collect();
-    let n = |fate| cells.iter().filter(|cell| cell.kind == fate).count();
+    let n = |kind| cells.iter().filter(|cell| cell.kind == kind).count();
     let (cached, free) = (n(Kind::Cached), n(Kind::Free));
     let note = format!("{} in use, {cached} cached, {free} free", PAGES - cached - free);
     picture.heading(&format!("step {}", view.steps), &note);
@@ -130,13 +130,12 @@ fn step_text(view: &View, ended: &[String]) -> String {
             parts.push(format!("{name} begins and computes only {rest} of its {prompt_tokens} prompt tokens."));
         }
     }
-    let mut groups: BTreeMap<Vec<u64>, Vec<usize>> = BTreeMap::new();
+    let mut groups: BTreeMap<Vec<char>, Vec<usize>> = BTreeMap::new();
     for page in 0..PAGES {
         groups.entry(sequences_of(view, page)).or_default().push(page);
     }
     for (sequences, shared) in groups.into_iter().filter(|(sequences, _)| sequences.len() > 1 && ended.is_empty()) {
-        let names: Vec<char> = sequences.into_iter().map(letter).collect();
-        parts.push(format!("{} share {}, the full pages of their prompt.", listed(&names), pages(&shared)));
+        parts.push(format!("{} share {}, the full pages of their prompt.", listed(&sequences), pages(&shared)));
     }
     let n_cached = (0..PAGES).filter(|page| content(view, *page).kind == Kind::Cached).count();
     if n_cached > 0 {
