@@ -31,19 +31,18 @@ fn usages(capacity: usize, lengths: [usize; 4]) -> Result<Vec<Usage>> {
 
 pub fn figure() -> Result<Figure> {
     let (usages, large) = (usages(CAPACITY, LENGTHS)?, usages(LARGE_CAPACITY, LARGE_LENGTHS)?);
+    let [lengths, large_lengths] =
+        [LENGTHS, LARGE_LENGTHS].map(|lengths| listed(&lengths.map(|length| grouped(length as u64))));
+    let (empty_slots, large_empty_slots) = (empty_slots(&usages), empty_slots(&large));
     let figure = Figure {
         label: format!(
-            "Rows of {CAPACITY} cells, one for each of four sequences of {} tokens; the other cells are empty. {}.",
-            listed(&LENGTHS),
-            empty_slots(&usages)
+            "Rows of {CAPACITY} cells, one for each of four sequences of {lengths} tokens; the other cells are empty. {empty_slots}."
         ),
         message: "In this example, nearly half of what is reserved stays empty.".into(),
         setup: format!(
-            "Four sequences of {} tokens reserve {CAPACITY} slots each. With {} slots each and {} tokens, {}.",
-            listed(&LENGTHS),
-            grouped(LARGE_CAPACITY as u64),
-            listed(&LARGE_LENGTHS.map(|length| grouped(length as u64))),
-            empty_slots(&large)
+            "Four sequences of {lengths} tokens reserve {CAPACITY} slots each. With {} slots each and {large_lengths} tokens, \
+             {large_empty_slots}.",
+            grouped(LARGE_CAPACITY as u64)
         ),
         legend: vec![(held('a', ""), "holds a token"), (empty('b'), "reserved, empty")],
         ..Figure::default()
@@ -56,7 +55,7 @@ pub fn figure() -> Result<Figure> {
             let cells = (0..usage.slots).map(|slot| if slot < filled { held(name, "") } else { empty(name) });
             picture.row(&name.to_string(), &format!("{} empty", usage.wasted()), 16, cells);
         }
-        picture.bold(picture.right(), picture.y + 15.0, Anchor::End, empty_slots(&usages));
+        picture.bold(picture.right(), picture.y + 15.0, Anchor::End, &empty_slots);
         picture.y += 22.0;
     }))
 }

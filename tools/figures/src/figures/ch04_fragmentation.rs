@@ -145,15 +145,12 @@ pub fn figure() -> Result<Figure> {
     memories.take_pages('d', ASKED)?;
     let of_d = memories.page_pieces()?.into_iter().filter(|(owner, _)| *owner == Some('d'));
     let of_d: Vec<usize> = of_d.map(|(_, run)| run.len()).collect();
+    let (n, places, runs) = (of_d.iter().sum::<usize>(), of_d.len(), joined(&of_d, " and "));
     let text = format!(
-        "Sequence d of {ASKED} tokens arrives. Above, no gap is that long. Below, it gets its {} pages in {} places, {} of them. \
-         That\u{2019}s fine, because a list of page numbers can lead to each token, wherever its page lies.",
-        of_d.iter().sum::<usize>(),
-        of_d.len(),
-        joined(&of_d, " and ")
+        "Sequence d of {ASKED} tokens arrives. Above, no gap is that long. Below, it gets its {n} pages in {places} places, {runs} of them. \
+         That\u{2019}s fine, because a list of page numbers can lead to each token, wherever its page lies."
     );
-    let outcomes =
-        [format!("d does not fit: the longest gap has {longest}"), format!("d fits: {} pages", joined(&of_d, " and "))];
+    let outcomes = [format!("d does not fit: the longest gap has {longest}"), format!("d fits: {runs} pages")];
     figure.frame(text, memories.drawing(Some(outcomes))?);
     figure.label = format!(
         "Two bars, to scale. Above, {} slots with one region for each sequence: in the end gaps of {gaps} slots are free. Below, \

@@ -47,25 +47,22 @@ pub fn figure() -> Result<Figure> {
     ensure!(names.len() == TOKENS, "all tokens of a are gathered");
     let places = (0..names.len()).map(|row| a.table().locate(row)).collect::<Result<Vec<_>, _>>()?;
     let own = a.table().pages();
+    let (own_pages, stale) = (pages(own), listed(&stale));
     let mut figure = Figure {
         label: format!(
-            "A pool of pages in which a has {}, in this order. Arrows lead from the slots of a into one dense tensor of {TOKENS} \
-             rows, and none from the stale rows {}.",
-            pages(own),
-            listed(&stale)
+            "A pool of pages in which a has {own_pages}, in this order. Arrows lead from the slots of a into one dense tensor of {TOKENS} \
+             rows, and none from the stale rows {stale}."
         ),
         message: "A gather follows the table, not the memory, and takes only filled slots.".into(),
         setup: format!(
-            "Here a reuses the pages of sequences that have ended: {} still lie in its last page, and nothing reads them.",
-            listed(&stale)
+            "Here a reuses the pages of sequences that have ended: {stale} still lie in its last page, and nothing reads them."
         ),
         legend: vec![(free(""), "not gathered yet")],
         ..Figure::default()
     };
     let text = format!(
-        "Sequence a has {TOKENS} tokens in {}, in this order. Its last page still holds {}, which an earlier sequence left there.",
-        pages(own),
-        listed(&stale)
+        "Sequence a has {TOKENS} tokens in {own_pages}, in this order. Its last page still holds {stale}, which an earlier sequence \
+         left there."
     );
     let mut dense: Vec<(String, usize)> = Vec::new();
     figure.frame(text, |picture| draw(picture, &state, &dense, 0));

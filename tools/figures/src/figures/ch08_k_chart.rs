@@ -33,10 +33,7 @@ pub fn figure() -> Result<Figure> {
         ..Chart::default()
     };
     let message = "The first draft token gains most, because each further one counts only if all before it were right.";
-    let setup = format!(
-        "Over {} sequences of {} new tokens each, greedy, from the bundled models.",
-        PROMPTS.len(),
-        Bundled::NEW_TOKENS
-    );
+    let (n, new_tokens) = (PROMPTS.len(), Bundled::NEW_TOKENS);
+    let setup = format!("Over {n} sequences of {new_tokens} new tokens each, greedy, from the bundled models.");
     Ok(chart.figure(message, setup))
 }

@@ -13,17 +13,13 @@ pub fn figure() -> Result<Figure> {
     ensure!((1..K).contains(&step.accepted()) && step.draft.computed.len() == K, "a part of the draft is accepted");
     let Step { text, drafted, choices, new_tokens, target, draft, .. } = step;
     let (newest, accepted) = (step.newest(), step.accepted());
+    let [proposed, answers, new] = [drafted, choices, new_tokens].map(|words| listed(words));
+    let n = new_tokens.len();
     let mut figure = Figure {
         label: format!(
-            "One step in three acts: the draft model proposes {}, the target answers {}, and the new tokens are {}.",
-            listed(drafted),
-            listed(choices),
-            listed(new_tokens)
+            "One step in three acts: the draft model proposes {proposed}, the target answers {answers}, and the new tokens are {new}."
         ),
-        message: format!(
-            "One pass of the target gives {} tokens, the very ones that it would have generated alone.",
-            new_tokens.len()
-        ),
+        message: format!("One pass of the target gives {n} tokens, the very ones that it would have generated alone."),
         setup: format!("A step after \u{201c}{text}\u{201d}, with <em>k</em> = {K}."),
         legend: vec![
             (held(DRAFT, ""), "the draft model\u{2019}s"),
@@ -32,23 +28,19 @@ pub fn figure() -> Result<Figure> {
         ],
         ..Figure::default()
     };
+    let (agreed, passes) = (italic(&drafted[..accepted]), draft.computed.len());
+    let [of_target, of_draft] = [target, draft].map(|memory| italic(&memory.computed[memory.kept..]));
+    let (last, own) = (&new_tokens[accepted - 1], &new_tokens[accepted]);
     let text = [
         format!(
-            "Draft and verify. The draft model takes {} passes. In one pass, the target chooses what follows each token.",
-            draft.computed.len()
+            "Draft and verify. The draft model takes {passes} passes. In one pass, the target chooses what follows each token."
         ),
         format!(
-            "Accept. Both agree on {}. Then the target\u{2019}s own <em>{}</em> ends the step, and the rows after it are wasted.",
-            italic(&drafted[..accepted]),
-            new_tokens[accepted]
+            "Accept. Both agree on {agreed}. Then the target\u{2019}s own <em>{own}</em> ends the step, and the rows after it are wasted."
         ),
         format!(
-            "Rewind. The target forgets {}, the draft model {}. Both caches now end with <em>{}</em>, and <em>{}</em> is the newest \
-             token.",
-            italic(&target.computed[target.kept..]),
-            italic(&draft.computed[draft.kept..]),
-            new_tokens[accepted - 1],
-            new_tokens[accepted]
+            "Rewind. The target forgets {of_target}, the draft model {of_draft}. Both caches now end with <em>{last}</em>, and \
+             <em>{own}</em> is the newest token."
         ),
     ];
     figure.starts_from(|picture| {

@@ -80,22 +80,17 @@ pub fn figure() -> Result<Figure> {
             pages.push((place, beam, owned(&owners, format!("page {page}\n{content}"), blank()), owners.len()));
         }
     }
+    let (n, n_apart, rows_copied) = (pages.len(), WIDTH * n_pages, run.rows_copied);
     let figure = Figure {
         label: format!(
-            "A tree of {STEPS} steps with {WIDTH} beams in each, joined to the beams they were forked from. Below, the {} pages of \
-             the last beams, each as high as the beams that share it.",
-            pages.len()
+            "A tree of {STEPS} steps with {WIDTH} beams in each, joined to the beams they were forked from. Below, the {n} pages of \
+             the last beams, each as high as the beams that share it."
         ),
-        message: format!(
-            "The last {WIDTH} beams hold {} pages, where separate caches would hold {}.",
-            pages.len(),
-            WIDTH * n_pages
-        ),
+        message: format!("The last {WIDTH} beams hold {n} pages, where separate caches would hold {n_apart}."),
         setup: format!(
             "After \u{201c}{PROMPT}\u{201d}, each step keeps the {WIDTH} likeliest continuations, the best at the top. By step {STEPS}, \
-             {} rows have been copied. Pages have {PAGE_SIZE} slots, page 0 \
-             begins with the start token, and a beam\u{2019}s newest token has no row yet.",
-            run.rows_copied
+             {rows_copied} rows have been copied. Pages have {PAGE_SIZE} slots, page 0 begins with the start token, and a \
+             beam\u{2019}s newest token has no row yet."
         ),
         legend: vec![(shared(&['a', 'b'], ""), "shared by several beams"), (stale(None, ""), "dropped")],
         ..Figure::default()

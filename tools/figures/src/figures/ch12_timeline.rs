@@ -76,23 +76,19 @@ pub fn figure() -> Result<Figure> {
     let computed: u64 = counters.iter().map(|counters| counters.computed).sum();
     let once: usize = REQUESTS.iter().map(|(_, n_prompt, most)| n_prompt + most - 1).sum();
     let cached: usize = counters.iter().map(|counters| counters.cached_again).sum();
-    let asked: Vec<String> = REQUESTS.iter().map(|(_, n_prompt, most)| format!("{n_prompt} + {most}")).collect();
+    let asked = listed(&REQUESTS.map(|(_, n_prompt, most)| format!("{n_prompt} + {most}")));
+    let (n, steps) = (REQUESTS.len(), frames.len());
+    let (others, recomputed) = (REQUESTS[2].1 - cached, computed - once as u64);
     let figure = Figure {
         label: format!(
-            "A time line of {} steps with a row for each of {} sequences: when it computes its prompt, decodes, waits, is \
-             preempted and recomputes. Below, the tokens computed, free pages and cached pages.",
-            frames.len(),
-            REQUESTS.len()
+            "A time line of {steps} steps with a row for each of {n} sequences: when it computes its prompt, decodes, waits, is \
+             preempted and recomputes. Below, the tokens computed, free pages and cached pages."
         ),
         message: "Sequences join and leave between any two steps.".into(),
         setup: format!(
-            "{} requests of {} tokens, prompt + output, share {PAGES} pages of {PAGE_SIZE} slots. A step computes at most {BUDGET} \
+            "{n} requests of {asked} tokens, prompt + output, share {PAGES} pages of {PAGE_SIZE} slots. A step computes at most {BUDGET} \
              tokens, for at most {RUNNING} sequences. After its preemption, c finds {cached} tokens of its prompt cached and \
-             computes the other {}, {} of them for the second time.",
-            REQUESTS.len(),
-            listed(&asked),
-            REQUESTS[2].1 - cached,
-            computed - once as u64,
+             computes the other {others}, {recomputed} of them for the second time."
         ),
         legend: vec![
             (held('a', "5"), "computes 5 tokens of its prompt"),

@@ -21,15 +21,19 @@ fn key() -> Result<Vec<f32>> {
     Ok(cache.gather(0).0[newest..newest + head_dim].to_vec())
 }
 
-/// A format, with the words of the key in it and the error of each number.
-type Packed = (RowFormat, (Vec<f32>, Vec<f32>));
+/// The key in a format.
+struct Packed {
+    format: RowFormat,
+    words: Vec<f32>,
+    /// The numbers that are read, less those that were written.
+    errors: Vec<f32>,
+}
 
-/// The words of the key in a format, and the numbers that are read, less those that were written.
-fn packed(format: RowFormat, key: &[f32]) -> (Vec<f32>, Vec<f32>) {
-    let (mut packed, mut again) = (vec![0.0; words(format, key.len())], vec![0.0; key.len()]);
-    encode(format, key, &mut packed);
-    decode(format, &packed, &mut again);
-    (packed, again.iter().zip(key).map(|(again, number)| again - number).collect())
+fn packed(format: RowFormat, key: &[f32]) -> Packed {
+    let (mut words, mut again) = (vec![0.0; words(format, key.len())], vec![0.0; key.len()]);
+    encode(format, key, &mut words);
+    decode(format, &words, &mut again);
+    Packed { format, words, errors: again.iter().zip(key).map(|(again, number)| again - number).collect() }
 }
 
 fn largest(numbers: &[f32]) -> f32 {
@@ -47,39 +51,32 @@ fn bits(format: RowFormat) -> Option<i32> {
 
 pub fn figure() -> Result<Figure> {
     let key = key()?;
-    let formats = RowFormat::ALL.map(|format| (format, packed(format, &key)));
-    ensure!(largest(&formats[0].1.1) == 0.0, "f32 reads the numbers that were written");
-    let [f32, rounded @ ..] = formats;
-    let half_step = rounded[2].1.0[0] / 2.0;
-    let bytes = |words: &[f32]| size_of_val(words);
-    let sizes: Vec<String> =
-        rounded.iter().map(|(format, (words, _))| format!("{} as {}", bytes(words), format.name())).collect();
-    let told: Vec<String> = rounded
-        .iter()
-        .map(|(format, (_, errors))| format!("{} is off by {:.5} at most", format.name(), largest(errors)))
-        .collect();
+    let [f32, rounded @ ..] = RowFormat::ALL.map(|format| packed(format, &key));
+    ensure!(largest(&f32.errors) == 0.0, "f32 reads the numbers that were written");
+    let bytes = |packed: &Packed| size_of_val(&packed.words[..]);
+    let (n, in_f32) = (key.len(), bytes(&f32));
+    let sizes = rounded.each_ref().map(|packed| format!("{} as {}", bytes(packed), packed.format.name()));
+    let told = rounded
+        .each_ref()
+        .map(|Packed { format, errors, .. }| format!("{} is off by {:.5} at most", format.name(), largest(errors)));
+    let (sizes, told) = (listed(&sizes), listed(&told));
     let figure = Figure {
         label: format!(
-            "A chart of {} numbers and the error of each in three formats, both axes logarithmic. {}. The errors of f16 and bf16 \
-             fall with the numbers, those of int8 do not.",
-            key.len(),
-            listed(&told)
+            "A chart of {n} numbers and the error of each in three formats, both axes logarithmic. {told}. The errors of f16 and bf16 \
+             fall with the numbers, those of int8 do not."
         ),
         message: "f16 and bf16 round small numbers more finely, while int8 rounds all numbers of a head alike.".into(),
         setup: format!(
-            "A key after \u{201c}{PROMPT}\u{201d}, {} numbers in {} bytes as f32, {}. A point is a number and its error, \
+            "A key after \u{201c}{PROMPT}\u{201d}, {n} numbers in {in_f32} bytes as f32, {sizes}. A point is a number and its error, \
              a circle in f16, a square in bf16, a triangle in int8, and a line is the bound. Errors below 10\u{207b}\u{2077} are \
-             drawn at the bottom.",
-            key.len(),
-            bytes(&f32.1.0),
-            listed(&sizes)
+             drawn at the bottom."
         ),
         ..Figure::default()
     };
-    Ok(figure.still(|picture| draw(picture, &key, &rounded, half_step)))
+    Ok(figure.still(|picture| draw(picture, &key, &rounded)))
 }
 
-fn draw(picture: &mut Picture, key: &[f32], formats: &[Packed], half_step: f32) {
+fn draw(picture: &mut Picture, key: &[f32], formats: &[Packed]) {
     /// Exponents of ten at the ends of the axes.
     const ACROSS: [f64; 2] = [-2.4, 1.0];
     const UP: [f64; 2] = [-7.0, -1.0];
@@ -101,8 +98,9 @@ fn draw(picture: &mut Picture, key: &[f32], formats: &[Packed], half_step: f32) 
         picture.text(at(number, 1.0).0, bottom + 18.0, anchor, number);
     }
     picture.text((left + right) / 2.0, bottom + 38.0, Anchor::Middle, "size of the number");
-    for (place, (format, (_, errors))) in formats.iter().enumerate() {
-        let bound = |x: f32| bits(*format).map_or(half_step, |bits| x * 2f32.powi(-bits));
+    for (place, Packed { format, words, errors }) in formats.iter().enumerate() {
+        // The first word of int8 is its step.
+        let bound = |x: f32| bits(*format).map_or(words[0] / 2.0, |bits| x * 2f32.powi(-bits));
         let [first, last] = ACROSS.map(|exponent| 10f32.powf(exponent as f32));
         let last = if bits(*format).is_some() { last } else { largest(key) };
         let [(x1, y1), (x2, y2)] = [first, last].map(|x| at(x, bound(x)));
