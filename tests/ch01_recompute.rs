@@ -138,7 +138,7 @@ mod checks {
             self.reported.iter().map(|(token, _)| *token).collect()
         }
 
-        /// Compares the new tokens, that each was reported, and that each question gave one; an end takes a question too.
+        /// Compares the new tokens. Each must be reported, and each question give one; an end takes a question too.
         #[track_caller]
         fn gives(self, new_tokens: &[u32], questions: usize) -> Self {
             let Generated { what, asked, .. } = &self;

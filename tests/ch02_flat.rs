@@ -63,7 +63,7 @@ mod checks {
         }
     }
 
-    /// `extend(n)` on 100 tokens takes memory for the new tensors, and no more. Zeros for the new rows may be made apart.
+    /// `extend(n)` on 100 tokens takes memory for the new tensors alone. Zeros for new rows may be made apart.
     #[test]
     fn task_1_rows_copied_are_copied_once() {
         for n in [1, 0, 5, 200] {

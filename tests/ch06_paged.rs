@@ -17,7 +17,7 @@ mod checks {
     /// Tokens enough for a walk through them at every call to take minutes.
     const MANY: usize = if cfg!(miri) { 100 } else { 200_000 };
 
-    /// Page sizes that the checks of pieces go through. 4, the chapter's own, comes first: its failures are easy to read.
+    /// The page sizes of the checks of pieces. 4, the chapter's own, comes first: its failures are easy to read.
     const PAGE_SIZES: &[usize] = if cfg!(miri) { &[4, 3] } else { &[4, 1, 2, 3, 5, 6] };
 
     /// Tokens that come together, one number after the other.
@@ -120,7 +120,7 @@ mod checks {
         oracle::write(cache, tokens);
     }
 
-    /// Looks into the slab itself, `[n_pages, n_layers, page_size, kv_width]`: does each token lie where the table says?
+    /// Looks into the slab, `[n_pages, n_layers, page_size, kv_width]`: does each token lie where the table says?
     #[track_caller]
     fn check_slots(slab: &SharedSlab, cache: &PagedCache, tokens: &[usize]) {
         let (slab, layout, size) = (slab.borrow(), cache.layout(), cache.table().page_size());
@@ -137,8 +137,8 @@ mod checks {
                     if found != rows::row(layout, *token, layer, kind) {
                         let (name, pages) = (rows::name(layout, found, layer, kind), pages(cache));
                         panic!(
-                            "page {page}, layer {layer}, slot {slot}, {kind} (row {row} of the slab): expected t{token}, \
-                             found {name}\npages {pages:?}, page size {size}, {} layers",
+                            "page {page}, layer {layer}, slot {slot}, {kind} (row {row} of the slab): expected \
+                             t{token}, found {name}\npages {pages:?}, page size {size}, {} layers",
                             layout.n_layers
                         );
                     }

@@ -39,8 +39,8 @@ mod checks {
         choices[..right + 1].to_vec()
     }
 
-    /// The output of a target alone, and how many tokens it has read then. Written here: the checks do not depend on the loop
-    /// of chapter 1.
+    /// The output of a target alone, and how many tokens it has read then. Written here: the checks do not depend on
+    /// the loop of chapter 1.
     fn alone(prompt: &[u32], limits: Limits<'_>, mut next: impl FnMut(&[u32]) -> u32) -> (Vec<u32>, usize) {
         let (mut tokens, mut read) = (prompt.to_vec(), 0);
         while tokens.len() < prompt.len() + limits.max_new_tokens {
@@ -259,8 +259,8 @@ mod checks {
         (output, reported)
     }
 
-    /// A step after two tokens of a target that generates `whole`, where a draft model drafts from `drafted`: the new tokens, and
-    /// what target and draft model hold then.
+    /// A step after two tokens of a target that generates `whole`, where a draft model drafts from `drafted`: the new
+    /// tokens, and what target and draft model hold then.
     fn step_of(
         whole: &[u32],
         drafted: &[u32],

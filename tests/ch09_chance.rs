@@ -30,7 +30,7 @@ mod checks {
         (0..5).map(|id| ((id * tokens.len() + last * 2) % 7) as f32 / 3.0).collect()
     }
 
-    /// What `accept_sampled` gives when it takes these random numbers, and how many it takes. A loop that never ends is stopped.
+    /// What `accept_sampled` gives for these random numbers, and how many it takes. A loop that never ends is stopped.
     fn accepted(told: &str, draft: &Draft, rows: &[Vec<f32>], numbers: &[f64]) -> (Vec<u32>, usize) {
         let mut taken = 0;
         let mut next = || {
@@ -65,8 +65,8 @@ mod checks {
         task_1_draft_reads_only_what_is_new_to_the_draft_model = drafts::only_what_is_new_is_read,
     }
 
-    /// Drafts again and again, `ks` tokens each time, and compares each draft with the one that the chapter asks for, which is
-    /// written here. `row` gives the draft model's logits.
+    /// Drafts again and again, `ks` tokens each time, and compares each draft with the one that the chapter asks for,
+    /// which is written here. `row` gives the draft model's logits.
     fn assert_drafts(
         drafter: &mut SamplingDraftModel<'_>,
         row: impl Fn(&[u32]) -> Vec<f32>,
@@ -270,8 +270,8 @@ mod checks {
         assert_accepts(what, &draft_of(&[0], &[&[0.5, 0.5]]), &rows, &[0.9, 0.3], &[1]);
     }
 
-    /// Random numbers lie in the middle of this many equal parts: no threshold of these probabilities lies within a part, so
-    /// that counting parts is exact.
+    /// Random numbers lie in the middle of this many equal parts. No threshold of these probabilities lies within a
+    /// part, so counting parts is exact.
     const PARTS: usize = 24;
 
     const SECOND: [[f32; 3]; 3] = [[0.125, 0.5, 0.375], [0.25, 0.25, 0.5], [0.625, 0.25, 0.125]];
@@ -303,8 +303,8 @@ mod checks {
             let found = found[a][b];
             assert!(
                 (found - expected).abs() < 1e-9,
-                "how likely an output begins with {a}, {b}, all random numbers tried; {rows}\n  expected: {expected:.4}\n  \
-                 yours:    {found:.4}"
+                "how likely an output begins with {a}, {b}, all random numbers tried; {rows}\n  \
+                 expected: {expected:.4}\n  yours:    {found:.4}"
             );
         }
     }
@@ -330,8 +330,8 @@ mod checks {
         let (share, expected) = (share_to_expect(&p, &p), 1.0);
         assert!(
             (share - expected).abs() < 1e-6,
-            "share of {N} tokens that are all as likely, where q is p\n  expected: {expected}\n  yours:    {share} (are the \
-             probabilities added up as f64?)"
+            "share of {N} tokens that are all as likely, where q is p\n  expected: {expected}\n  \
+             yours:    {share} (are the probabilities added up as f64?)"
         );
     }
 
@@ -359,7 +359,7 @@ mod checks {
                 let rows = vec![P.to_vec(); rows.len()];
                 accept_sampled(draft, &rows, &mut || {
                     let number = numbers.next().unwrap_or_else(|| {
-                        panic!("accept_sampled takes a 13th random number: these four steps, drafts of 2, take twelve at most")
+                        panic!("accept_sampled takes a 13th random number: four drafts of 2 take twelve at most")
                     });
                     note(format!("random number {number}"));
                     number
@@ -484,8 +484,8 @@ mod checks {
         let worst = worst.1;
         assert!(
             chi_square < UNLIKELY,
-            "of {RUNS} outputs, how often comes {worst}\n  by chance? the chi-square of all outputs is {chi_square:.0}, and \
-             above {UNLIKELY} in one run of a thousand"
+            "of {RUNS} outputs, how often comes {worst}\n  by chance? the chi-square of all outputs is \
+             {chi_square:.0}, and above {UNLIKELY} in one run of a thousand"
         );
     }
 

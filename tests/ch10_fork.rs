@@ -209,7 +209,7 @@ mod checks {
             self.check(&call);
         }
 
-        /// Extends a sequence by `n` tokens and writes their rows, if there are enough pages; otherwise it must be refused.
+        /// Extends a sequence by `n` tokens and writes their rows. Without enough pages it must be refused.
         fn extend(&mut self, index: usize, n: usize) {
             let (before, free) = (self.rows(), self.n_free());
             let Sequence { name, cache, oracle, .. } = &mut self.all[index];
@@ -266,8 +266,8 @@ mod checks {
             assert!(to != from, "page {from} is shared, and the new token needs a page of its own: {at}");
             assert!(
                 changed.iter().all(|row| row.0 != from),
-                "rows of page {from} have changed, which a different sequence still has: the copy goes from page {from} to \
-                 page {to}, the new one: {at}"
+                "rows of page {from} have changed, which a different sequence still has: the copy goes from page \
+                 {from} to page {to}, the new one: {at}"
             );
             assert!(
                 !changed.iter().any(|row| row.0 == to && row.2 >= filled),
@@ -470,7 +470,7 @@ mod checks {
         sequences.fork(a, "b");
         sequences.extend(b, 1);
         sequences.fork(b, "c");
-        // Once more, while c has its tail; then its tail is not shared, and c is the only owner of the page that b gave up.
+        // Once more, while c has its tail; then it is not shared, and c is the only owner of the page that b gave up.
         [(b, 1), (b, 2), (c, 1), (a, 1)].iter().for_each(|(index, n)| sequences.extend(*index, *n));
         sequences.rewind(b, 2);
         same!(sequences.all[b].copied, 5, "rows that b has copied, 2 and then 3: the check itself");

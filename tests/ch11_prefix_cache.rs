@@ -200,8 +200,8 @@ mod checks {
             for pool in pools {
                 let before = table.pages().to_vec();
                 let call = format!(
-                    "{}: before anything changes, it asks about all pages of the table, and one that is not full is one of \
-                     them",
+                    "{}: before anything changes, it asks about all pages of the table, and one that is not full is \
+                     one of them",
                     inserting(tokens, table)
                 );
                 self.refuses(&call, pool, |trie, pool| trie.insert(tokens, table, pool));
@@ -221,8 +221,8 @@ mod checks {
         format!("insert of {}, of which a table holds {held} in {pages}", shown(tokens))
     }
 
-    /// Numbers up to `MANY`, each three times the last. What goes through everything again and again takes too long at one
-    /// of them, and still comes to an end.
+    /// Numbers up to `MANY`, each three times the last. What goes through everything again and again takes too long at
+    /// one of them, and still comes to an end.
     fn more_and_more() -> impl Iterator<Item = usize> {
         [27, 9, 3, 1].into_iter().map(|part| MANY / part)
     }
@@ -455,8 +455,8 @@ mod checks {
 
     // Task 3
 
-    /// Makes calls on a trie with pages of one slot. `insert 1 2` computes a sequence, inserts it and ends it, and `insert_first`
-    /// does so with a table that holds only the first token.
+    /// Makes calls on a trie with pages of one slot. `insert 1 2` computes a sequence, inserts it and ends it, and
+    /// `insert_first` does so with a table that holds only the first token.
     fn perform(checked: &mut CheckedTrie, calls: &str) {
         for call in calls.split("; ") {
             let (verb, numbers) = call.split_once(' ').expect("a verb and numbers");
@@ -541,9 +541,9 @@ mod checks {
             same!(
                 order,
                 [2, 2, 0, 1],
-                "the order in which pages 0 to 3 were last used, as `pages` lists them: 0, 1 and 2 were inserted with one \
-                 call, then 3, and then 0 and 1 were looked up. Each lookup and each insert is a tick of the clock, which \
-                 all pages that it uses note. Their times are {found:?}"
+                "the order in which pages 0 to 3 were last used, as `pages` lists them: 0, 1 and 2 were inserted \
+                 with one call, then 3, and then 0 and 1 were looked up. Each lookup and each insert is a tick of the \
+                 clock, which all pages that it uses note. Their times are {found:?}"
             );
         }
     }

@@ -286,8 +286,8 @@ mod checks {
             if let Some(SeenSequence { id, .. }) = newest {
                 assert!(
                     needed <= room,
-                    "sequence {id} was admitted, and then the running sequences need {} more for all of their tokens and \
-                     the next one, and {room} of {n_pages} are available; {said}",
+                    "sequence {id} was admitted, and then the running sequences need {} more for all of their tokens \
+                     and the next one, and {room} of {n_pages} are available; {said}",
                     count(needed, "page")
                 );
             }
@@ -297,9 +297,9 @@ mod checks {
                 let needed = needed + head.pages_needed(page_size);
                 assert!(
                     needed > room,
-                    "sequence {} is the first that waits and is not admitted, although it fits, and {} and {} are still \
-                     allowed in this step: it and the running ones need {} more, and {room} of {n_pages} are available; \
-                     {said}",
+                    "sequence {} is the first that waits and is not admitted, although it fits, and {} and {} are \
+                     still allowed in this step: it and the running ones need {} more, and {room} of {n_pages} are \
+                     available; {said}",
                     head.id,
                     still_allowed(limits.tokens, left, "token"),
                     still_allowed(allowed, allowed - running, "sequence"),
@@ -973,7 +973,7 @@ mod checks {
                 if dice.roll(0, 20) == 0 && !alive.is_empty() {
                     world.cancel(alive[dice.roll(0, alive.len() - 1)].0);
                 }
-                // The oldest computes a token a step, whatever the others do: none waits for longer than all of them take.
+                // The oldest computes a token a step whatever the others do: none waits longer than all of them take.
                 let (steps, at) = (world.steps(), world.at());
                 assert!(steps < most_steps, "after {steps} steps these are left: {alive:?}; {at}");
                 world.step();
@@ -982,8 +982,8 @@ mod checks {
         }
     }
 
-    /// Stories generated together, in too few pages: the tokens, and the logits that they come from, are those of each story
-    /// alone.
+    /// Stories generated together, in too few pages: the tokens, and the logits that they come from, are those of each
+    /// story alone.
     #[test]
     fn whole_story() {
         let storyteller = Storyteller::open();

@@ -64,7 +64,7 @@ mod checks {
         }
     }
 
-    /// A page file, and the memory of the process that has it open. What the file must hold is kept beside it, as a plain list.
+    /// A page file, the memory of the process that has it open, and a plain list of what the file must hold.
     struct CheckedFile {
         shape: PageShape,
         slab: SharedSlab,
@@ -252,7 +252,7 @@ mod checks {
             missing.into_iter().map(|page| self.file.read(page)).collect()
         }
 
-        /// Gives what was read to the prefix cache: `n` pages must come back, and memory must have `held` of the tokens then.
+        /// Gives what was read to the prefix cache: `n` pages must come back, and memory must then have `held` tokens.
         fn load(&mut self, tokens: &[u32], read: &[PageRead], n: usize, held: usize) {
             let read_pages: Vec<usize> = read.iter().map(|read| read.missing.page).collect();
             let call = self.history.call(format!("load of {}, of which pages {read_pages:?} were read", shown(tokens)));
@@ -265,7 +265,7 @@ mod checks {
             same!((found, now), (n, held), "(pages that come back, tokens in memory then): {call}");
         }
 
-        /// All at once, where no sequence runs: pages come back up to the first that is damaged, as far as there is room.
+        /// Both, where no sequence runs: pages come back up to the first that is damaged, as far as there is room.
         fn fetch(&mut self, tokens: &[u32]) -> usize {
             let size = self.shape.page_size;
             let read = self.missing(tokens);
@@ -509,8 +509,8 @@ mod checks {
         }
     }
 
-    /// A process after a restart, whose file has a sequence of 4 pages; `own` of them are in memory. Others are there with a page
-    /// each.
+    /// A process after a restart, whose file has a sequence of 4 pages; `own` of them are in memory. Others are there
+    /// with a page each.
     fn four_pages(n_pages: usize, own: usize, others: &[Vec<u32>], why: &str) -> (CheckedFile, Vec<u32>) {
         let mut checked = CheckedFile::new(n_pages, 20, why);
         let tokens = counting(1, 17);

@@ -27,7 +27,7 @@ pub fn numbers(n: usize, seed: usize) -> Vec<f32> {
     (0..n).map(|_| dice.roll(0, 1 << 24) as f32 / (1 << 23) as f32 - 1.0).collect()
 }
 
-/// The keys and values of a sequence: as numbers side by side, and as words in pages that lie in no order, with NaN between.
+/// The keys and values of a sequence: as numbers side by side, and as words in scattered pages, with NaN between.
 #[derive(Clone)]
 pub struct Paged {
     pub heads: Heads,
@@ -102,7 +102,7 @@ impl Paged {
         }
     }
 
-    /// What a gather and the engine's kernel give for the newest `queries` tokens, if the sequence has its first `len` tokens.
+    /// What a gather and the engine's kernel give for the newest `queries` of the sequence's first `len` tokens.
     fn attended(&self, len: usize, queries: usize, q: &[f32]) -> Vec<f32> {
         let [keys, values] = self.dense.each_ref().map(|rows| &rows[..len * kv_width(self.heads)]);
         let rows = SequenceRows { queries, keys, values, runs: &[Run { start: 0, rows: len }] };
@@ -156,8 +156,8 @@ impl Paged {
             return Some("NaN lies where no row of these positions is, and a number of it was read".into());
         }
         if near(found, expected, 3e-5) {
-            let rule = "each score is `dot` of a query and a whole key as it was read, one `softmax_scaled` with the scale \
-                        makes the weights of a query, and `add_scaled` adds the values, oldest first";
+            let rule = "each score is `dot` of a query and a whole key as it was read, one `softmax_scaled` with the \
+                        scale makes the weights of a query, and `add_scaled` adds the values, oldest first";
             return Some(format!("only the last bits differ: {rule}"));
         }
         let is_added = found.iter().zip(expected).all(|(found, right)| (found - right - BEFORE).abs() <= 1e-4);

@@ -1,4 +1,5 @@
-//! A target and a draft model over caches of every kind, for the graders of speculation. Both rewind their caches, with `ch07_rewind`.
+//! A target and a draft model over caches of every kind, for the graders of speculation. Both rewind, with
+//! `ch07_rewind`.
 
 use page_by_page::cache::KvLayout;
 use page_by_page::cache::in_place::InPlace;
@@ -11,7 +12,7 @@ use crate::paged::cache;
 use crate::pools::slab_of;
 use crate::story::{Storyteller, assets};
 
-/// An empty cache with room for 64 tokens at least, and what it is called: flat, contiguous, paged, paged with larger pages.
+/// An empty cache with room for 64 tokens at least, and what it is called.
 fn one_of_caches(kind: usize, layout: KvLayout) -> (&'static str, Box<dyn InPlace>) {
     match kind {
         0 => ("flat cache", Box::new(FlatCache::new(layout))),
@@ -22,7 +23,7 @@ fn one_of_caches(kind: usize, layout: KvLayout) -> (&'static str, Box<dyn InPlac
 }
 
 /// Has a target and a draft model generate a story of 16 tokens, drafts of k = 0 to 8 tokens, the caches by turns:
-/// `generate(told, target, small, k)`. Each must be `expected`, and both caches must then hold all of it but the newest token.
+/// `generate(told, target, small, k)`. Each must be `expected`, and both caches then hold all but its newest token.
 pub fn assert_stories(
     storyteller: &Storyteller,
     (prompt, expected): (&[u32], &[u32]),

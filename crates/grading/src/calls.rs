@@ -108,7 +108,7 @@ fn said(panic: &(dyn Any + Send)) -> &str {
     words.or(panic.downcast_ref::<String>().map(String::as_str)).unwrap_or("no words")
 }
 
-/// Puts the call before the panic's own words, unless a check speaks: that has said what is wrong. Returns whether it did.
+/// Puts the call before the panic's own words, unless a check has said what is wrong. Returns whether it did.
 fn explain(panic: &PanicHookInfo<'_>) -> bool {
     let calls: Vec<String> = CALLS.with_borrow(|calls| calls.iter().rev().cloned().collect());
     let Some(words) = whose_words(panic).filter(|_| !calls.is_empty()) else { return false };
@@ -137,8 +137,8 @@ fn whose_words(panic: &PanicHookInfo<'_>) -> Option<String> {
         return Some(format!("{words} ({at}); begin with task 1"));
     }
     let help = if words.contains("already borrowed") || words.contains("already mutably borrowed") {
-        "\n  (RefCell lends to one writer, or to several readers: something of yours still held the slab when this asked \
-         for it. A `borrow` or `borrow_mut` lasts as long as what it gives; `self.layout()` is a `borrow` as well.)"
+        "\n  (RefCell lends to one writer, or to several readers: something of yours still held the slab when this \
+         asked for it. A `borrow` or `borrow_mut` lasts as long as what it gives; `self.layout()` is a `borrow` too.)"
     } else {
         ""
     };
@@ -174,7 +174,7 @@ fn is_in(file: &str, folder: &str) -> bool {
     file.split(['/', '\\']).any(|part| part == folder)
 }
 
-/// Whose code panicked, in the grader of a chapter: `solutions/ch02_flat.rs` in the checks of chapter 7 is not the reader's.
+/// Whose code panicked in a grader: in the checks of chapter 7, `solutions/ch02_flat.rs` is not the reader's.
 pub fn whose_panic(grader: Option<&CompiledChapter>, file: &str) -> String {
     let is_in = |folder| is_in(file, folder);
     let is_other = |chapter: &&CompiledChapter| {

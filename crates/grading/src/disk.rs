@@ -1,4 +1,4 @@
-//! A disk in memory that can be full, unreadable or cut off; and the records of chapter 16, byte by byte as its file says.
+//! A disk in memory that can be full, unreadable or cut off; and the records of chapter 16, byte by byte.
 
 use std::cell::{RefCell, RefMut};
 use std::cmp::Reverse;
@@ -165,7 +165,7 @@ pub fn heads(shape: &PageShape, file: &[u8]) -> Vec<Found> {
     heads
 }
 
-/// The prefixes that can be found in a file, the one to go first at the beginning: each with the record of its last page.
+/// The prefixes that a file holds, the one to go first at the beginning: each with the record of its last page.
 pub fn prefixes(shape: &PageShape, file: &[u8]) -> Vec<(Vec<u32>, Found)> {
     let mut heads = heads(shape, file);
     heads.sort_by_key(|head| head.number);

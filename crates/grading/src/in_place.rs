@@ -1,4 +1,4 @@
-//! Caches whose rows lie side by side: what they lend, where a row goes, that a write moves nothing and changes nothing else,
+//! Caches whose rows lie side by side: what they lend, where a row goes, that a write moves and changes nothing else,
 //! and which writes they must not accept. The caches are empty and of [`LAYOUT`], with room for 80 tokens.
 
 use std::borrow::Cow;
@@ -89,8 +89,8 @@ pub fn check_lent(cache: &dyn KvCache) {
     }
 }
 
-/// Writes the rows of the newest tokens, layer by layer, and once more from the last layer to the first. No single write
-/// may ask for memory, move a tensor, or change anything but these rows.
+/// Writes the rows of the newest tokens, layer by layer, and again from the last layer to the first. No write may ask
+/// for memory, move a tensor, or change anything but these rows.
 fn write(cache: &mut dyn KvCache, tokens: &[usize]) {
     let layout = cache.layout();
     let width = layout.kv_width();
@@ -125,7 +125,7 @@ fn tensors(cache: &dyn KvCache) -> Vec<[(usize, Vec<f32>); 2]> {
     layers.map(|(k, v)| [k, v].map(tensor)).collect()
 }
 
-/// Caches of random layouts grow by random pieces. `new(layout, capacity)` makes one; it has that capacity if `is_bounded`.
+/// Caches of random layouts grow by random pieces. `new(layout, capacity)` makes one, limited to it if `is_bounded`.
 pub fn oracle(is_bounded: bool, new: impl Fn(KvLayout, usize) -> Box<dyn KvCache>) {
     for (seed, mut dice) in seeded(60) {
         let (layout, capacity) = (oracle::any_layout(&mut dice), dice.roll(1, 40));

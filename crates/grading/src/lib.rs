@@ -1,10 +1,10 @@
 //! What the graders share: rows that can be recognised, an oracle, transcripts, stories.
 //!
-//! But for [`caches`], [`paged`] and [`pools`], nothing here uses a chapter's code, so that a grader never checks a chapter
-//! against itself.
+//! But for [`caches`], [`paged`] and [`pools`], nothing here uses a chapter's code: no grader checks a chapter against
+//! itself.
 
-/// Like `assert_eq!(yours, expected, "what is compared")`, but the failure says which is which. It also says what is compared if
-/// the learner's code panics instead.
+/// Like `assert_eq!(yours, expected, "what is compared")`, but the failure says which is which. It also says what is
+/// compared if the learner's code panics instead.
 #[macro_export]
 macro_rules! same {
     ($yours:expr, $expected:expr, $($what:tt)+) => {{
@@ -20,7 +20,7 @@ macro_rules! same {
     }};
 }
 
-/// A test for each name, which makes a value and has a function check it: `tests_on! { &mut new_cache(); name = check }`.
+/// A test for each name, which makes a value and has a function check it: `tests_on! { &mut cache(); name = check }`.
 #[macro_export]
 macro_rules! tests_on {
     ($made:expr; $($name:ident = $check:path),+ $(,)?) => {
@@ -31,9 +31,9 @@ macro_rules! tests_on {
     };
 }
 
-/// The head of a grader. While its chapter is not started, it is one check that is ignored, with the reason. Later it is a check
-/// for each chapter that the grader stands on, whose name says whose code that is, and which fails if the reader's file is no
-/// longer what was compiled. The build script writes them, in a file with the grader's name.
+/// The head of a grader. While its chapter is not started, it is one check that is ignored, with the reason. Later it
+/// is a check for each chapter that the grader stands on, whose name says whose code that is, and which fails if the
+/// reader's file is no longer what was compiled. The build script writes them, in a file with the grader's name.
 #[macro_export]
 macro_rules! grader {
     () => {

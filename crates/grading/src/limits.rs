@@ -1,5 +1,5 @@
-//! Bounds for a learner's loops: none runs for ever, none eats the memory of the machine. And a count of allocations, for
-//! promises such as "nothing is copied".
+//! Bounds for a learner's loops: none runs for ever, none eats the memory of the machine. And a count of allocations,
+//! for promises such as "nothing is copied".
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
@@ -87,7 +87,7 @@ const BYTES_ONCE: usize = 1 << 16;
 /// How long all calls may take together. Calls that cost a few steps each take hundredths of a second.
 const TIME_LIMIT: Duration = Duration::from_secs(5);
 
-/// The processor time of this thread. On a busy machine it can wait for seconds, and that is no fault of the reader's code.
+/// The processor time of this thread, which may have waited for seconds on a busy machine.
 #[cfg(all(unix, not(miri)))]
 fn time() -> Duration {
     let time = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
@@ -122,8 +122,8 @@ pub fn often(what: &str, calls: usize, mut call: impl FnMut(usize)) {
             alive();
             assert!(
                 time() - begin < TIME_LIMIT,
-                "{what}: {number} of {calls} calls took more than {} seconds, and all of them should take a fraction of \
-                 one: does each go through everything there is?",
+                "{what}: {number} of {calls} calls took more than {} seconds, and all of them should take a fraction \
+                 of one: does each go through everything there is?",
                 TIME_LIMIT.as_secs()
             );
         }
@@ -169,7 +169,7 @@ pub fn has_failed() -> bool {
     FAILED.lock().map_or(true, |failed| !failed.is_empty())
 }
 
-/// Ends the program; says which check went wrong, past the capture of output, and why. Those that failed before come first.
+/// Ends the program; says which check went wrong and why, past the capture of output, after those that failed before.
 fn stop(check: Option<&str>, why: &str) -> ! {
     // This thread may be noting a failure just now.
     if let Ok(failed) = FAILED.try_lock() {
@@ -204,7 +204,7 @@ thread_local! {
 
 /// A sign of life from the check that runs on this thread. One that gives none for a minute ends the program.
 ///
-/// `same!`, rows, dice, oracles and scripted models give it; a check that goes on for long without them calls it itself.
+/// `same!`, rows, dice, oracles and scripted models give it. A check that goes on for long without them calls it.
 pub fn alive() {
     static WATCH: Once = Once::new();
     // Miri takes a minute for many things.

@@ -47,7 +47,7 @@ impl Content {
         Content { layout: cache.layout(), page_size: cache.table().page_size(), numbers }
     }
 
-    /// Checks that a slab whose content was `self` keeps it, but for the rows that `of_the_write` names (page, layer, slot).
+    /// Checks that a slab whose content was `self` keeps it, but for the rows `of_the_write`, as (page, layer, slot).
     #[track_caller]
     pub fn assert_kept_but(
         &self,
@@ -77,8 +77,8 @@ impl Content {
     }
 }
 
-/// Paged caches over one slab do what dice say: grow, come and go, and rewind if `rewinds`. After each step each holds its
-/// rows, and the pool all pages that no cache needs.
+/// Paged caches over one slab do what dice say: grow, come and go, and rewind if `rewinds`. After each step each holds
+/// its rows, and the pool all pages that no cache needs.
 #[track_caller]
 pub fn oracle(runs: u64, rewinds: bool) {
     for (seed, mut dice) in seeded(runs) {

@@ -103,8 +103,8 @@ impl RewindableModel for Script<'_> {
         let (questions, len) = (self.questions, tokens.len());
         assert!(
             questions <= MOST_QUESTIONS,
-            "the {name} was asked {questions} times, at last what follows a sequence of {len} tokens: does the sequence \
-             grow, and does the loop end?"
+            "the {name} was asked {questions} times, at last what follows a sequence of {len} tokens: does the \
+             sequence grow, and does the loop end?"
         );
         if let Some(refusal) = self.refuses_once.take() {
             return Err(refusal);

@@ -5,7 +5,7 @@ use std::fs;
 use page_by_page::chapters::{self, CompiledChapter, Source};
 use page_by_page::english::listed;
 
-/// The chapter whose grader this program is, as its file says: `target/debug/deps/ch07_rewind-0b1c2d`. `None` if it is no grader.
+/// The chapter whose grader this program is, by its file, `target/debug/deps/ch07_rewind-0b1c2d`; `None` if it is none.
 pub fn grader() -> Option<&'static CompiledChapter> {
     let program = std::env::current_exe().ok()?;
     let name = program.file_stem()?.to_str()?.rsplit_once('-')?.0;
@@ -32,8 +32,8 @@ pub fn assert_as_on_disk(name: &str) {
     }
 }
 
-/// A note for the end of a failure: which of the chapters that this grader stands on are the reader's own. A mistake in one
-/// of them may show here first. `None` if all are the reference's.
+/// A note for the end of a failure: which of the chapters that this grader stands on are the reader's own. A mistake in
+/// one of them may show here first. `None` if all are the reference's.
 pub fn yours_too() -> Option<String> {
     note_on(grader()?, chapters::all())
 }
