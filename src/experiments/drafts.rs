@@ -16,13 +16,9 @@ use crate::model::tokenizer::Tokenizer;
 
 /// Sequences to generate with one target.
 pub struct Stories<'m> {
-    /// The target.
     pub target: &'m Model,
-    /// The cache of each sequence.
     pub cache: CacheKind,
-    /// How each begins.
     pub prompts: &'m [Vec<u32>],
-    /// Tokens to generate for each.
     pub new_tokens: usize,
     /// Each has a seed of its own, counted from 0.
     pub temperature: f32,
@@ -30,23 +26,19 @@ pub struct Stories<'m> {
 
 /// How tokens are drafted.
 pub struct Drafts<'s> {
-    /// What drafts.
     pub source: &'s mut DraftSource,
     /// Tokens of a draft, at most.
     pub k: usize,
-    /// The rule by which drafts are accepted.
     pub accept: AcceptRule,
 }
 
 /// What generating the sequences has counted.
 #[derive(Default, Serialize)]
 pub struct Drafted {
-    /// Of all sequences together.
     #[serde(flatten)]
     pub counters: DraftCounters,
     /// Draft tokens that the sample rule should accept, by the probabilities of those that it examined.
     pub to_expect: f64,
-    /// The generated tokens of each sequence.
     #[serde(skip)]
     pub tokens: Vec<Vec<u32>>,
 }
@@ -94,7 +86,6 @@ impl Stories<'_> {
 pub struct Bundled {
     target: Model,
     source: DraftSource,
-    /// How each story begins.
     pub prompts: Vec<Vec<u32>>,
 }
 
@@ -102,7 +93,6 @@ impl Bundled {
     /// Tokens that each story gets.
     pub const NEW_TOKENS: usize = 100;
 
-    /// Opens the models.
     pub fn open() -> Result<Self> {
         let [target, draft] = ["storyteller", "storyteller-draft"].map(|name| Model::open(&bundled(name)));
         let (target, tokenizer) = (target?, Tokenizer::open(&bundled("storyteller"))?);

@@ -12,22 +12,17 @@ use crate::disk::snapshot::Snapshot;
 /// The sequences, and the pages that they are kept in.
 #[derive(Clone, Copy)]
 pub struct Samples {
-    /// How many.
     pub samples: usize,
-    /// Tokens of their prompt.
     pub prompt_tokens: usize,
     /// Tokens generated for each. The last of them never enters a cache.
     pub new_tokens: usize,
-    /// Slots in a page.
     pub page_size: usize,
-    /// The shape of a row.
     pub layout: KvLayout,
 }
 
 /// What one way to keep the sequences costs.
 #[derive(Serialize)]
 pub struct Cost {
-    /// The way, in words.
     pub way: &'static str,
     /// Tokens whose rows a model would have computed.
     pub rows_computed: usize,

@@ -15,9 +15,7 @@ use crate::english::count;
 /// What is left of contiguous memory when sequences took regions of it and the first has finished.
 #[derive(Serialize)]
 pub struct FreeSlots {
-    /// Free slots in all.
     pub free: usize,
-    /// Slots in each gap.
     pub gaps: Vec<usize>,
     /// Whether a new sequence got a region of its length.
     #[serde(rename = "taken", serialize_with = "is_ok")]
@@ -27,15 +25,12 @@ pub struct FreeSlots {
 /// The same memory in pages.
 #[derive(Serialize)]
 pub struct FreePages {
-    /// Pages in all.
     #[serde(skip)]
     pub n_pages: usize,
-    /// Pages of each sequence that was there.
     #[serde(skip)]
     pub held: Vec<usize>,
     /// Free pages, before the new sequence comes.
     pub free: usize,
-    /// Pages that it needs.
     pub needed: usize,
     /// Pages left after it has taken them.
     #[serde(rename = "taken", serialize_with = "is_ok")]

@@ -5,6 +5,9 @@
 //! charts of the book show these numbers. An experiment returns an error if there is no room, or if it finds the code
 //! at odds with itself.
 
+// Fields whose name says all have no doc.
+#![allow(missing_docs)]
+
 pub mod attention;
 pub mod disk;
 pub mod drafts;

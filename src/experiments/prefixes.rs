@@ -15,7 +15,6 @@ use crate::workload::{PageCounters, Pages, Trace, run};
 /// What happens to the pages of a finished sequence.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Keep {
-    /// They are forgotten.
     Nothing,
     /// Chapter 11's prefix cache keeps them, and evicts the last ones of a sequence first.
     EvictTailsFirst,
@@ -26,13 +25,10 @@ pub enum Keep {
 /// A trace that runs in a pool of pages.
 #[derive(Clone, Copy)]
 pub struct Requests {
-    /// Which requests come.
     pub trace: Trace,
-    /// How many of them.
     pub requests: usize,
     /// Sequences that run at the same time, at most.
     pub running: usize,
-    /// Slots in a page.
     pub page_size: usize,
     /// What happens to the pages of a finished sequence.
     pub keep: Keep,

@@ -9,13 +9,10 @@ use crate::simulation::{Make, examples, search};
 /// Which of the planted bugs are noticed.
 #[derive(Default, Serialize)]
 pub struct Noticed {
-    /// By the examples.
     pub by_examples: u64,
-    /// By the rules.
     pub by_rules: u64,
     /// Events after which a rule is broken by the bug `cancel-leaks`.
     pub events: usize,
-    /// The same when they are shrunk.
     pub shrunk_events: usize,
 }
 

@@ -7,20 +7,15 @@ use clap::Args;
 #[derive(Args)]
 #[command(disable_help_flag = true)]
 pub struct Serve {
-    #[command(flatten)]
-    any: AnyArguments,
+    /// Arguments of the command
+    #[arg(trailing_var_arg = true, allow_hyphen_values = true, hide = true)]
+    arguments: Vec<String>,
 }
 
 /// Chat with a model that was trained to (needs the feature `serve`)
 #[derive(Args)]
 #[command(disable_help_flag = true)]
 pub struct Chat {
-    #[command(flatten)]
-    any: AnyArguments,
-}
-
-#[derive(Args)]
-struct AnyArguments {
     /// Arguments of the command
     #[arg(trailing_var_arg = true, allow_hyphen_values = true, hide = true)]
     arguments: Vec<String>,
@@ -28,21 +23,19 @@ struct AnyArguments {
 
 impl Serve {
     pub fn run(self) -> Result<()> {
-        self.any.refuse("serve")
+        refuse("serve", &self.arguments)
     }
 }
 
 impl Chat {
     pub fn run(self) -> Result<()> {
-        self.any.refuse("chat")
+        refuse("chat", &self.arguments)
     }
 }
 
-impl AnyArguments {
-    fn refuse(self, command: &str) -> Result<()> {
-        bail!(
-            "this program was built without the feature `serve`, which {command} needs; run cargo {command} {}",
-            self.arguments.join(" ")
-        )
-    }
+fn refuse(command: &str, arguments: &[String]) -> Result<()> {
+    bail!(
+        "this program was built without the feature `serve`, which {command} needs; run cargo {command} {}",
+        arguments.join(" ")
+    )
 }
