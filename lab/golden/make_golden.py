@@ -105,17 +105,14 @@ def main():
 
 
 def write_checkpoint(shape, folder):
-    """Writes config.json, the tensors and perhaps generation_config.json."""
     folder.mkdir(parents=True, exist_ok=True)
     write_json(folder / "config.json", config_json(shape))
     if shape.generation:
         write_json(folder / "generation_config.json", shape.generation)
-
-    tensors = random_tensors(shape)
     if shape.shards == 1:
-        write_tensors(folder / "model.safetensors", tensors)
+        write_tensors(folder / "model.safetensors", random_tensors(shape))
     else:
-        write_shards(tensors, shape.shards, folder)
+        write_shards(random_tensors(shape), shape.shards, folder)
 
 
 def config_json(shape):
@@ -181,13 +178,10 @@ def random_tensors(shape):
 def write_shards(tensors, count, folder):
     """Cuts the tensors, in order, into files of about equal size, with an index."""
     total = sum(tensor.nbytes for tensor in tensors.values())
-    shards = [{} for _ in range(count)]
-    start = 0
+    shards, start, weight_map = [{} for _ in range(count)], 0, {}
     for name, tensor in tensors.items():
         shards[start * count // total][name] = tensor
         start += tensor.nbytes
-
-    weight_map = {}
     for number, shard in enumerate(shards, start=1):
         file = f"model-{number:05}-of-{count:05}.safetensors"
         write_tensors(folder / file, shard)

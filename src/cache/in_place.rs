@@ -190,16 +190,6 @@ impl<'a> Rows<'a> {
         Rows { keys: Lent::Shared(keys), values: Lent::Shared(values), runs }
     }
 
-    /// The memory of the keys, including everything else that lies there.
-    pub fn keys(&self) -> &[f32] {
-        self.keys.numbers()
-    }
-
-    /// The memory of the values; they lie as the keys do.
-    pub fn values(&self) -> &[f32] {
-        self.values.numbers()
-    }
-
     /// Where the rows lie, oldest token first.
     pub fn runs(&self) -> &[Run] {
         &self.runs
@@ -215,7 +205,7 @@ impl<'a> Rows<'a> {
 
     /// The rows, for a kernel. `queries`: how many of the newest tokens have one.
     pub fn of_sequence(&self, queries: usize) -> SequenceRows<'_> {
-        SequenceRows { queries, keys: self.keys(), values: self.values(), runs: &self.runs }
+        SequenceRows { queries, keys: self.keys.numbers(), values: self.values.numbers(), runs: &self.runs }
     }
 }
 

@@ -10,6 +10,7 @@ use super::record::{Head, decode_head};
 use super::{Disk, HEADER, PageFileError, PageShape};
 
 /// What lies at each place of a page file.
+#[derive(Default)]
 pub struct Index {
     /// Records that the file is allowed to have.
     n_places: usize,
@@ -69,15 +70,8 @@ impl Index {
                 heads.push((place, head));
             }
         }
-        let mut index = Index {
-            n_places,
-            places: (0..n_whole).map(|_| None).collect(),
-            free: Vec::new(),
-            children: HashMap::new(),
-            by_use: BTreeMap::new(),
-            clock: 0,
-            next_number: 1,
-        };
+        let places = (0..n_whole).map(|_| None).collect();
+        let mut index = Index { n_places, places, next_number: 1, ..Index::default() };
         index.link(heads);
         index.order();
         Ok(index)

@@ -35,28 +35,23 @@ impl PageReader {
 
     /// Submits pages of one sequence to be read.
     pub fn submit(&mut self, pages: Vec<MissingPage>) {
-        if let Some(jobs) = &self.jobs {
-            // A thread that has gone answers nothing: see `next`.
-            let _ = jobs.send(pages);
-        }
+        let jobs = self.jobs.as_ref().expect("open until this is dropped");
+        jobs.send(pages).expect(RUNS);
     }
 
-    /// The pages of the next sequence, in the order in which they were asked for; with `wait`, as soon as they are
-    /// read. Without `wait`, `None` if they are not read yet. Waits for ever if nothing was asked for.
-    ///
-    /// # Errors
-    /// [`io::ErrorKind::BrokenPipe`] if the thread has come to an end.
-    pub fn next(&mut self, wait: bool) -> io::Result<Option<Vec<PageRead>>> {
-        let read = if wait { self.done.recv().map_err(|_| Disconnected) } else { self.done.try_recv() };
-        match read {
-            Ok(pages) => Ok(Some(pages)),
-            Err(Empty) => Ok(None),
-            Err(Disconnected) => {
-                Err(io::Error::new(io::ErrorKind::BrokenPipe, "the thread that reads pages has ended"))
-            }
+    /// The pages of the next sequence, in the order in which they were submitted; with `wait`, as soon as they are read.
+    /// Without `wait`, `None` if they are not read yet. Waits for ever if nothing was submitted.
+    pub fn next(&mut self, wait: bool) -> Option<Vec<PageRead>> {
+        match self.done.try_recv() {
+            Ok(pages) => Some(pages),
+            Err(Empty) if wait => Some(self.done.recv().expect(RUNS)),
+            Err(Empty) => None,
+            Err(Disconnected) => panic!("{RUNS}"),
         }
     }
 }
+
+const RUNS: &str = "the thread that reads pages runs until this is dropped";
 
 impl Drop for PageReader {
     fn drop(&mut self) {

@@ -140,12 +140,8 @@ impl Snapshot {
 
     /// Checks that a model that makes rows of this layout can have made these.
     fn check(&self, model: &Model) -> Result<(), String> {
-        let (len, vocab_size) = (self.tokens.len(), model.config().vocab_size);
-        check_len(len, model)?;
-        if let Some(token) = self.tokens.iter().find(|token| **token as usize >= vocab_size) {
-            let last = vocab_size - 1;
-            return Err(format!("token id {token} is outside the vocabulary: ids go from 0 to {last}"));
-        }
+        let len = self.tokens.len();
+        model.check(&self.tokens, 0).map_err(|error| error.to_string())?;
         for (kind, rows) in [("k", &self.rows.k), ("v", &self.rows.v)] {
             if let Some((head, number)) = not_finite(rows, model) {
                 let row = head / self.layout.n_kv_heads;

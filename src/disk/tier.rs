@@ -51,17 +51,6 @@ pub struct Counters {
     pub restored: u64,
 }
 
-/// Why pages could not be asked for or brought back.
-#[derive(Debug, thiserror::Error)]
-pub enum DiskTierError {
-    /// The slab is not that of the prefix cache.
-    #[error(transparent)]
-    Cache(#[from] CacheError),
-    /// The thread has come to an end.
-    #[error(transparent)]
-    Reader(#[from] std::io::Error),
-}
-
 impl DiskTier {
     /// Opens a file of pages and starts a thread to read it. A clone of `disk` is the same file. `prefixes` keeps pages
     /// of this slab.
@@ -94,7 +83,7 @@ impl DiskTier {
     /// Begins to read the pages that the file has of a sequence and memory has not. Returns the ticket that they come
     /// with; `None` if there is nothing to wait for. Pages that a different sequence has asked for are not read twice:
     /// they come before.
-    pub fn prefetch(&mut self, tokens: &[u32]) -> Result<Option<u64>, DiskTierError> {
+    pub fn prefetch(&mut self, tokens: &[u32]) -> Result<Option<u64>, CacheError> {
         let missing = self.file.missing(tokens, &mut **self.prefixes.borrow_mut(), &self.slab)?;
         if missing.is_empty() {
             return Ok(None);
@@ -110,10 +99,10 @@ impl DiskTier {
 
     /// Gives the pages that have been read to the prefix cache; returns their tickets, in the order in which they were
     /// asked for. With `wait`, the first that is still missing is waited for.
-    pub fn take_loaded(&mut self, mut wait: bool) -> Result<Vec<u64>, DiskTierError> {
+    pub fn take_loaded(&mut self, mut wait: bool) -> Result<Vec<u64>, CacheError> {
         let mut tickets = Vec::new();
         while !self.asked.is_empty()
-            && let Some(pages) = self.reader.next(wait)?
+            && let Some(pages) = self.reader.next(wait)
         {
             let Some((ticket, tokens)) = self.asked.pop_front() else { break };
             wait = false;
@@ -132,7 +121,7 @@ impl DiskTier {
     /// those that have ended since.
     ///
     /// If the file cannot be written, nothing is from then on: see [`failed`](Self::failed).
-    pub fn store(&mut self, scheduler: &Scheduler, finished: &[FinishedSequence]) -> Result<(), DiskTierError> {
+    pub fn store(&mut self, scheduler: &Scheduler, finished: &[FinishedSequence]) -> Result<(), CacheError> {
         for (sequence, table) in scheduler.running() {
             let full = table.len() / table.page_size();
             if self.offered.get(&sequence.id).is_none_or(|offered| *offered < full) {

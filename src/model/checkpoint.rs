@@ -20,8 +20,6 @@ use crate::files::FileError;
 use crate::kernels::{Dtype, Matrix};
 use crate::{escape, files};
 
-use super::large_pages::Copied;
-
 /// The error of a file that cannot be opened or read.
 fn unreadable(path: &Path, error: &std::io::Error) -> FileError {
     FileError::new(path, format!("{error}{}", missing_file_hint(path, error)))
@@ -73,30 +71,25 @@ pub struct Checkpoint {
 /// A tensor as it lies in its file.
 #[derive(Clone)]
 struct Stored {
-    file: Arc<OpenFile>,
-    range: Range<usize>,
+    path: Arc<Path>,
+    part: Part,
     dtype: safetensors::Dtype,
     shape: Vec<usize>,
 }
 
-struct OpenFile {
-    path: PathBuf,
-    bytes: Bytes,
+/// Memory that tensors lie in: a mapped file, the bytes of one, or large pages.
+pub(super) type Memory = Arc<dyn AsRef<[u8]> + Send + Sync>;
+
+/// A part of a memory that others share.
+#[derive(Clone)]
+pub(super) struct Part {
+    pub(super) memory: Memory,
+    pub(super) range: Range<usize>,
 }
 
-enum Bytes {
-    Mapped(Mmap),
-    Owned(Vec<u8>),
-}
-
-impl std::ops::Deref for Bytes {
-    type Target = [u8];
-
-    fn deref(&self) -> &[u8] {
-        match self {
-            Bytes::Mapped(map) => map,
-            Bytes::Owned(bytes) => bytes,
-        }
+impl Part {
+    fn bytes(&self) -> &[u8] {
+        &(*self.memory).as_ref()[self.range.clone()]
     }
 }
 
@@ -150,7 +143,7 @@ impl Checkpoint {
     /// [`FileError`] if they are not a whole safetensors file.
     pub fn from_bytes(bytes: Vec<u8>) -> Result<Self, FileError> {
         let source = PathBuf::from("model.safetensors");
-        let tensors = tensors_of(&source, Bytes::Owned(bytes))?;
+        let tensors = tensors_of(&source, Arc::new(bytes))?;
         Ok(Checkpoint { source, tensors })
     }
 
@@ -160,20 +153,20 @@ impl Checkpoint {
     /// [`FileError`] if it is missing, has a different shape or an unknown type, or holds a number that is not finite.
     pub fn weight(&self, name: &str, rows: usize, cols: usize) -> Result<Weight, FileError> {
         let (stored, dtype) = self.find(name, &[rows, cols])?;
-        let matrix = Matrix::new(stored.bytes(), dtype, rows, cols);
+        let matrix = Matrix::new(stored.part.bytes(), dtype, rows, cols);
         if let Some((row, col)) = matrix.first_not_finite() {
             let mut numbers = vec![0.0; cols];
             matrix.read_row(row, &mut numbers);
             return Err(stored.not_finite(name, &[row, col], numbers[col]));
         }
-        Ok(Weight { memory: Memory::InFile(stored), dtype, rows, cols })
+        Ok(Weight { part: stored.part, is_copied: false, dtype, rows, cols })
     }
 
     /// A vector (a norm, a bias), converted to `f32`. It is refused as a [weight](Self::weight) is.
     pub fn vector(&self, name: &str, len: usize) -> Result<Vec<f32>, FileError> {
         let (stored, dtype) = self.find(name, &[len])?;
         let mut vector = vec![0.0; len];
-        Matrix::new(stored.bytes(), dtype, 1, len).read_row(0, &mut vector);
+        Matrix::new(stored.part.bytes(), dtype, 1, len).read_row(0, &mut vector);
         match vector.iter().position(|number| !number.is_finite()) {
             Some(place) => Err(stored.not_finite(name, &[place], vector[place])),
             None => Ok(vector),
@@ -185,7 +178,7 @@ impl Checkpoint {
         let Some(stored) = self.tensors.get(name) else {
             return Err(FileError::new(&self.source, format!("tensor {name} {shape:?} is missing; {advice}")));
         };
-        let refused = |problem: String| Err(FileError::new(&stored.file.path, format!("tensor {name} is {problem}")));
+        let refused = |problem: String| Err(FileError::new(&stored.path, format!("tensor {name} is {problem}")));
         if stored.shape != shape {
             return refused(format!("{}, expected {shape:?}; {advice}", escape::shape(&stored.shape)));
         }
@@ -203,29 +196,20 @@ impl Checkpoint {
 }
 
 impl Stored {
-    fn bytes(&self) -> &[u8] {
-        &self.file.bytes[self.range.clone()]
-    }
-
     fn not_finite(&self, name: &str, place: &[usize], number: f32) -> FileError {
         let problem =
             format!("tensor {name} is {number} at {place:?}; a weight is a finite number: download the file again");
-        FileError::new(&self.file.path, problem)
+        FileError::new(&self.path, problem)
     }
 }
 
 /// A weight matrix, in its file or copied.
 pub struct Weight {
-    memory: Memory,
+    part: Part,
+    is_copied: bool,
     dtype: Dtype,
     rows: usize,
     cols: usize,
-}
-
-/// Where the numbers of a weight lie.
-enum Memory {
-    InFile(Stored),
-    Copied(Copied),
 }
 
 impl Weight {
@@ -246,20 +230,17 @@ impl Weight {
 
     /// The bytes as they lie in the file.
     pub fn bytes(&self) -> &[u8] {
-        match &self.memory {
-            Memory::InFile(stored) => stored.bytes(),
-            Memory::Copied(copied) => copied.bytes(),
-        }
+        self.part.bytes()
     }
 
     /// Whether it lies in memory of its own, and no longer in its file.
     pub fn is_copied(&self) -> bool {
-        matches!(self.memory, Memory::Copied(_))
+        self.is_copied
     }
 
     /// Goes on with a copy of the same bytes.
-    pub(super) fn move_to(&mut self, copied: Copied) {
-        self.memory = Memory::Copied(copied);
+    pub(super) fn move_to(&mut self, copy: Part) {
+        (self.part, self.is_copied) = (copy, true);
     }
 }
 
@@ -268,26 +249,27 @@ fn map_file(path: &Path) -> Result<HashMap<String, Stored>, FileError> {
     // SAFETY: the map is read-only, and nothing here writes to the file. What other programs may do to it while it is
     // mapped no check can rule out: the documentation of `Checkpoint::open` asks that they do nothing.
     let map = unsafe { Mmap::map(&file) }.map_err(|error| unreadable(path, &error))?;
-    tensors_of(path, Bytes::Mapped(map))
+    tensors_of(path, Arc::new(map))
 }
 
 /// The tensors of a safetensors file.
-fn tensors_of(path: &Path, bytes: Bytes) -> Result<HashMap<String, Stored>, FileError> {
-    if let Some(header_len) = header_len(&bytes).filter(|len| (MOST_HEADER as u64..bytes.len() as u64).contains(len)) {
+fn tensors_of(path: &Path, memory: Memory) -> Result<HashMap<String, Stored>, FileError> {
+    let bytes = (*memory).as_ref();
+    if let Some(header_len) = header_len(bytes).filter(|len| (MOST_HEADER as u64..bytes.len() as u64).contains(len)) {
         let problem = format!("its header has {header_len} bytes, at most {MOST_HEADER} are expected");
         return Err(damaged(path, &problem));
     }
     let (header_len, metadata) =
-        SafeTensors::read_metadata(&bytes).map_err(|error| damaged(path, &what_is_damaged(&bytes, error)))?;
+        SafeTensors::read_metadata(bytes).map_err(|error| damaged(path, &what_is_damaged(bytes, error)))?;
     let data_start = 8 + header_len;
-    let file = Arc::new(OpenFile { path: path.into(), bytes });
+    let path: Arc<Path> = path.into();
     Ok(metadata
         .tensors()
         .into_iter()
         .map(|(name, info)| {
             let (start, end) = info.data_offsets;
-            let range = data_start + start..data_start + end;
-            (name, Stored { file: file.clone(), range, dtype: info.dtype, shape: info.shape.clone() })
+            let part = Part { memory: memory.clone(), range: data_start + start..data_start + end };
+            (name, Stored { path: path.clone(), part, dtype: info.dtype, shape: info.shape.clone() })
         })
         .collect())
 }

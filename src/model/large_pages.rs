@@ -13,28 +13,18 @@ use std::sync::Arc;
 use memmap2::MmapMut;
 use rayon::prelude::*;
 
+use super::checkpoint::{Memory, Part};
+
 /// Bytes of a large page.
 const LARGE_PAGE: usize = 2 << 20;
 /// Each copy begins with a cache line.
 const LINE: usize = 64;
 
-/// Bytes in memory for which large pages were asked. Those that were copied together share it.
-pub(super) struct Copied {
-    map: Arc<MmapMut>,
-    range: Range<usize>,
-}
-
-impl Copied {
-    pub(super) fn bytes(&self) -> &[u8] {
-        &self.map[self.range.clone()]
-    }
-}
-
-/// Copies some pieces of memory, with all threads.
+/// Copies some pieces of memory, with all threads, into one memory for which large pages are asked.
 ///
 /// # Errors
 /// What the system says if it has no room.
-pub(super) fn copy(pieces: &[&[u8]]) -> io::Result<Vec<Copied>> {
+pub(super) fn copy(pieces: &[&[u8]]) -> io::Result<Vec<Part>> {
     let total: usize = pieces.iter().map(|piece| piece.len().next_multiple_of(LINE)).sum();
     // Larger by one page, so that the first piece can begin where a page does.
     let mut map = MmapMut::map_anon(total + LARGE_PAGE)?;
@@ -50,8 +40,8 @@ pub(super) fn copy(pieces: &[&[u8]]) -> io::Result<Vec<Copied>> {
         end = range.end.next_multiple_of(LINE);
         ranges.push(range);
     }
-    let map = Arc::new(map);
-    Ok(ranges.into_iter().map(|range| Copied { map: map.clone(), range }).collect())
+    let memory: Memory = Arc::new(map);
+    Ok(ranges.into_iter().map(|range| Part { memory: memory.clone(), range }).collect())
 }
 
 /// How many of these bytes lie in large pages; `None` where the system does not say. It says so of whole areas of the

@@ -3,8 +3,9 @@
 use std::collections::VecDeque;
 
 use super::FinishedSequence;
+use crate::cache::CacheError;
 use crate::chapters::ch12_scheduler::Scheduler;
-use crate::disk::tier::{DiskTier, DiskTierError};
+use crate::disk::tier::DiskTier;
 
 /// The page file under the prefix cache, if there is one, and the requests that wait for pages from it.
 pub struct Prefetcher<R> {
@@ -21,7 +22,7 @@ impl<R> Prefetcher<R> {
 
     /// Asks for the pages of these prompts that memory lacks. Returns the ticket of the last ones, if there are any: the
     /// request has to [wait](Self::wait) for them.
-    pub fn prefetch<'p>(&mut self, prompts: impl IntoIterator<Item = &'p [u32]>) -> Result<Option<u64>, DiskTierError> {
+    pub fn prefetch<'p>(&mut self, prompts: impl IntoIterator<Item = &'p [u32]>) -> Result<Option<u64>, CacheError> {
         let Some(tier) = &mut self.tier else { return Ok(None) };
         let mut last = None;
         for prompt in prompts {
@@ -36,7 +37,7 @@ impl<R> Prefetcher<R> {
     }
 
     /// The requests whose pages have been read. With `wait`, the next pages are waited for, if a request needs them.
-    pub fn take_ready(&mut self, wait: bool) -> Result<Vec<R>, DiskTierError> {
+    pub fn take_ready(&mut self, wait: bool) -> Result<Vec<R>, CacheError> {
         let Some(tier) = &mut self.tier else { return Ok(Vec::new()) };
         let mut ready = Vec::new();
         // Pages come in the order in which they were asked for.
@@ -59,7 +60,7 @@ impl<R> Prefetcher<R> {
     }
 
     /// [Writes](DiskTier::store) the full pages of a step.
-    pub fn store(&mut self, scheduler: &Scheduler, finished: &[FinishedSequence]) -> Result<(), DiskTierError> {
+    pub fn store(&mut self, scheduler: &Scheduler, finished: &[FinishedSequence]) -> Result<(), CacheError> {
         self.tier.as_mut().map_or(Ok(()), |tier| tier.store(scheduler, finished))
     }
 

@@ -22,7 +22,7 @@
 //! - `matrix`: weights as they lie in a checkpoint; `products`: rows against them; `tiles`: several rows at a time;
 //! - `rows`: keys and values as a cache keeps them; `stored`: reading them; `attention`: queries against them, wherever
 //!   they lie;
-//! - `steps`: dot product, softmax, norm, gate; `parallel`: work for several threads; `limit`: what all of them cannot
+//! - `steps`: dot product, softmax, norm, gate; `parallel`: work for several threads; `peak`: what none of them can
 //!   surpass.
 //!
 //! **One loop for every processor.** The loops are written over vectors of sixteen numbers; `vector` defines what those
@@ -31,9 +31,9 @@
 //! `plain`, picks narrower registers than the processor has, to see that the output stays the same.
 
 mod attention;
-mod limit;
 mod matrix;
 mod parallel;
+mod peak;
 mod products;
 mod registers;
 mod rows;
@@ -43,8 +43,8 @@ mod tiles;
 mod vector;
 
 pub use attention::{Heads, attend};
-pub use limit::multiply_adds;
 pub use matrix::{Dtype, Matrix};
+pub use peak::multiply_adds;
 pub use products::{matmul, matmuls};
 pub use rows::{RowFormat, Run, SequenceRows};
 pub use steps::{add_scaled, dot, rms_norm, silu_times, softmax, softmax_scaled};

@@ -118,8 +118,6 @@ impl Block<'_> {
 struct Direct<'a, const ONE_ROW: bool>(Block<'a>);
 
 impl<const ONE_ROW: bool> Kernel for Direct<'_, ONE_ROW> {
-    type Output = ();
-
     #[inline(always)]
     fn run<V: Vector>(self) {
         // The type of the weights is settled here, outside the loops.
@@ -135,8 +133,6 @@ impl<const ONE_ROW: bool> Kernel for Direct<'_, ONE_ROW> {
 struct Tiles<'a>(Block<'a>);
 
 impl Kernel for Tiles<'_> {
-    type Output = ();
-
     #[inline(always)]
     fn run<V: Vector>(self) {
         let Block { x, n, w, columns, .. } = &self.0;

@@ -10,8 +10,7 @@ const CHOICE: &str = "PAGE_BY_PAGE_REGISTERS";
 /// A loop over vectors. `run` and everything it calls are `#[inline(always)]`, so that the compiler sees the whole loop
 /// inside the function of [`Vector::call`].
 pub(crate) trait Kernel {
-    type Output;
-    fn run<V: Vector>(self) -> Self::Output;
+    fn run<V: Vector>(self);
 }
 
 /// What a processor may have to hold sixteen numbers.
@@ -74,7 +73,7 @@ impl Registers {
 
 /// Runs a kernel with the widest registers that this processor has.
 #[inline]
-pub(crate) fn vectorized<K: Kernel>(kernel: K) -> K::Output {
+pub(crate) fn vectorized(kernel: impl Kernel) {
     match Registers::chosen() {
         #[cfg(target_arch = "x86_64")]
         Registers::Avx512 => vector::Avx512::call(kernel),

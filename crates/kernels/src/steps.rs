@@ -15,20 +15,21 @@ use crate::vector::{self, LANES, Lanes, Vector, padded};
 /// If they are not equally long.
 pub fn dot(a: &[f32], b: &[f32]) -> f32 {
     assert_eq!(a.len(), b.len(), "a dot product of two rows");
-    vectorized(Dot { a, b })
+    let mut sum = 0.0;
+    vectorized(Dot { a, b, sum: &mut sum });
+    sum
 }
 
 struct Dot<'a> {
     a: &'a [f32],
     b: &'a [f32],
+    sum: &'a mut f32,
 }
 
 impl Kernel for Dot<'_> {
-    type Output = f32;
-
     #[inline(always)]
-    fn run<V: Vector>(self) -> f32 {
-        vector::dot::<V>(self.a, self.b)
+    fn run<V: Vector>(self) {
+        *self.sum = vector::dot::<V>(self.a, self.b);
     }
 }
 
@@ -48,8 +49,6 @@ struct AddScaled<'a> {
 }
 
 impl Kernel for AddScaled<'_> {
-    type Output = ();
-
     /// The numbers do not meet, so there are no lanes to keep in order: the compiler takes as many at once as it likes.
     #[inline(always)]
     fn run<V: Vector>(self) {
@@ -98,8 +97,6 @@ struct Softmax<'a> {
 }
 
 impl Kernel for Softmax<'_> {
-    type Output = ();
-
     #[inline(always)]
     fn run<V: Vector>(self) {
         let scale = V::splat(self.scale);
@@ -148,8 +145,6 @@ struct SiluTimes<'a> {
 }
 
 impl Kernel for SiluTimes<'_> {
-    type Output = ();
-
     #[inline(always)]
     fn run<V: Vector>(self) {
         let (gates, gate_rest) = self.gate.as_chunks_mut::<LANES>();
@@ -186,8 +181,6 @@ struct RmsNorm<'a> {
 }
 
 impl Kernel for RmsNorm<'_> {
-    type Output = ();
-
     #[inline(always)]
     fn run<V: Vector>(self) {
         for row in self.rows.chunks_exact_mut(self.weight.len()) {

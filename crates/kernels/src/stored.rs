@@ -163,9 +163,9 @@ fn last<S: Stored>(words: &[f32], scale: f32, n: usize) -> Lanes {
     lanes
 }
 
-/// One head in the rows of a memory.
+/// One head in all rows of a memory.
 #[derive(Clone, Copy)]
-pub(crate) struct HeadOf<'a, S> {
+pub(crate) struct HeadColumn<'a, S> {
     /// The format.
     pub(crate) _stored: S,
     pub(crate) memory: &'a [f32],
@@ -177,11 +177,11 @@ pub(crate) struct HeadOf<'a, S> {
     pub(crate) dim: usize,
 }
 
-impl<'a, S: Stored> HeadOf<'a, S> {
+impl<'a, S: Stored> HeadColumn<'a, S> {
     /// A different head in the same rows.
     #[inline(always)]
     pub(crate) fn with_head(&self, head: usize) -> Self {
-        HeadOf { first: head * self.words, ..*self }
+        HeadColumn { first: head * self.words, ..*self }
     }
 
     /// The head in the row that starts at this place.

@@ -16,22 +16,16 @@ pub(crate) fn in_tiles<V: Vector>(rows: Range<usize>, work: &mut impl InTiles) {
     let mut first = rows.start;
     while first < rows.end {
         let left = rows.end - first;
-        first += if V::ONE_BY_ONE {
-            work.rows::<V, 1, 1>(first)
-        } else if V::MANY_REGISTERS {
-            match left {
-                1 => work.rows::<V, 1, 5>(first),
-                2 => work.rows::<V, 2, 5>(first),
-                3 => work.rows::<V, 3, 5>(first),
-                4 => work.rows::<V, 4, 5>(first),
-                _ => work.rows::<V, 5, 5>(first),
-            }
-        } else {
-            match left {
-                1 => work.rows::<V, 1, 2>(first),
-                2 => work.rows::<V, 2, 2>(first),
-                _ => work.rows::<V, 3, 2>(first),
-            }
+        first += match left {
+            _ if V::ONE_BY_ONE => work.rows::<V, 1, 1>(first),
+            1 if V::MANY_REGISTERS => work.rows::<V, 1, 5>(first),
+            2 if V::MANY_REGISTERS => work.rows::<V, 2, 5>(first),
+            3 if V::MANY_REGISTERS => work.rows::<V, 3, 5>(first),
+            4 if V::MANY_REGISTERS => work.rows::<V, 4, 5>(first),
+            _ if V::MANY_REGISTERS => work.rows::<V, 5, 5>(first),
+            1 => work.rows::<V, 1, 2>(first),
+            2 => work.rows::<V, 2, 2>(first),
+            _ => work.rows::<V, 3, 2>(first),
         };
     }
 }

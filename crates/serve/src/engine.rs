@@ -18,8 +18,9 @@ use super::messages::{Command, Event, NewRequest, Output, OutputEnd};
 use super::metrics::Metrics;
 use super::refusal::Refusal;
 use super::views::ViewPublisher;
+use page_by_page::cache::CacheError;
 use page_by_page::chapters::ch06_paged::SharedSlab;
-use page_by_page::disk::tier::{Counters, DiskTier, DiskTierError};
+use page_by_page::disk::tier::{Counters, DiskTier};
 use page_by_page::model::StepError;
 use page_by_page::serving::schedule::{NextToken, ScheduleError, ScheduledChunk, SequenceId};
 use page_by_page::serving::view::{EndedView, View};
@@ -60,7 +61,7 @@ pub enum EngineError {
     #[error(transparent)]
     Schedule(#[from] ScheduleError),
     #[error(transparent)]
-    Pages(#[from] DiskTierError),
+    Pages(#[from] CacheError),
 }
 
 impl<'m> Engine<'m> {

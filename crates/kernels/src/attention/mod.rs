@@ -5,13 +5,13 @@
 //! output is one chain of multiply-adds over the positions, oldest first. So rows in a thousand runs give the bits that
 //! rows side by side give.
 //!
-//! **The order of work.** The queries of a token that is alone, or of a few tokens, meet each row where it lies, a few
-//! positions at a time, since memory is fastest in order (`few`). Many tokens share the work of reading: a few keys,
-//! then a few values, are turned into `f32` in a buffer that stays in the nearest cache, and meet all queries of a task
-//! (`many`).
+//! **The order of work.** In a decode step, the queries of a token or of a few meet each row where it lies, a few
+//! positions at a time, since memory is fastest in order (`decode`). The many tokens of a prefill share the work of
+//! reading: a few keys, then a few values, are turned into `f32` in a buffer that stays in the nearest cache, and meet
+//! all queries of a task (`prefill`).
 
-mod few;
-mod many;
+mod decode;
+mod prefill;
 mod sums;
 
 use std::ops::Range;
@@ -19,7 +19,7 @@ use std::ops::Range;
 use crate::parallel::{Columns, for_each, threads};
 use crate::rows::{RowFormat, SequenceRows};
 use crate::steps::softmax_scaled;
-use crate::stored::{Bf16, F16, F32, HeadOf, Int8, Stored, words};
+use crate::stored::{Bf16, F16, F32, HeadColumn, Int8, Stored, words};
 use crate::vector::{LANES, Lanes, padded};
 
 /// How attention divides a row into heads.
@@ -132,8 +132,8 @@ impl<'a> Attention<'a> {
 
     fn compute_as<S: Stored>(&self, stored: S) {
         let sums = match self.rows.len() {
-            ..=FEW => few::attend(self, stored),
-            _ => many::attend(self, stored),
+            ..=FEW => decode::attend(self, stored),
+            _ => prefill::attend(self, stored),
         };
         let dim = self.heads.head_dim;
         for (query, sums) in sums.chunks_exact(self.depth()).enumerate() {
@@ -202,10 +202,10 @@ impl<'a> Attention<'a> {
 
     /// A key/value head in the rows of a memory.
     #[inline(always)]
-    fn head_of<S: Stored>(&self, stored: S, memory: &'a [f32], kv_head: usize) -> HeadOf<'a, S> {
+    fn head_of<S: Stored>(&self, stored: S, memory: &'a [f32], kv_head: usize) -> HeadColumn<'a, S> {
         let dim = self.heads.head_dim;
         let words = words(self.format, dim);
-        HeadOf { _stored: stored, memory, first: kv_head * words, words, dim }
+        HeadColumn { _stored: stored, memory, first: kv_head * words, words, dim }
     }
 
     /// Turns the scores of each query into weights, `stride` apart, as far as the query sees.

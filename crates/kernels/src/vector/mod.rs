@@ -64,7 +64,7 @@ pub(crate) trait Vector: Copy {
     };
 
     /// Runs a kernel in a function that is compiled for these registers. The processor must have them.
-    fn call<K: Kernel>(kernel: K) -> K::Output;
+    fn call<K: Kernel>(kernel: K);
 
     /// The same number in every lane.
     fn splat(number: f32) -> Self;

@@ -14,8 +14,8 @@ impl Vector for Neon {
     const MANY_REGISTERS: bool = false;
 
     #[inline(always)]
-    fn call<K: Kernel>(kernel: K) -> K::Output {
-        kernel.run::<Neon>()
+    fn call<K: Kernel>(kernel: K) {
+        kernel.run::<Neon>();
     }
 
     #[inline(always)]

@@ -22,8 +22,8 @@ impl Vector for Plain {
     const MANY_REGISTERS: bool = false;
     const ONE_BY_ONE: bool = true;
 
-    fn call<K: Kernel>(kernel: K) -> K::Output {
-        kernel.run::<Plain>()
+    fn call<K: Kernel>(kernel: K) {
+        kernel.run::<Plain>();
     }
 
     #[inline(always)]

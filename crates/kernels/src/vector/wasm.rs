@@ -30,8 +30,8 @@ impl Vector for Simd128 {
     const ONE_BY_ONE: bool = true;
 
     #[inline(always)]
-    fn call<K: Kernel>(kernel: K) -> K::Output {
-        kernel.run::<Simd128>()
+    fn call<K: Kernel>(kernel: K) {
+        kernel.run::<Simd128>();
     }
 
     #[inline(always)]

@@ -16,13 +16,13 @@ impl Vector for Avx512 {
     const MANY_REGISTERS: bool = true;
 
     #[inline(always)]
-    fn call<K: Kernel>(kernel: K) -> K::Output {
+    fn call<K: Kernel>(kernel: K) {
         #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx2,fma,f16c")]
-        fn avx512<K: Kernel>(kernel: K) -> K::Output {
-            kernel.run::<Avx512>()
+        fn avx512<K: Kernel>(kernel: K) {
+            kernel.run::<Avx512>();
         }
         // SAFETY: the processor has these instructions.
-        unsafe { avx512(kernel) }
+        unsafe { avx512(kernel) };
     }
 
     #[inline(always)]
@@ -118,13 +118,13 @@ impl Vector for Avx2 {
     const MANY_REGISTERS: bool = false;
 
     #[inline(always)]
-    fn call<K: Kernel>(kernel: K) -> K::Output {
+    fn call<K: Kernel>(kernel: K) {
         #[target_feature(enable = "avx2,fma,f16c")]
-        fn avx2<K: Kernel>(kernel: K) -> K::Output {
-            kernel.run::<Avx2>()
+        fn avx2<K: Kernel>(kernel: K) {
+            kernel.run::<Avx2>();
         }
         // SAFETY: the processor has these instructions.
-        unsafe { avx2(kernel) }
+        unsafe { avx2(kernel) };
     }
 
     #[inline(always)]

@@ -29,7 +29,7 @@ pub fn figure() -> Result<Figure> {
         }
     })?;
     let cache = caches.remove(&'a').context("no sequence a")?;
-    let copied = if std::ptr::eq(cache.rows(0).keys(), slab.borrow().keys()) { 0 } else { cache.len() };
+    let copied = if std::ptr::eq(cache.rows(0).of_sequence(0).keys, slab.borrow().keys()) { 0 } else { cache.len() };
     let copied_by_gather = if matches!(cache.gather(0), (Cow::Owned(_), _)) { cache.len() } else { 0 };
     let mut figure = Figure {
         label: format!(

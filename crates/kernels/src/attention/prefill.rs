@@ -1,9 +1,9 @@
-//! Attention of many rows: a few keys at a time are packed and meet all queries, then a few values are and do.
+//! Attention of many new tokens: a few keys at a time are packed and meet all queries, then a few values are and do.
 
 use std::ops::Range;
 
 use crate::registers::{Kernel, vectorized};
-use crate::stored::{HeadOf, Stored};
+use crate::stored::{HeadColumn, Stored};
 use crate::tiles::{InTiles, in_tiles, pack, tile};
 use crate::vector::{LANES, Lanes, Vector, lane_sums, rows_of};
 
@@ -44,22 +44,20 @@ pub(super) fn attend<S: Stored>(task: &Attention<'_>, stored: S) -> Vec<Lanes> {
         vectorized(Pack { head, places: few, side_by_side: false, packed: &mut block });
         let values = &block[..few.len() * depth];
         let added = vec![0; task.queries()];
-        vectorized(Mix { task, values, scores: &scores[at..], stride, at, added, sums: &mut sums });
+        vectorized(WeightedSum { task, values, scores: &scores[at..], stride, at, added, sums: &mut sums });
     }
     sums
 }
 
 /// Turns a few heads into `f32`, one after the other, or for tiles as many side by side as a tile has columns.
 struct Pack<'a, S> {
-    head: HeadOf<'a, S>,
+    head: HeadColumn<'a, S>,
     places: &'a [usize],
     side_by_side: bool,
     packed: &'a mut [Lanes],
 }
 
 impl<S: Stored> Kernel for Pack<'_, S> {
-    type Output = ();
-
     #[inline(always)]
     fn run<V: Vector>(self) {
         let depth = self.head.dim.div_ceil(LANES);
@@ -87,8 +85,6 @@ struct Scores<'a> {
 }
 
 impl Kernel for Scores<'_> {
-    type Output = ();
-
     #[inline(always)]
     fn run<V: Vector>(mut self) {
         in_tiles::<V>(self.task.first_that_sees(self.at)..self.task.queries(), &mut self);
@@ -112,7 +108,7 @@ impl InTiles for Scores<'_> {
 }
 
 /// Adds a few packed values to the sums of all queries that see the first of them, weighted.
-struct Mix<'a> {
+struct WeightedSum<'a> {
     task: &'a Attention<'a>,
     values: &'a [Lanes],
     /// The weights of the first query, from the first value on.
@@ -125,9 +121,7 @@ struct Mix<'a> {
     sums: &'a mut [Lanes],
 }
 
-impl Kernel for Mix<'_> {
-    type Output = ();
-
+impl Kernel for WeightedSum<'_> {
     /// What the queries of a tile all see, they add together; the rest each alone.
     #[inline(always)]
     fn run<V: Vector>(mut self) {
@@ -146,7 +140,7 @@ impl Kernel for Mix<'_> {
     }
 }
 
-impl InTiles for Mix<'_> {
+impl InTiles for WeightedSum<'_> {
     #[inline(always)]
     fn rows<V: Vector, const R: usize, const C: usize>(&mut self, first: usize) -> usize {
         let shared = self.seen(first);
@@ -156,7 +150,7 @@ impl InTiles for Mix<'_> {
     }
 }
 
-impl Mix<'_> {
+impl WeightedSum<'_> {
     /// How many of the values a query sees.
     #[inline(always)]
     fn seen(&self, query: usize) -> usize {

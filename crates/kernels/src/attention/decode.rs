@@ -1,7 +1,7 @@
-//! Attention of a few rows: keys and values are read where they lie, each once for the few queries that share them.
+//! Attention of one new token, or of a few: keys and values are read where they lie, each once for the few queries that share them.
 
 use crate::registers::{Kernel, vectorized};
-use crate::stored::{Head, HeadOf, Stored};
+use crate::stored::{Head, HeadColumn, Stored};
 use crate::vector::{LANES, Lanes, Vector, lane_sums, rows_of};
 
 use super::Attention;
@@ -20,7 +20,7 @@ pub(super) fn attend<S: Stored>(task: &Attention<'_>, stored: S) -> Vec<Lanes> {
     vectorized(Scores { task, stored, places, queries: &task.packed_queries(), scores: &mut scores, stride });
     task.softmax(&mut scores, stride);
     let mut sums = vec![[0.0; LANES]; task.queries() * task.depth()];
-    vectorized(Mix { task, stored, places, scores: &scores, stride, sums: &mut sums });
+    vectorized(WeightedSum { task, stored, places, scores: &scores, stride, sums: &mut sums });
     sums
 }
 
@@ -42,8 +42,6 @@ struct Scores<'a, S> {
 }
 
 impl<S: Stored> Kernel for Scores<'_, S> {
-    type Output = ();
-
     #[inline(always)]
     fn run<V: Vector>(mut self) {
         let task = self.task;
@@ -63,10 +61,10 @@ impl<S: Stored> Kernel for Scores<'_, S> {
                 let mut query = i * sharing;
                 while query < (i + 1) * sharing {
                     query += match (i + 1) * sharing - query {
-                        2 if V::MANY_REGISTERS => self.meet::<V, 2>(&keys, query, at),
-                        3 if V::MANY_REGISTERS => self.meet::<V, 3>(&keys, query, at),
-                        4.. if V::MANY_REGISTERS => self.meet::<V, 4>(&keys, query, at),
-                        _ => self.meet::<V, 1>(&keys, query, at),
+                        2 if V::MANY_REGISTERS => self.score::<V, 2>(&keys, query, at),
+                        3 if V::MANY_REGISTERS => self.score::<V, 3>(&keys, query, at),
+                        4.. if V::MANY_REGISTERS => self.score::<V, 4>(&keys, query, at),
+                        _ => self.score::<V, 1>(&keys, query, at),
                     };
                 }
             }
@@ -77,7 +75,7 @@ impl<S: Stored> Kernel for Scores<'_, S> {
 impl<S: Stored> Scores<'_, S> {
     /// `R` queries, from query `first` on, meet four keys where they lie, those from position `at` on. Returns `R`.
     #[inline(always)]
-    fn meet<V: Vector, const R: usize>(&mut self, keys: &[Head<'_, S>; KEYS], first: usize, at: usize) -> usize {
+    fn score<V: Vector, const R: usize>(&mut self, keys: &[Head<'_, S>; KEYS], first: usize, at: usize) -> usize {
         let depth = self.task.depth();
         let rows = rows_of::<_, R>(self.queries, first, depth, depth);
         let full = keys[0].full().len();
@@ -112,7 +110,7 @@ impl<S: Stored> Scores<'_, S> {
 }
 
 /// The sum of the values by their weights, for each query: it grows by a few positions at a time, in order.
-struct Mix<'a, S> {
+struct WeightedSum<'a, S> {
     task: &'a Attention<'a>,
     stored: S,
     places: &'a [usize],
@@ -122,9 +120,7 @@ struct Mix<'a, S> {
     sums: &'a mut [Lanes],
 }
 
-impl<S: Stored> Kernel for Mix<'_, S> {
-    type Output = ();
-
+impl<S: Stored> Kernel for WeightedSum<'_, S> {
     #[inline(always)]
     fn run<V: Vector>(mut self) {
         let task = self.task;
@@ -150,11 +146,11 @@ impl<S: Stored> Kernel for Mix<'_, S> {
     }
 }
 
-impl<S: Stored> Mix<'_, S> {
+impl<S: Stored> WeightedSum<'_, S> {
     /// Adds the values from position `at` on to the sums of `tile` queries: together what all of them see, then each
     /// alone what only later ones see.
     #[inline(always)]
-    fn add_tile<V: Vector>(&mut self, head: &HeadOf<'_, S>, at: usize, query: usize, tile: usize) {
+    fn add_tile<V: Vector>(&mut self, head: &HeadColumn<'_, S>, at: usize, query: usize, tile: usize) {
         let block = &self.places[at..(at + VALUES).min(self.places.len())];
         let shared = self.task.seen(query).saturating_sub(at).min(block.len());
         // The queries of one row see the same.
@@ -194,7 +190,7 @@ struct Weights<'a> {
 /// Adds the values at some places to the sums of `R` queries, weighted.
 #[inline(always)]
 fn add_all<V: Vector, S: Stored, const R: usize>(
-    head: &HeadOf<'_, S>,
+    head: &HeadColumn<'_, S>,
     places: &[usize],
     weights: Weights<'_>,
     sums: &mut [Lanes],
@@ -215,7 +211,7 @@ fn add_all<V: Vector, S: Stored, const R: usize>(
 /// Adds `C` vectors of each value, from vector `at` on; several only if they are full. Returns `C`.
 #[inline(always)]
 fn add<V: Vector, S: Stored, const R: usize, const C: usize>(
-    head: &HeadOf<'_, S>,
+    head: &HeadColumn<'_, S>,
     places: &[usize],
     weights: Weights<'_>,
     sums: &mut [Lanes],
