@@ -62,11 +62,11 @@ pub struct Todo {
 
 impl Chapter {
     /// A chapter by the name of its files; `None` unless the name is of the form `ch02_flat`.
-    pub fn named(name: &str, handed_out: &str) -> Option<Self> {
+    pub fn named(name: &str) -> Option<Self> {
         let digits = name.strip_prefix("ch")?.split_once('_')?.0;
         let number = digits.parse().ok().filter(|_| digits.len() == 2)?;
-        let (name, handed_out) = (name.to_string(), handed_out.to_string());
-        Some(Chapter { number, name, handed_out, stands_on: Vec::new(), title: String::new() })
+        let (name, handed_out, title) = (name.to_string(), String::new(), String::new());
+        Some(Chapter { number, name, handed_out, stands_on: Vec::new(), title })
     }
 
     /// Its line in the list, and back.
@@ -76,9 +76,9 @@ impl Chapter {
     }
 
     fn parse(line: &str) -> Option<Self> {
-        let mut columns = line.split("  ");
-        let handed_out = columns.next()?;
-        let mut chapter = Chapter::named(columns.next()?, handed_out)?;
+        let (handed_out, rest) = line.split_once("  ")?;
+        let mut columns = rest.split("  ");
+        let mut chapter = Chapter { handed_out: handed_out.into(), ..Chapter::named(columns.next()?)? };
         for number in columns.next().into_iter().flat_map(str::split_whitespace) {
             chapter.stands_on.push(number.parse().ok()?);
         }
@@ -209,7 +209,7 @@ pub fn stands_on(root: &Path, file: &str) -> Result<Vec<usize>, String> {
 fn named<'t>(text: &'t str, sign: &str) -> impl Iterator<Item = Chapter> + use<'t> {
     let names = text.split(sign).skip(1).collect::<Vec<_>>().into_iter();
     let names = names.filter_map(|rest| rest.split(|c: char| !c.is_alphanumeric() && c != '_').next());
-    names.filter_map(|name| Chapter::named(name, ""))
+    names.filter_map(|name| Chapter::named(name))
 }
 
 /// The root of the repository: the current folder, or the nearest above it that holds `exercises/untouched.txt`.

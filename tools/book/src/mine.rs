@@ -75,7 +75,7 @@ impl Mine {
         for file in changed.iter().map(Path::new).filter(|file| !file.starts_with("book")) {
             self.engine = None;
             let name = file.file_stem().unwrap_or_default().to_string_lossy();
-            let exercise = Chapter::named(&name, "").filter(|_| file.starts_with("exercises"));
+            let exercise = Chapter::named(&name).filter(|_| file.starts_with("exercises"));
             let first = exercise.map_or(0, |chapter| chapter.number);
             self.graded.retain(|number, _| *number < first);
             let root = &self.root;

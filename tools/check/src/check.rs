@@ -37,7 +37,7 @@ pub fn check(root: &Path) -> Result<Report> {
     }
     for folder in ["exercises", "solutions", "tests", "tools/check/mistakes"] {
         for name in [names(root, folder, ".rs"), names(root, folder, ".toml")].concat() {
-            if Chapter::named(&name, "").is_some() && !chapters.iter().any(|chapter| chapter.name == name) {
+            if Chapter::named(&name).is_some() && !chapters.iter().any(|chapter| chapter.name == name) {
                 report.add(folder, format!("has a file of {name}, which is no chapter: run `cargo course stubs`"));
             }
         }

@@ -25,9 +25,7 @@ pub fn write(root: &Path) -> Result<String> {
     let mut list = HEADER.to_string();
     let mut files = Vec::new();
     for name in names(root, "solutions", ".rs") {
-        let Some(mut chapter) = Chapter::named(&name, "") else {
-            bail!("solutions/{name}.rs is not called ch01_name.rs")
-        };
+        let Some(mut chapter) = Chapter::named(&name) else { bail!("solutions/{name}.rs is not called ch01_name.rs") };
         let (now, made) = (read(root, &chapter.exercise()).ok(), chapter.stub(root).map_err(Error::msg)?);
         if let Some(now) = now.filter(|now| *now != made) {
             let known = before.iter().find(|known| known.name == name);

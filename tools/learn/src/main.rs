@@ -59,10 +59,6 @@ struct Arguments {
     /// Seconds after which checks that are still running are stopped
     #[arg(long, value_name = "S", default_value_t = 90, value_parser = clap::value_parser!(u64).range(1..))]
     time_limit: u64,
-
-    /// `list`, by another name
-    #[arg(long, hide = true)]
-    status: bool,
 }
 
 #[derive(Subcommand)]
@@ -114,22 +110,20 @@ fn run(arguments: &Arguments) -> Result<ExitCode> {
         None => where_left(&root, &chapters, &record),
     };
     let limit = Duration::from_secs(arguments.time_limit);
-    let is_list = arguments.status || matches!(arguments.task, Some(Task::List));
-    let is_plain = arguments.task.is_some() || is_list || arguments.once || !terminal::is_there();
+    let is_plain = arguments.task.is_some() || arguments.once || !terminal::is_there();
     if let (true, Some(note)) = (is_plain, &note) {
         eprintln!("note: {note}");
     }
-    if is_list {
-        return plain::print(&list::text(&root, &chapters, &record), true);
-    }
     match arguments.task {
-        Some(_) => return plain::hint(&root, &chapters[at], record),
-        None if is_plain => return plain::run(&root, &chapters[at], limit, record),
-        None => {}
+        Some(Task::List) => plain::print(&list::text(&root, &chapters, &record), true),
+        Some(Task::Hint { .. }) => plain::hint(&root, &chapters[at], record),
+        None if is_plain => plain::run(&root, &chapters[at], limit, record),
+        None => {
+            let mut app = App::new(root, chapters, at, limit, record);
+            app.note = note;
+            app.run()
+        }
     }
-    let mut app = App::new(root, chapters, at, limit, record);
-    app.note = note;
-    app.run()
 }
 
 /// The chapter that the record names, else the first that is begun, else the first.

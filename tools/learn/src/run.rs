@@ -73,9 +73,16 @@ impl Run {
         let (process, lines) = cargo::start(command, Streams::Apart).map_err(|error| {
             format!("cargo cannot be started ({error}): is it installed, and on the PATH? See https://rustup.rs")
         })?;
-        let (printed, errors) = (String::new(), String::new());
-        let (stage, build) = (Stage::Compiling(None), Build::default());
-        Ok(Run { checks, process, lines, stage, checking_since: None, build, printed, errors })
+        Ok(Run {
+            checks,
+            process,
+            lines,
+            stage: Stage::Compiling(None),
+            checking_since: None,
+            build: Build::default(),
+            printed: String::new(),
+            errors: String::new(),
+        })
     }
 
     /// Reads what came since the last call. Returns the result once the run is over.

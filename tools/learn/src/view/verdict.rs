@@ -18,6 +18,13 @@ pub enum Layout {
     Plain,
 }
 
+impl Layout {
+    /// The key to press, such as ` (o)`, where there are keys.
+    fn key(self, key: &str) -> String {
+        if self == Layout::Plain { String::new() } else { format!(" ({key})") }
+    }
+}
+
 /// The one thing to look at next.
 pub fn lines(current: &Current, layout: Layout) -> Vec<Paragraph> {
     if let Err(problem) = &current.exercise {
@@ -72,10 +79,7 @@ fn title(current: &Current) -> Option<Paragraph> {
 
 /// `19 more red checks not shown (a shows them)`
 fn not_shown(n: usize, what: &str, layout: Layout) -> Paragraph {
-    let key = match layout {
-        Layout::Plain => String::new(),
-        _ => format!(" (a shows {})", if n == 1 { "it" } else { "them" }),
-    };
+    let key = layout.key(if n == 1 { "a shows it" } else { "a shows them" });
     prose(format!("{} not shown{key}", count(n, what)), DIM)
 }
 
@@ -161,7 +165,7 @@ fn not_written(message: &str, layout: Layout) -> Vec<Paragraph> {
     let what = message.split_once("not yet implemented: ").and_then(|(_, what)| what.lines().next()?.split_once(": "));
     // The place that follows is in the title.
     let what = what.map_or("", |(_, what)| what.split(" (exercises/").next().unwrap_or(what));
-    let key = if layout == Layout::Plain { "" } else { " (t shows it here)" };
+    let key = layout.key("t shows it here");
     vec![plain(format!("Not written yet: {what}")), prose(format!("The page explains what it must do{key}."), DIM)]
 }
 
@@ -210,14 +214,10 @@ fn compile_errors(current: &Current, errors: &[Diagnostic], layout: Layout) -> V
 /// A finished chapter.
 fn done(current: &Current, layout: Layout) -> Vec<Paragraph> {
     let (number, checks) = (current.chapter.number, count(current.verdict().total().of, "check"));
-    let next = match layout {
-        Layout::Plain => {
-            "Read on in the page after its last task, answer its questions, then go on to the next chapter."
-        }
-        _ => {
-            "Read on in the page after its last task (o), answer its questions (c), then go on to the next chapter (n)."
-        }
-    };
+    let [page, questions, next] = ["o", "c", "n"].map(|key| layout.key(key));
+    let next = format!(
+        "Read on in the page after its last task{page}, answer its questions{questions}, then go on to the next chapter{next}."
+    );
     vec![prose(format!("Chapter {number} is done: all {checks} are green."), GREEN), plain(next)]
 }
 
