@@ -209,7 +209,7 @@ pub fn stands_on(root: &Path, file: &str) -> Result<Vec<usize>, String> {
 fn named<'t>(text: &'t str, sign: &str) -> impl Iterator<Item = Chapter> + use<'t> {
     let names = text.split(sign).skip(1).collect::<Vec<_>>().into_iter();
     let names = names.filter_map(|rest| rest.split(|c: char| !c.is_alphanumeric() && c != '_').next());
-    names.filter_map(|name| Chapter::named(name))
+    names.filter_map(Chapter::named)
 }
 
 /// The root of the repository: the current folder, or the nearest above it that holds `exercises/untouched.txt`.

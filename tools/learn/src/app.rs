@@ -135,9 +135,7 @@ impl App {
         self.checking = Checking::default();
         self.show(View::Main);
         self.record(|current, record| record.at = Some(current.chapter.name.clone()));
-        if self.current.is_started() {
-            self.check(Instant::now());
-        }
+        self.check(Instant::now());
     }
 
     pub fn show(&mut self, view: View) {
@@ -177,9 +175,7 @@ impl App {
             self.note = Some(format!("{last} was saved; `cargo learn {number}` opens chapter {number}"));
         }
         self.read_exercise();
-        if self.current.is_started() {
-            self.check(saved);
-        }
+        self.check(saved);
     }
 
     /// Reads the reader's file. Results about a file that was started no longer count for one that isn't.

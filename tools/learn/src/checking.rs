@@ -32,8 +32,11 @@ pub struct Checking {
 }
 
 impl App {
-    /// Begins to check: first the current task, then the others. An older run is ended.
+    /// Begins to check a chapter that is started: first the current task, then the others. An older run is ended.
     pub fn check(&mut self, saved: Instant) {
+        if !self.current.is_started() {
+            return;
+        }
         let filter = self.current.task.map(|task| format!("task_{task}_"));
         let rest = filter.clone().map(|filter| vec!["--skip".into(), filter]);
         self.checking = Checking { rest, is_stale: true, saved: Some(saved), ..Checking::default() };

@@ -29,7 +29,7 @@ const KEYS: &[(char, &str, Does)] = &[
     ('t', "the task's section of the page; press it again for the whole page", Act(|app| app.show(View::Task))),
     ('o', "open the page in the browser; the book is built first if it isn't served", Act(App::open_page)),
     ('s', "run the page's command with your code", Act(App::start_story)),
-    ('r', "run the checks again", Act(App::check_again)),
+    ('r', "run the checks again", Act(|app| app.check(Instant::now()))),
     ('x', "reset the file to the stub; asks first, and keeps a copy", Act(App::ask_to_reset)),
     ('v', "compare your code with the reference, once all is green", ShowAfter(|app| reading::compare(&app.current))),
     ('c', "the chapter's questions, once all is green", Act(App::first_question)),
@@ -150,12 +150,6 @@ impl App {
         self.record(|current, record| {
             record.chapter_mut(&current.chapter.name).hints.insert(task, now);
         });
-    }
-
-    fn check_again(&mut self) {
-        if self.current.is_started() {
-            self.check(Instant::now());
-        }
     }
 
     fn first_question(&mut self) {
