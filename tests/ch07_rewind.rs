@@ -10,7 +10,7 @@ mod checks {
     use page_by_page::chapters::ch03_contiguous::ContiguousCache;
     use page_by_page::chapters::ch04_page_pool::PagePool;
     use page_by_page::chapters::ch05_page_table::PageTable;
-    use page_by_page::decode::{Cached, LanguageModel};
+    use page_by_page::decode::{CachedModel, LanguageModel};
 
     use grading::history::{fact, refused};
     use grading::oracle::{self, extend};
@@ -386,7 +386,7 @@ mod checks {
                     same!(cache.len(), len - n, "tokens after {at}");
                 }
                 let next = format!("a step of the story, through the {kind} cache");
-                made(&next, || Cached::new(&storyteller.model, &mut *cache).next_logits(sequence))
+                made(&next, || CachedModel::new(&storyteller.model, &mut *cache).next_logits(sequence))
             });
             storyteller.assert_same_story(&story, &expected);
         }

@@ -12,7 +12,7 @@ mod checks {
     use page_by_page::chapters::ch06_paged::SharedSlab;
     use page_by_page::chapters::ch10_fork::ForkCache;
     use page_by_page::chapters::ch11_prefix_cache::PrefixCache;
-    use page_by_page::decode::{Cached, LanguageModel};
+    use page_by_page::decode::{CachedModel, LanguageModel};
     use page_by_page::prefixes::Prefixes;
 
     use grading::history::{History, fact, refused};
@@ -724,7 +724,7 @@ mod checks {
             let mut tokens = prompt.clone();
             for (step, (token, expected)) in storyteller.alone(&prompt, 12).into_iter().enumerate() {
                 let at = format!("step {step} of story {number}, {} of {} tokens cached", cache.len(), tokens.len());
-                let logits = made(&at, || Cached::new(&storyteller.model, &mut cache).next_logits(&tokens));
+                let logits = made(&at, || CachedModel::new(&storyteller.model, &mut cache).next_logits(&tokens));
                 let is_same = bits(&logits) == bits(&expected);
                 assert!(is_same, "{at}: the logits are not, bit for bit, those of the story without a cache");
                 same!(cache.insert_into(&mut trie, &tokens), Ok(()), "insert_into after {at}");

@@ -13,7 +13,7 @@ mod checks {
     use page_by_page::chapters::ch11_prefix_cache::PrefixCache;
     use page_by_page::chapters::ch12_scheduler::Scheduler;
     use page_by_page::decode::sampler::Sampler;
-    use page_by_page::serving::Serving;
+    use page_by_page::serving::Engine;
     use page_by_page::serving::schedule::{
         FinishReason, NextToken, ScheduleError, ScheduledChunk, SequenceCounters, SequenceId, StepLimits,
     };
@@ -1003,22 +1003,22 @@ mod checks {
             let prefixes = made("PrefixCache::new of chapter 11", || PrefixCache::new(page_size));
             let (prefixes, log) = watched(Box::new(prefixes));
             let limits = StepLimits { tokens, sequences };
-            let mut serving = made("Scheduler::new", || Serving::new(&storyteller.model, &slab, prefixes, limits, &[]));
+            let mut engine = made("Scheduler::new", || Engine::new(&storyteller.model, &slab, prefixes, limits, &[]));
             for (tokens, most) in &asked {
-                let submitted = || serving.submit(tokens.clone(), *most, Sampler::new(SAMPLING));
+                let submitted = || engine.submit(tokens.clone(), *most, Sampler::new(SAMPLING));
                 let id = made(format!("submit, {run}"), submitted);
-                serving.keep_logits(id);
+                engine.keep_logits(id);
             }
             let mut stories = vec![Vec::new(); asked.len()];
             for number in 1.. {
                 assert!(number < 300, "after 300 steps the stories have not ended, {run}");
                 log.take();
-                let step = made(format!("step {number} of the stories, {run}"), || serving.step());
+                let step = made(format!("step {number} of the stories, {run}"), || engine.step());
                 for NextToken { sequence, token } in step.new_tokens {
                     stories[sequence.0 as usize].push((token, step.logits[&sequence].clone()));
                 }
                 preemptions += step.finished.iter().map(|ended| ended.sequence.counters.preemptions).sum::<u64>();
-                if serving.is_done() {
+                if engine.is_done() {
                     break;
                 }
             }

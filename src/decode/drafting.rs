@@ -4,7 +4,7 @@ use serde::Serialize;
 
 use super::prompt_lookup::PromptLookup;
 use super::sampler::{Sampler, Sampling};
-use super::{Cached, Draft, Drafter, RewindableModel};
+use super::{CachedModel, Draft, Drafter, RewindableModel};
 use crate::cache::CacheError;
 use crate::cache::in_place::InPlace;
 use crate::caches::{CacheKind, CacheSize};
@@ -33,13 +33,13 @@ impl AcceptRule {
     }
 
     /// The new tokens. `rows`: the target's logits, `[vocab_size]` each, one row more than draft tokens.
-    pub fn apply(self, draft: &Draft, rows: &[Vec<f32>], sampler: &mut Sampler) -> Vec<u32> {
-        self.judge(draft, rows, sampler, &mut |_, _| {})
+    pub fn accept(self, draft: &Draft, rows: &[Vec<f32>], sampler: &mut Sampler) -> Vec<u32> {
+        self.accept_observed(draft, rows, sampler, &mut |_, _| {})
     }
 
     /// The new tokens. With the sample rule, `seen` gets the probabilities of the target and of the draft model,
     /// `[vocab_size]` each, for every draft token that was examined.
-    pub fn judge(
+    pub fn accept_observed(
         self,
         draft: &Draft,
         rows: &[Vec<f32>],
@@ -144,7 +144,7 @@ impl DraftSource {
                 let (mut cached, mut recompute);
                 let model: &mut dyn RewindableModel = match cache {
                     Some(cache) => {
-                        cached = Cached::new(model, cache.as_mut());
+                        cached = CachedModel::new(model, cache.as_mut());
                         &mut cached
                     }
                     None => {

@@ -2,7 +2,7 @@
 
 use std::cell::Cell;
 
-use super::{Accept, Cached, Drafter, LanguageModel, Limits, RewindableModel};
+use super::{Accept, CachedModel, Drafter, LanguageModel, Limits, RewindableModel};
 use crate::cache::in_place::InPlace;
 use crate::cache::{CacheError, Usage};
 use crate::chapters::ch01_recompute::{Recompute, generate};
@@ -80,7 +80,7 @@ impl Generation<'_> {
         };
         let (rows_projected, usage) = match cache {
             Some(cache) => {
-                let mut model = Cached::new(self.model, cache);
+                let mut model = CachedModel::new(self.model, cache);
                 generate(&mut model)?;
                 (model.rows_projected(), cache.usage())
             }

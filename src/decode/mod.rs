@@ -1,4 +1,4 @@
-//! Generating one sequence: what the loop of chapter 1 needs from a model, and [`Cached`], a model with a cache.
+//! Generating one sequence: what the loop of chapter 1 needs from a model, and [`CachedModel`], a model with a cache.
 
 pub mod beams;
 pub mod drafting;
@@ -32,16 +32,16 @@ pub struct Limits<'a> {
 }
 
 /// A model with a cache: it computes only the tokens that the cache does not hold.
-pub struct Cached<'a> {
+pub struct CachedModel<'a> {
     model: &'a Model,
     cache: &'a mut dyn InPlace,
     rows_projected: u64,
 }
 
-impl<'a> Cached<'a> {
+impl<'a> CachedModel<'a> {
     /// A model with a sequence's cache, which is read as the model's [attention setting](Model::set_attention) says.
     pub fn new(model: &'a Model, cache: &'a mut dyn InPlace) -> Self {
-        Cached { model, cache, rows_projected: 0 }
+        CachedModel { model, cache, rows_projected: 0 }
     }
 
     /// Tokens that have gone through the model since this was created.
@@ -51,7 +51,7 @@ impl<'a> Cached<'a> {
 }
 
 // ANCHOR: cached
-impl LanguageModel for Cached<'_> {
+impl LanguageModel for CachedModel<'_> {
     fn next_logits(&mut self, tokens: &[u32]) -> Result<Vec<f32>, StepError> {
         let new_tokens = &tokens[self.cache.len()..];
         let logits = self.model.step(new_tokens, Some(&mut *self.cache))?;
@@ -82,7 +82,7 @@ pub trait RewindableModel: LanguageModel {
     fn rewind(&mut self, n: usize) -> Result<(), CacheError>;
 }
 
-impl RewindableModel for Cached<'_> {
+impl RewindableModel for CachedModel<'_> {
     fn cached_len(&self) -> usize {
         self.cache.len()
     }

@@ -7,8 +7,8 @@
 //!   draft   bird . The
 //! ```
 //!
-//! It is right where an output repeats its prompt or itself: summaries, edited code, answers that quote.
-//! Known as prompt lookup decoding ([Saxena, 2023](https://github.com/apoorvumang/prompt-lookup-decoding)), and in vLLM as
+//! It is right where an output repeats its prompt or itself: summaries, edited code, answers that quote. Known as
+//! prompt lookup decoding ([Saxena, 2023](https://github.com/apoorvumang/prompt-lookup-decoding)), and in vLLM as
 //! n-gram speculation.
 
 use crate::decode::{Draft, Drafter};

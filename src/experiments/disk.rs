@@ -17,7 +17,7 @@ use crate::model::Model;
 use crate::model::tokenizer::Tokenizer;
 use crate::prefixes::Prefixes;
 use crate::serving::schedule::StepLimits;
-use crate::serving::{Serving, Totals};
+use crate::serving::{Engine, Totals};
 
 /// The four prompts of the chapter, which begin alike.
 const PROMPTS: &str = include_str!("../../assets/key.jsonl");
@@ -48,7 +48,7 @@ fn run_with(model: &Model, tokenizer: &Tokenizer, disk: MemoryDisk) -> Result<(T
     let prefixes: SharedPrefixes = Rc::new(RefCell::new(prefixes));
     let mut tier = DiskTier::open(disk, PageShape::for_model(model, PAGE_SIZE), 1 << 30, prefixes.clone(), &slab)?;
     let limits = StepLimits { tokens: 256, sequences: 16 };
-    let mut serving = Serving::new(model, &slab, Box::new(prefixes), limits, &model.config().eos_token_ids)?;
+    let mut engine = Engine::new(model, &slab, Box::new(prefixes), limits, &model.config().eos_token_ids)?;
     let (mut prompts, mut waiting) = (Vec::new(), 0_usize);
     for line in PROMPTS.lines() {
         let Prompt { prompt, max_new_tokens } = serde_json::from_str(line)?;
@@ -61,12 +61,12 @@ fn run_with(model: &Model, tokenizer: &Tokenizer, disk: MemoryDisk) -> Result<(T
         waiting = waiting.saturating_sub(tier.take_loaded(true)?.len());
     }
     for (prompt, max_new_tokens) in prompts {
-        serving.submit(prompt, max_new_tokens, Sampler::new(Sampling::GREEDY))?;
+        engine.submit(prompt, max_new_tokens, Sampler::new(Sampling::GREEDY))?;
     }
     let mut sequences = Vec::new();
-    while !serving.is_done() {
-        let step = serving.step()?;
-        tier.store(serving.scheduler(), &step.finished)?;
+    while !engine.is_done() {
+        let step = engine.step()?;
+        tier.store(engine.scheduler(), &step.finished)?;
         for finished in step.finished {
             finished.end?;
             sequences.push((finished.sequence.id, finished.sequence.tokens));
@@ -76,5 +76,5 @@ fn run_with(model: &Model, tokenizer: &Tokenizer, disk: MemoryDisk) -> Result<(T
         bail!("the pages cannot be kept: {error}");
     }
     sequences.sort_by_key(|(id, _)| *id);
-    Ok((serving.totals(), sequences.into_iter().map(|(_, tokens)| tokens).collect()))
+    Ok((engine.totals(), sequences.into_iter().map(|(_, tokens)| tokens).collect()))
 }

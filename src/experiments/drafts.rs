@@ -68,7 +68,7 @@ impl Stories<'_> {
                     source.with_drafter(*accept, sampling, |drafter| {
                         let mut judge = |draft: &_, rows: &[Vec<f32>]| {
                             let mut seen = |p: &[f32], q: &[f32]| *to_expect += share_to_expect(p, q);
-                            let new_tokens = accept.judge(draft, rows, &mut sampler, &mut seen);
+                            let new_tokens = accept.accept_observed(draft, rows, &mut sampler, &mut seen);
                             counters.count(draft, new_tokens.len());
                             new_tokens
                         };

@@ -1,9 +1,9 @@
-//! A scheduler whose plans are checked and counted. The caller calls [`plan`](CheckedScheduler::plan), computes with the
-//! model or only counts, and calls [`settle`](CheckedScheduler::settle). A plan that makes no progress is an error.
+//! A scheduler whose plans are checked and counted. The caller calls [`plan`](CheckedScheduler::plan), computes with
+//! the model or only counts, and calls [`settle`](CheckedScheduler::settle). A plan that makes no progress is an error.
 
 use serde::Serialize;
 
-use super::ServingError;
+use super::EngineError;
 use crate::chapters::ch06_paged::SharedSlab;
 use crate::chapters::ch12_scheduler::Scheduler;
 use crate::prefixes::{Prefixes, available_pages};
@@ -95,20 +95,20 @@ impl CheckedScheduler {
     }
 
     /// Plans a step. `unfinished`: sequences that the scheduler should have. The plan is empty only if there are none.
-    pub(crate) fn plan(&mut self, unfinished: usize) -> Result<Vec<ScheduledChunk>, ServingError> {
-        let plan = self.inner.plan().map_err(ServingError::of_step)?;
+    pub(crate) fn plan(&mut self, unfinished: usize) -> Result<Vec<ScheduledChunk>, EngineError> {
+        let plan = self.inner.plan().map_err(EngineError::of_step)?;
         if plan.is_empty() {
             let (waiting, running) = (self.inner.waiting().count(), self.inner.running().count());
             return match unfinished {
                 0 => Ok(plan),
-                expected => Err(ServingError::EmptyPlan { expected, waiting, running }),
+                expected => Err(EngineError::EmptyPlan { expected, waiting, running }),
             };
         }
         let inputs = self.inner.inputs();
         if let Some((chunk, _)) =
             plan.iter().zip(0..).find(|(chunk, i)| inputs.get(*i).map(|it| it.chunk) != Some(**chunk))
         {
-            return Err(ServingError::NotAmongInputs(chunk.sequence));
+            return Err(EngineError::NotAmongInputs(chunk.sequence));
         }
         self.counted.steps += 1;
         self.counted.rows_projected += plan.iter().map(|chunk| chunk.tokens as u64).sum::<u64>();
@@ -128,18 +128,18 @@ impl CheckedScheduler {
         &mut self,
         tokens: &[NextToken],
         ends: &[(SequenceId, FinishReason)],
-    ) -> Result<(), ServingError> {
-        self.inner.settle_and_finish(tokens, ends).map_err(ServingError::of_step)?;
+    ) -> Result<(), EngineError> {
+        self.inner.settle_and_finish(tokens, ends).map_err(EngineError::of_step)?;
         self.idle_steps = if tokens.is_empty() && ends.is_empty() { self.idle_steps + 1 } else { 0 };
         Ok(())
     }
 
     /// A sequence needs no more steps than it has tokens to get its next one, if it goes on in each. The oldest does.
-    pub(crate) fn check_progress(&self) -> Result<(), ServingError> {
+    pub(crate) fn check_progress(&self) -> Result<(), EngineError> {
         let waiting = self.inner.waiting().next().map_or(0, |sequence| sequence.tokens.len());
         let tokens = self.inner.running().map(|(sequence, _)| sequence.tokens.len()).max().unwrap_or(0).max(waiting);
         if self.idle_steps > tokens {
-            return Err(ServingError::NoProgress { steps: self.idle_steps, tokens });
+            return Err(EngineError::NoProgress { steps: self.idle_steps, tokens });
         }
         Ok(())
     }

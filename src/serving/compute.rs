@@ -3,7 +3,7 @@
 
 use std::collections::{BTreeMap, HashMap};
 
-use super::{SCORED_AT_ONCE, Serving, ServingError, State};
+use super::{Engine, EngineError, SCORED_AT_ONCE, State};
 use crate::cache::KvCache;
 use crate::chapters::ch10_fork::ForkCache;
 use crate::decode::scoring::{Scoring, TokenLogprobs};
@@ -27,9 +27,9 @@ struct Pass {
     scores: Vec<(SequenceId, TokenLogprobs)>,
 }
 
-impl Serving<'_> {
+impl Engine<'_> {
     /// Computes the tokens of a plan. The scores of the prompts that are complete now go to their sequences' output.
-    pub(super) fn compute(&mut self, plan: &[ScheduledChunk]) -> Result<Computed, ServingError> {
+    pub(super) fn compute(&mut self, plan: &[ScheduledChunk]) -> Result<Computed, EngineError> {
         let mut inputs = self.scheduler.inner.inputs();
         let at_once = self.limits.sequences.min(self.limits.tokens).max(SCORED_AT_ONCE);
         let mut computed = Computed::default();

@@ -6,7 +6,7 @@ use crate::serving::schedule::{ScheduleError, SequenceId};
 
 /// Why a sequence was not taken in, or why no step could be made.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
-pub enum ServingError {
+pub enum EngineError {
     /// The model cannot compute it.
     #[error(transparent)]
     Model(#[from] StepError),
@@ -45,12 +45,12 @@ pub enum ServingError {
     NotAmongInputs(SequenceId),
 }
 
-impl ServingError {
+impl EngineError {
     /// The error of a plan or of settling it: only the scheduler itself has named a sequence.
     pub(crate) fn of_step(error: ScheduleError) -> Self {
         match error {
-            ScheduleError::UnknownSequence(id) => ServingError::UnknownSequence(id),
-            error => ServingError::Schedule(error),
+            ScheduleError::UnknownSequence(id) => EngineError::UnknownSequence(id),
+            error => EngineError::Schedule(error),
         }
     }
 }

@@ -13,12 +13,12 @@
 //! after a preemption is what it has drawn already. A row has the same bits in any company. So a sequence gets the same
 //! tokens as when it is generated alone.
 //!
-//! The samples of a [`GenerationRequest`] compute its prompt once: the others fork the cache of the first. A prompt that is scored
-//! asks for the logits of all of its rows, each once, so the prefix cache is not asked for them. Logits that are not
-//! finite end the sequence that they belong to, and no other, because the sequences of that step are then computed one
-//! by one.
+//! The samples of a [`GenerationRequest`] compute its prompt once: the others fork the cache of the first. A prompt
+//! that is scored asks for the logits of all of its rows, each once, so the prefix cache is not asked for them. Logits
+//! that are not finite end the sequence that they belong to, and no other, because the sequences of that step are then
+//! computed one by one.
 //!
-//! With a [tokenizer](Serving::with_tokenizer), a step yields the output in characters, and stop strings end sequences.
+//! With a [tokenizer](Engine::with_tokenizer), a step yields the output in characters, and stop strings end sequences.
 
 mod checked_scheduler;
 mod compute;
@@ -28,7 +28,7 @@ pub mod one_by_one;
 mod output;
 mod prefetcher;
 pub mod schedule;
-mod scheduler;
+mod scheduler_ext;
 mod state;
 mod stop_rules;
 mod stop_strings;
@@ -49,7 +49,7 @@ use compute::Computed;
 use state::{Next, State};
 
 pub use checked_scheduler::Totals;
-pub use error::{SequenceError, ServingError};
+pub use error::{EngineError, SequenceError};
 pub use output::{FinishedSequence, OutputDelta, OutputToken, Step};
 pub use prefetcher::Prefetcher;
 pub use state::GenerationRequest;
@@ -60,7 +60,7 @@ pub use stop_rules::StopRules;
 pub const SCORED_AT_ONCE: usize = 16;
 
 /// Sequences that share a model, a slab, a prefix cache and a scheduler.
-pub struct Serving<'m> {
+pub struct Engine<'m> {
     model: &'m Model,
     tokenizer: Option<&'m Tokenizer>,
     slab: SharedSlab,
@@ -74,7 +74,7 @@ pub struct Serving<'m> {
     finished: Vec<FinishedSequence>,
 }
 
-impl<'m> Serving<'m> {
+impl<'m> Engine<'m> {
     /// No sequences yet. `prefixes` keeps pages of this slab. `end_of_text`: tokens that end a sequence; they are not
     /// part of it.
     pub fn new(
@@ -84,7 +84,7 @@ impl<'m> Serving<'m> {
         limits: StepLimits,
         end_of_text: &[u32],
     ) -> Result<Self, ScheduleError> {
-        Ok(Serving {
+        Ok(Engine {
             model,
             tokenizer: None,
             slab: slab.clone(),
@@ -99,7 +99,7 @@ impl<'m> Serving<'m> {
 
     /// The same with output in characters.
     pub fn with_tokenizer(self, tokenizer: &'m Tokenizer) -> Self {
-        Serving { tokenizer: Some(tokenizer), ..self }
+        Engine { tokenizer: Some(tokenizer), ..self }
     }
 
     /// Takes a sequence in; it waits after all others. It gets `max_new_tokens` at most.
@@ -111,7 +111,7 @@ impl<'m> Serving<'m> {
         prompt: Vec<u32>,
         max_new_tokens: usize,
         sampler: Sampler,
-    ) -> Result<SequenceId, ServingError> {
+    ) -> Result<SequenceId, EngineError> {
         Ok(self.submit_request(GenerationRequest::new(prompt, max_new_tokens, vec![sampler]))?[0])
     }
 
@@ -125,9 +125,9 @@ impl<'m> Serving<'m> {
     /// and hands all scores out together with its first token. One that is to get no new token ends then.
     ///
     /// # Errors
-    /// [`ServingError::Model`] if the model cannot compute the prompt or has too few positions for prompt and new
-    /// tokens, [`ServingError::Schedule`] if the scheduler refuses. Nothing has changed then.
-    pub fn submit_request(&mut self, mut request: GenerationRequest) -> Result<Vec<SequenceId>, ServingError> {
+    /// [`EngineError::Model`] if the model cannot compute the prompt or has too few positions for prompt and new
+    /// tokens, [`EngineError::Schedule`] if the scheduler refuses. Nothing has changed then.
+    pub fn submit_request(&mut self, mut request: GenerationRequest) -> Result<Vec<SequenceId>, EngineError> {
         self.model.check(&request.prompt, 0)?;
         let (len, max_positions) =
             (request.prompt.len().saturating_add(request.max_new_tokens), self.model.config().max_positions);
@@ -230,8 +230,8 @@ impl<'m> Serving<'m> {
     /// One pass of the model, for the sequences that the scheduler's plan names.
     ///
     /// # Errors
-    /// [`ServingError`], if the plan cannot be carried out: the scheduler is wrong then.
-    pub fn step(&mut self) -> Result<Step, ServingError> {
+    /// [`EngineError`], if the plan cannot be carried out: the scheduler is wrong then.
+    pub fn step(&mut self) -> Result<Step, EngineError> {
         let samples: usize = self.states.values().map(|state| state.samples.len()).sum();
         let chunks = self.scheduler.plan(self.states.len() - samples)?;
         let mut step = Step { chunks, ..Step::default() };
@@ -243,7 +243,7 @@ impl<'m> Serving<'m> {
     }
 
     /// Carries out the plan of a step.
-    fn compute_and_settle(&mut self, step: &mut Step) -> Result<(), ServingError> {
+    fn compute_and_settle(&mut self, step: &mut Step) -> Result<(), EngineError> {
         let Computed { logits, forks } = self.compute(&step.chunks)?;
         let (mut tokens, mut ends, mut samples) = (Vec::new(), Vec::new(), Vec::new());
         for (sequence, logits) in logits {
@@ -262,8 +262,8 @@ impl<'m> Serving<'m> {
         Ok(())
     }
 
-    fn state(&mut self, sequence: SequenceId) -> Result<&mut State<'m>, ServingError> {
-        self.states.get_mut(&sequence).ok_or(ServingError::UnknownSequence(sequence))
+    fn state(&mut self, sequence: SequenceId) -> Result<&mut State<'m>, EngineError> {
+        self.states.get_mut(&sequence).ok_or(EngineError::UnknownSequence(sequence))
     }
 
     /// Draws a sequence's next token, and notes it in the step with its output.
@@ -272,9 +272,9 @@ impl<'m> Serving<'m> {
         sequence: SequenceId,
         logits: &Result<Vec<f32>, StepError>,
         step: &mut Step,
-    ) -> Result<Next, ServingError> {
+    ) -> Result<Next, EngineError> {
         // Not `self.state`, which would borrow all of the loop.
-        let state = self.states.get_mut(&sequence).ok_or(ServingError::UnknownSequence(sequence))?;
+        let state = self.states.get_mut(&sequence).ok_or(EngineError::UnknownSequence(sequence))?;
         let next = state.draw(logits, &self.end_of_text);
         step.new_tokens.extend(next.token.map(|token| NextToken { sequence, token }));
         if next.end.is_none() && !state.delta.is_empty() {
@@ -291,7 +291,7 @@ impl<'m> Serving<'m> {
         &mut self,
         tokens: &[NextToken],
         ends: Vec<(SequenceId, Result<FinishReason, SequenceError>)>,
-    ) -> Result<(), ServingError> {
+    ) -> Result<(), EngineError> {
         let mut reasons = Vec::new();
         for (sequence, end) in ends {
             reasons.push((sequence, *end.as_ref().unwrap_or(&FinishReason::Failed)));

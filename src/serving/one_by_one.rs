@@ -4,12 +4,12 @@ use std::collections::VecDeque;
 use std::mem;
 
 use super::state::{Next, State};
-use super::{GenerationRequest, Step, Totals};
+use super::{GenerationRequest, Step};
 use crate::cache::in_place::InPlace;
 use crate::decode::sampler::Sampler;
 use crate::model::tokenizer::Tokenizer;
 use crate::model::{Model, StepError};
-use crate::serving::schedule::{FinishReason, NextToken, ScheduledChunk, Sequence, SequenceId};
+use crate::serving::schedule::{FinishReason, NextToken, ScheduleError, ScheduledChunk, Sequence, SequenceId};
 
 /// Sequences that share a model, and nothing else.
 pub struct OneByOne<'m> {
@@ -18,7 +18,6 @@ pub struct OneByOne<'m> {
     submitted: u64,
     /// Those that have not finished. The first one runs.
     unfinished: VecDeque<Unfinished<'m>>,
-    totals: Totals,
 }
 
 struct Unfinished<'m> {
@@ -31,33 +30,26 @@ struct Unfinished<'m> {
 impl<'m> OneByOne<'m> {
     /// No sequences yet.
     pub fn new(model: &'m Model, tokenizer: &'m Tokenizer) -> Self {
-        OneByOne { model, tokenizer, submitted: 0, unfinished: VecDeque::new(), totals: Totals::default() }
+        OneByOne { model, tokenizer, submitted: 0, unfinished: VecDeque::new() }
     }
 
     /// Takes a sequence in, with an empty cache or none.
     ///
     /// # Errors
-    /// [`StepError`] if the model cannot compute the prompt; nothing has changed.
+    /// [`ScheduleError::NoPrompt`] if it is empty.
     pub fn submit(
         &mut self,
         prompt: Vec<u32>,
         max_new_tokens: usize,
         sampler: Sampler,
         cache: Option<Box<dyn InPlace>>,
-    ) -> Result<(), StepError> {
-        self.model.check(&prompt, 0)?;
+    ) -> Result<(), ScheduleError> {
         let request = GenerationRequest::new(prompt.clone(), max_new_tokens, Vec::new());
         let state = State::new(&request, sampler, Some(self.tokenizer));
-        let sequence = Sequence::new(SequenceId(self.submitted), prompt, max_new_tokens);
-        let sequence = sequence.expect("a checked prompt has tokens");
+        let sequence = Sequence::new(SequenceId(self.submitted), prompt, max_new_tokens)?;
         self.unfinished.push_back(Unfinished { sequence, state, cache });
         self.submitted += 1;
         Ok(())
-    }
-
-    /// What was done so far.
-    pub fn totals(&self) -> Totals {
-        self.totals
     }
 
     /// True when all sequences have finished.
@@ -79,9 +71,6 @@ impl<'m> OneByOne<'m> {
             let logits = self.model.step(tokens, cache);
             if !matches!(logits, Err(StepError::Cache(_))) {
                 step.chunks.push(ScheduledChunk { sequence: id, tokens: tokens.len(), caught_up: true });
-                self.totals.steps += 1;
-                self.totals.most_sequences = 1;
-                self.totals.rows_projected += tokens.len() as u64;
             }
             state.draw(&logits, &self.model.config().eos_token_ids)
         };
@@ -90,7 +79,6 @@ impl<'m> OneByOne<'m> {
         if end.is_none() {
             step.deltas.push((id, mem::take(&mut state.delta)));
         }
-        self.totals.new_tokens += step.new_tokens.len() as u64;
         if end.is_none() && sequence.new_tokens().len() == most {
             end = Some(Ok(FinishReason::Limit));
         }

@@ -19,7 +19,7 @@ pub struct Step {
     /// The sequences that have finished.
     pub finished: Vec<FinishedSequence>,
     /// The logits that tokens were chosen from, `[vocab_size]` each, of the sequences that
-    /// [keep](super::Serving::keep_logits) them.
+    /// [keep](super::Engine::keep_logits) them.
     pub logits: HashMap<SequenceId, Vec<f32>>,
 }
 
@@ -32,7 +32,8 @@ pub struct OutputDelta {
     pub text: String,
     /// The tokens. One that stands for a part of a character comes with the whole of it.
     pub tokens: Vec<OutputToken>,
-    /// In the end, if the prompt is scored: the token that ended the sequence, if one did. It is not part of the output.
+    /// In the end, if the prompt is scored: the token that ended the sequence, if one did. It is not part of the
+    /// output.
     pub end: Option<OutputToken>,
 }
 

@@ -20,8 +20,8 @@ impl<R> Prefetcher<R> {
         Prefetcher { tier, waiting: VecDeque::new() }
     }
 
-    /// Asks for the pages of these prompts that memory lacks. Returns the ticket of the last ones, if there are any: the
-    /// request has to [wait](Self::wait) for them.
+    /// Asks for the pages of these prompts that memory lacks. Returns the ticket of the last ones, if there are any:
+    /// the request has to [wait](Self::wait) for them.
     pub fn prefetch<'p>(&mut self, prompts: impl IntoIterator<Item = &'p [u32]>) -> Result<Option<u64>, CacheError> {
         let Some(tier) = &mut self.tier else { return Ok(None) };
         let mut last = None;

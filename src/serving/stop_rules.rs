@@ -15,7 +15,7 @@ use crate::decode::sampler::Sampler;
 pub struct StopRules {
     /// Tokens that end it beside the model's own.
     pub stop_token_ids: Vec<u32>,
-    /// Strings that end it. None is empty. They need a [tokenizer](super::Serving::with_tokenizer), and are no part of
+    /// Strings that end it. None is empty. They need a [tokenizer](super::Engine::with_tokenizer), and are no part of
     /// the output.
     pub stop_strings: Vec<String>,
     /// Whether the model's end-of-text tokens are tokens like all others.

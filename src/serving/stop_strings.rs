@@ -10,8 +10,8 @@
 //!                      "The end.\n\n"  "The end."      the sequence ends here
 //! ```
 //!
-//! Where several stop strings occur, the one that is complete first counts; of those complete at the same place, the one
-//! that was named first. [vLLM](https://github.com/vllm-project/vllm) 0.33.0 decides the same.
+//! Where several stop strings occur, the one that is complete first counts; of those complete at the same place, the
+//! one that was named first. [vLLM](https://github.com/vllm-project/vllm) 0.33.0 decides the same.
 
 /// The stop strings of a sequence, and how far its text was searched.
 #[derive(Clone, Debug, Default)]

@@ -5,15 +5,15 @@
 //!                               sequence 1  pages 0 1 2      page 4: free; page 5: the prefix cache alone
 //! ```
 //!
-//! [`View::of`] asks the pool, the page tables and the scheduler, between two steps. `serve` shows it in a page, and the book shows
-//! a run of it.
+//! [`View::of`] asks the pool, the page tables and the scheduler, between two steps. `serve` shows it in a page, and
+//! the book shows a run of it.
 
 use serde::Serialize;
 
 use crate::cache::PageId;
 use crate::chapters::ch04_page_pool::PagePool;
 use crate::serving::schedule::ScheduledChunk;
-use crate::serving::{FinishedSequence, Serving, Totals};
+use crate::serving::{Engine, FinishedSequence, Totals};
 
 /// Bytes of an output that are shown, at most: the newest.
 const NEWEST: usize = 4096;
@@ -21,13 +21,13 @@ const NEWEST: usize = 4096;
 const FIRST: usize = 96;
 
 /// The state after a step.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+#[allow(missing_docs)] // Where the name says it.
 pub struct View {
     /// Higher than that of every earlier view of the same run.
     pub version: u64,
     /// Passes of the model so far.
     pub steps: u64,
-    /// Slots in a page.
     pub page_size: usize,
     /// The reference count of each page: its owners are sequences and the prefix cache. A page with 0 is free.
     pub owners: Vec<u32>,
@@ -39,28 +39,23 @@ pub struct View {
     pub scheduled_tokens: usize,
     /// The most tokens computed in a step: the token budget.
     pub budget: usize,
-    /// Sequences that can run at the same time.
     pub most_running: usize,
     /// What was counted since the first sequence came.
     pub counts: Totals,
 }
 
 /// A sequence that runs or waits.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+#[allow(missing_docs)] // Where the name says it.
 pub struct SequenceView {
-    /// Its number.
     pub id: u64,
-    /// Where it is.
     pub state: State,
     /// Its prompt; if it is long, how it begins, with `…` at the end.
     pub prompt: String,
     /// Its output; if it is long, the newest part, with `…` before it.
     pub text: String,
-    /// Tokens of the prompt.
     pub prompt_tokens: usize,
-    /// Tokens generated.
     pub new_tokens: usize,
-    /// The most tokens to generate.
     pub max_new_tokens: usize,
     /// Tokens that its cache holds.
     pub rows: usize,
@@ -68,17 +63,18 @@ pub struct SequenceView {
     pub scheduled_tokens: usize,
     /// Its pages, in the order of its table.
     pub pages: Vec<u32>,
-    /// Tokens of the prompt that the prefix cache held when it first ran. A forked sample has its prompt from a different sequence.
+    /// Tokens of the prompt that the prefix cache held when it first ran. A forked sample has its prompt from a
+    /// different sequence.
     pub cached_tokens: usize,
-    /// How often it was preempted.
     pub preemptions: u64,
 }
 
 /// What a sequence does.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum State {
     /// It has pages, and takes part in steps.
+    #[default]
     Running,
     /// It has not run yet.
     Waiting,
@@ -88,17 +84,14 @@ pub enum State {
 
 /// A sequence that has finished. It has no pages any more.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[allow(missing_docs)] // As in `SequenceView`.
 pub struct EndedView {
-    /// Its number.
     pub id: u64,
     /// The version of the first view without it.
     #[serde(skip)]
     pub at: u64,
-    /// Its prompt, as in [`SequenceView`].
     pub prompt: String,
-    /// Its output, as in [`SequenceView`].
     pub text: String,
-    /// Tokens generated.
     pub new_tokens: usize,
     /// Why: `stop`, `length`, `abort` or `error`.
     pub reason: &'static str,
@@ -108,17 +101,17 @@ impl View {
     /// The state now. `step`: the chunks of the last step.
     ///
     /// [`version`](Self::version) is 0, and [`ended`](Self::ended) is empty: the caller fills both in.
-    pub fn of(serving: &Serving<'_>, step: &[ScheduledChunk]) -> Self {
-        let (scheduler, totals, limits) = (serving.scheduler(), serving.totals(), serving.limits());
-        let slab = serving.slab.borrow();
+    pub fn of(engine: &Engine<'_>, step: &[ScheduledChunk]) -> Self {
+        let (scheduler, totals, limits) = (engine.scheduler(), engine.totals(), engine.limits());
+        let slab = engine.slab.borrow();
         let running =
             scheduler.running().map(|(sequence, table)| (sequence, State::Running, table.pages(), table.len()));
-        let waiting = serving.waiting().map(|sequence| {
+        let waiting = engine.waiting().map(|sequence| {
             let state = if sequence.counters.preemptions > 0 { State::Preempted } else { State::Waiting };
             (sequence, state, &[][..], 0)
         });
         let sequences = running.chain(waiting).map(|(sequence, state, pages, rows)| {
-            let (prompt, text) = serving.text(sequence.id);
+            let (prompt, text) = engine.text(sequence.id);
             SequenceView {
                 id: sequence.id.0,
                 state,
@@ -140,16 +133,15 @@ impl View {
         });
         let sequences = sequences.collect();
         View {
-            version: 0,
             steps: totals.steps,
-            page_size: serving.page_size,
+            page_size: engine.page_size,
             owners: owners(slab.pool()),
             sequences,
-            ended: Vec::new(),
             scheduled_tokens: step.iter().map(|chunk| chunk.tokens).sum(),
             budget: limits.tokens,
             most_running: limits.sequences,
             counts: totals,
+            ..View::default()
         }
     }
 

@@ -21,7 +21,7 @@ use crate::chapters::ch06_paged::SharedSlab;
 use crate::dice::Dice;
 use crate::prefixes::Prefixes;
 use crate::serving::schedule::{NextToken, ScheduledChunk, SequenceId, StepLimits};
-use crate::serving::{CheckedScheduler, ServingError, Totals};
+use crate::serving::{CheckedScheduler, EngineError, Totals};
 
 /// One layer with rows of one number, which are never read.
 pub const LAYOUT: KvLayout = KvLayout { n_layers: 1, n_kv_heads: 1, head_dim: 1 };
@@ -51,7 +51,7 @@ pub struct Cost {
 
 /// When a request counts as served in time, in microseconds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct InTime {
+pub struct LatencyTarget {
     /// From its arrival to its first token, at most.
     pub first_token: u64,
     /// From one token to the next, on average, at most.
@@ -149,7 +149,7 @@ impl Times {
     }
 
     /// Whether the request was served in time.
-    pub fn is_in_time(&self, limits: InTime) -> bool {
+    pub fn meets(&self, limits: LatencyTarget) -> bool {
         let per_token = self.per_token().unwrap_or(0.0);
         self.first_token <= limits.first_token && per_token <= limits.per_token as f64
     }
@@ -188,7 +188,7 @@ pub fn serve(
     limits: StepLimits,
     cost: Cost,
     mut on_end: impl FnMut(),
-) -> Result<Served, ServingError> {
+) -> Result<Served, EngineError> {
     let mut scheduler = CheckedScheduler::new(slab, prefixes, limits, &[])?;
     let mut served = Served { requests: vec![Times::default(); arrivals.len()], ..Served::default() };
     let mut unfinished: HashMap<SequenceId, Unfinished<'_>> = HashMap::new();
@@ -216,7 +216,7 @@ pub fn serve(
         let mut picks = Vec::new();
         for ScheduledChunk { sequence, .. } in plan.into_iter().filter(|chunk| chunk.caught_up) {
             let token = unfinished.get_mut(&sequence).and_then(|request| request.next(now, &mut served.requests));
-            picks.push(NextToken { sequence, token: token.ok_or(ServingError::UnknownSequence(sequence))? });
+            picks.push(NextToken { sequence, token: token.ok_or(EngineError::UnknownSequence(sequence))? });
         }
         scheduler.settle(&picks, &[])?;
         scheduler.check_progress()?;

@@ -1,4 +1,5 @@
-//! Beam search, a user of `fork`: the same results as a search that recomputes everything, nothing half done, all pages returned.
+//! Beam search, a user of `fork`: the same results as a search that recomputes everything, nothing half done, all pages
+//! returned.
 
 use page_by_page::cache::CacheError;
 use page_by_page::chapters::ch06_paged::PageSlab;

@@ -13,7 +13,7 @@ use page_by_page::disk::memory_disk::MemoryDisk;
 use page_by_page::disk::tier::{DiskTier, SharedPrefixes};
 use page_by_page::disk::{Disk, PageShape};
 use page_by_page::model::Model;
-use page_by_page::serving::Serving;
+use page_by_page::serving::Engine;
 use page_by_page::serving::schedule::StepLimits;
 
 /// A disk that can be read when its gate is open. A read that waits for long gets an error.
@@ -61,22 +61,22 @@ impl Disk for Gated {
 const PAGE_SIZE: usize = 4;
 
 /// An empty memory whose pages go to this file.
-fn serve<'m>(model: &'m Model, disk: &Gated) -> (Serving<'m>, DiskTier) {
+fn serve<'m>(model: &'m Model, disk: &Gated) -> (Engine<'m>, DiskTier) {
     let slab = PageSlab::new(model.kv_layout(), PAGE_SIZE, 60).unwrap();
     let prefixes: SharedPrefixes = Rc::new(RefCell::new(Box::new(PrefixCache::new(PAGE_SIZE).unwrap())));
     let shape = PageShape::for_model(model, PAGE_SIZE);
     let tier = DiskTier::open(disk.clone(), shape, 1 << 24, prefixes.clone(), &slab).unwrap();
     let limits = StepLimits { tokens: 16, sequences: 4 };
-    (Serving::new(model, &slab, Box::new(prefixes), limits, &[]).unwrap(), tier)
+    (Engine::new(model, &slab, Box::new(prefixes), limits, &[]).unwrap(), tier)
 }
 
 /// Generates one sequence to its end, in however many steps.
-fn generate_one(serving: &mut Serving<'_>, tier: &mut DiskTier, prompt: &[u32]) -> Vec<u32> {
-    serving.submit(prompt.to_vec(), 9, Sampler::new(Sampling::GREEDY)).unwrap();
+fn generate_one(engine: &mut Engine<'_>, tier: &mut DiskTier, prompt: &[u32]) -> Vec<u32> {
+    engine.submit(prompt.to_vec(), 9, Sampler::new(Sampling::GREEDY)).unwrap();
     let mut tokens = Vec::new();
-    while !serving.is_done() {
-        let step = serving.step().unwrap();
-        tier.store(serving.scheduler(), &step.finished).unwrap();
+    while !engine.is_done() {
+        let step = engine.step().unwrap();
+        tier.store(engine.scheduler(), &step.finished).unwrap();
         assert!(tier.take_loaded(false).unwrap().is_empty(), "nothing comes through a gate that is shut");
         tokens.extend(step.finished.into_iter().flat_map(|finished| finished.sequence.tokens));
     }
@@ -89,17 +89,17 @@ fn others_compute_while_pages_are_read() {
     let model = Model::open(&grading::root().join("assets/storyteller")).unwrap();
     let [prompt, other] = [(40..80).collect::<Vec<u32>>(), (90..107).collect()];
     let expected = {
-        let (mut serving, mut tier) = serve(&model, &Gated::open(&pages));
+        let (mut engine, mut tier) = serve(&model, &Gated::open(&pages));
         assert_eq!(tier.prefetch(&prompt).unwrap(), None, "there is nothing to wait for in a new file");
-        generate_one(&mut serving, &mut tier, &prompt)
+        generate_one(&mut engine, &mut tier, &prompt)
     };
     let disk = Gated::open(&pages);
-    let (mut serving, mut tier) = serve(&model, &disk);
+    let (mut engine, mut tier) = serve(&model, &disk);
     disk.set(false);
     let first = tier.prefetch(&prompt).unwrap().expect("pages to wait for");
     let second = tier.prefetch(&prompt).unwrap().expect("the same pages to wait for");
     assert_eq!(tier.counters().read, 9, "of 40 tokens all but one, in pages of 4, and none twice");
-    let tokens = generate_one(&mut serving, &mut tier, &other);
+    let tokens = generate_one(&mut engine, &mut tier, &other);
     assert_eq!((tokens.len(), tier.counters().restored), (other.len() + 9, 0));
     disk.set(true);
     let mut tickets = tier.take_loaded(true).unwrap();
@@ -109,6 +109,6 @@ fn others_compute_while_pages_are_read() {
         tickets.extend(more);
     }
     assert_eq!((tickets, tier.counters().restored), (vec![first, second], 9));
-    assert_eq!(generate_one(&mut serving, &mut tier, &prompt), expected);
-    assert_eq!(serving.totals().cached, 36);
+    assert_eq!(generate_one(&mut engine, &mut tier, &prompt), expected);
+    assert_eq!(engine.totals().cached, 36);
 }

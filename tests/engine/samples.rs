@@ -6,9 +6,9 @@ use page_by_page::chapters::ch06_paged::SharedSlab;
 use page_by_page::decode::sampler::{Sampler, Sampling};
 use page_by_page::model::Model;
 use page_by_page::serving::schedule::{FinishReason, SequenceId, StepLimits};
-use page_by_page::serving::{FinishedSequence, GenerationRequest, Serving};
+use page_by_page::serving::{Engine, FinishedSequence, GenerationRequest};
 
-use crate::serving::{ASKED, Ended, SEEDED, Setting, alone, serving, setting, tiny_model};
+use crate::serving::{ASKED, Ended, SEEDED, Setting, alone, engine, setting, tiny_model};
 
 fn request(prompt: &[u32], most: usize, n: u64) -> GenerationRequest {
     let samplers = (0..n).map(|sample| Sampler::new(Sampling { seed: SEEDED.seed + sample, ..SEEDED })).collect();
@@ -20,9 +20,9 @@ fn samples_alone(model: &Model, asked: (&[u32], usize), ends: &[u32], n: u64) ->
 }
 
 /// Each page has the owners that the tables name, and no other.
-fn check_owners(serving: &Serving<'_>, slab: &SharedSlab, run: &str) {
+fn check_owners(engine: &Engine<'_>, slab: &SharedSlab, run: &str) {
     let slab = slab.borrow();
-    let tables: Vec<_> = serving.scheduler().running().flat_map(|(_, table)| table.pages().to_vec()).collect();
+    let tables: Vec<_> = engine.scheduler().running().flat_map(|(_, table)| table.pages().to_vec()).collect();
     let owned: HashSet<_> = tables.iter().collect();
     assert_eq!(slab.pool().n_free(), slab.pool().n_pages() - owned.len(), "{run}: free pages");
     for page in owned {
@@ -32,9 +32,9 @@ fn check_owners(serving: &Serving<'_>, slab: &SharedSlab, run: &str) {
 }
 
 /// Both lists are in order of arrival, and all that wait arrived after those that run.
-fn check_order(serving: &Serving<'_>, run: &str) {
-    let running = serving.scheduler().running().map(|(sequence, _)| sequence.id);
-    let ids: Vec<SequenceId> = running.chain(serving.scheduler().waiting().map(|sequence| sequence.id)).collect();
+fn check_order(engine: &Engine<'_>, run: &str) {
+    let running = engine.scheduler().running().map(|(sequence, _)| sequence.id);
+    let ids: Vec<SequenceId> = running.chain(engine.scheduler().waiting().map(|sequence| sequence.id)).collect();
     assert!(ids.is_sorted(), "{run}: {ids:?} run and wait, in this order");
 }
 
@@ -63,18 +63,18 @@ fn each_sample_is_the_sequence_generated_alone_in_pages_of_any_size_and_number()
         let n_pages = least + random(6);
         let run = format!("run {run}: {asked:?} in {n_pages} pages of {page_size}, {limits:?}");
         let setting = Setting { page_size, n_pages, limits, keeps_prefixes: false };
-        let (mut serving, slab) = serving(&model, setting, &ends);
+        let (mut engine, slab) = engine(&model, setting, &ends);
         for (prompt, most, n) in &asked {
-            serving.submit_request(request(prompt, *most, *n)).unwrap();
+            engine.submit_request(request(prompt, *most, *n)).unwrap();
         }
         let (mut reported, mut all): (HashMap<SequenceId, Vec<u32>>, Vec<FinishedSequence>) = Default::default();
-        while !serving.is_done() {
-            let step = serving.step().unwrap();
+        while !engine.is_done() {
+            let step = engine.step().unwrap();
             for pick in &step.new_tokens {
                 reported.entry(pick.sequence).or_default().push(pick.token);
             }
-            check_owners(&serving, &slab, &run);
-            check_order(&serving, &run);
+            check_owners(&engine, &slab, &run);
+            check_order(&engine, &run);
             all.extend(step.finished);
         }
         assert_eq!(slab.borrow().pool().n_free(), n_pages, "{run}: free pages in the end");
@@ -89,7 +89,7 @@ fn each_sample_is_the_sequence_generated_alone_in_pages_of_any_size_and_number()
             }
         }
         assert!(found.is_empty(), "{run}: {found:?} too many");
-        preempted += serving.totals().preemptions;
+        preempted += engine.totals().preemptions;
         ended += all.iter().filter(|finished| finished.end == Ok(FinishReason::EndOfText)).count();
         copied += all.iter().map(|finished| finished.sequence.counters.usage.rows_copied).sum::<u64>();
     }
@@ -103,29 +103,30 @@ fn samples_share_all_full_pages_and_copy_the_rest_but_once() {
     let prompt: Vec<u32> = (0..49).map(|place| 5 + place * 7 % 80).collect();
     let limits = StepLimits { tokens: 100, sequences: 8 };
     let setting = Setting { page_size: 16, n_pages: 3 + 8 * 2, limits, keeps_prefixes: false };
-    let (mut serving, slab) = serving(&model, setting, &[]);
+    let (mut engine, slab) = engine(&model, setting, &[]);
     let n_free = || slab.borrow().pool().n_free();
-    serving.submit_request(request(&prompt, 25, 8)).unwrap();
-    let step = serving.step().unwrap();
+    engine.submit_request(request(&prompt, 25, 8)).unwrap();
+    let step = engine.step().unwrap();
     assert_eq!(step.new_tokens.len(), 8, "all choose their first token from the same logits");
-    assert_eq!((serving.totals().rows_projected, n_free()), (49, 15), "a fork takes no page");
-    assert_eq!(serving.step().unwrap().new_tokens.len(), 8, "4 pages, 7 copies of the last");
+    assert_eq!((engine.totals().rows_projected, n_free()), (49, 15), "a fork takes no page");
+    assert_eq!(engine.step().unwrap().new_tokens.len(), 8, "4 pages, 7 copies of the last");
     assert_eq!(n_free(), 8);
     let mut copied = Vec::new();
-    while !serving.is_done() {
+    while !engine.is_done() {
         copied.extend(
-            serving.step().unwrap().finished.iter().map(|finished| finished.sequence.counters.usage.rows_copied),
+            engine.step().unwrap().finished.iter().map(|finished| finished.sequence.counters.usage.rows_copied),
         );
     }
     assert_eq!(copied, [1, 1, 1, 1, 1, 1, 1, 0], "the last owner writes in place");
-    let totals = serving.totals();
+    let totals = engine.totals();
     assert_eq!((totals.steps, totals.peak_pages, totals.most_sequences), (25, 19, 8));
     assert_eq!(totals.rows_projected, 49 + 8 * 24, "the prompt is computed once");
     assert_eq!((totals.prompt_tokens, totals.cached), (49, 0), "a fork is no cache hit");
     assert_eq!(n_free(), 19);
 }
 
-/// A prompt of 17 tokens in steps of 6, and samples of it of which some are cancelled before it is computed, the first among them.
+/// A prompt of 17 tokens in steps of 6, and samples of it of which some are cancelled before it is computed, the first
+/// among them.
 #[test]
 fn cancelled_samples_leave_the_others_as_they_are() {
     let model = tiny_model();
@@ -134,13 +135,13 @@ fn cancelled_samples_leave_the_others_as_they_are() {
     {
         for keeps_prefixes in [false, true] {
             let run = format!("{cancelled:?} after {steps}, {keeps_prefixes}");
-            let (mut serving, slab) = serving(&model, Setting { keeps_prefixes, ..setting(60, 6, 8) }, &[]);
-            let ids = serving.submit_request(request(ASKED[2].0, ASKED[2].1, 4)).unwrap();
+            let (mut engine, slab) = engine(&model, Setting { keeps_prefixes, ..setting(60, 6, 8) }, &[]);
+            let ids = engine.submit_request(request(ASKED[2].0, ASKED[2].1, 4)).unwrap();
             assert_eq!(ids, [0, 1, 2, 3].map(SequenceId), "{run}");
-            (0..steps).for_each(|_| drop(serving.step().unwrap()));
-            let mut all: Vec<_> = cancelled.iter().map(|sample| serving.cancel(ids[*sample]).unwrap()).collect();
-            while !serving.is_done() {
-                all.extend(serving.step().unwrap().finished);
+            (0..steps).for_each(|_| drop(engine.step().unwrap()));
+            let mut all: Vec<_> = cancelled.iter().map(|sample| engine.cancel(ids[*sample]).unwrap()).collect();
+            while !engine.is_done() {
+                all.extend(engine.step().unwrap().finished);
             }
             all.sort_by_key(|finished| finished.sequence.id);
             assert_eq!(all.iter().map(|finished| finished.sequence.id).collect::<Vec<_>>(), ids, "{run}");
@@ -152,7 +153,7 @@ fn cancelled_samples_leave_the_others_as_they_are() {
                     assert_eq!((&finished.sequence.tokens, &finished.end), (tokens, end), "{run}: sample {sample}");
                 }
             }
-            let kept = serving.scheduler().prefixes().n_pages();
+            let kept = engine.scheduler().prefixes().n_pages();
             assert_eq!(slab.borrow().pool().n_free() + kept, 60, "{run}");
         }
     }
@@ -161,13 +162,13 @@ fn cancelled_samples_leave_the_others_as_they_are() {
 #[test]
 fn samples_that_never_begin_leave_no_page() {
     let model = tiny_model();
-    let (mut serving, slab) = serving(&model, setting(9, 20, 1), &[]);
-    serving.submit_request(request(ASKED[0].0, 5, 3)).unwrap();
-    serving.step().unwrap();
-    assert_eq!(serving.cancel_all().unwrap().len(), 3);
+    let (mut engine, slab) = engine(&model, setting(9, 20, 1), &[]);
+    engine.submit_request(request(ASKED[0].0, 5, 3)).unwrap();
+    engine.step().unwrap();
+    assert_eq!(engine.cancel_all().unwrap().len(), 3);
     assert_eq!(slab.borrow().pool().n_free(), 9);
-    serving.submit_request(request(ASKED[0].0, 5, 3)).unwrap();
-    serving.step().unwrap();
-    drop(serving);
+    engine.submit_request(request(ASKED[0].0, 5, 3)).unwrap();
+    engine.step().unwrap();
+    drop(engine);
     assert_eq!(slab.borrow().pool().n_free(), 9);
 }

@@ -5,10 +5,10 @@ use std::collections::HashMap;
 use page_by_page::decode::sampler::{Sampler, Sampling};
 use page_by_page::decode::scoring::{TokenLogprobs, token_logprobs};
 use page_by_page::model::{Model, StepError};
-use page_by_page::serving::{FinishedSequence, GenerationRequest, Serving};
+use page_by_page::serving::{Engine, FinishedSequence, GenerationRequest};
 
 use crate::serving::{
-    ASKED, SEEDED, all_alone, ends, overflowing, sampling_of, serving, setting, settings, tiny_model, with_prefixes,
+    ASKED, SEEDED, all_alone, ends, engine, overflowing, sampling_of, setting, settings, tiny_model, with_prefixes,
 };
 use grading::checkpoints::Folder;
 
@@ -34,22 +34,22 @@ struct Scored {
 }
 
 /// Generates all sequences and scores those whose place is even, or those whose place is odd.
-fn generate_scored(serving: &mut Serving<'_>, sampling: Sampling, odd: bool) -> Scored {
+fn generate_scored(engine: &mut Engine<'_>, sampling: Sampling, odd: bool) -> Scored {
     let mut ids = Vec::new();
     for (place, (prompt, most)) in ASKED.iter().enumerate() {
         let sampler = Sampler::new(sampling_of(place, sampling));
         let request = GenerationRequest::new(prompt.to_vec(), *most, vec![sampler]);
         let scores_prompt = (place % 2 == 1) == odd;
         let request = GenerationRequest { scores_prompt, logprobs: scores_prompt.then_some(TOP), ..request };
-        ids.extend(serving.submit_request(request).unwrap());
+        ids.extend(engine.submit_request(request).unwrap());
     }
     let mut scored = Scored::default();
     for step in 0.. {
-        if serving.is_done() {
+        if engine.is_done() {
             break;
         }
         assert!(step < 10_000, "no end");
-        let done = serving.step().unwrap();
+        let done = engine.step().unwrap();
         let last = done.finished.iter().map(|finished| (&finished.sequence.id, &finished.delta));
         for (id, delta) in done.deltas.iter().map(|(id, delta)| (id, delta)).chain(last) {
             let Some(scores) = delta.scores.clone() else { continue };
@@ -57,7 +57,7 @@ fn generate_scored(serving: &mut Serving<'_>, sampling: Sampling, odd: bool) -> 
             assert!(scored.scores.insert(place, scores).is_none(), "sequence {place} has its scores twice");
         }
         scored.finished.extend(done.finished);
-        let waiting = serving.scheduler().waiting();
+        let waiting = engine.scheduler().waiting();
         scored.preempted += waiting
             .filter(|sequence| sequence.counters.preemptions > 0 && sequence.tokens.len() == sequence.n_prompt)
             .count();
@@ -74,10 +74,10 @@ fn prompts_are_scored_once_and_as_the_model_does_in_every_setting() {
     let alone = all_alone(&model, &ends, SEEDED);
     let (mut preempted, mut found) = (0, 0);
     for setting in settings() {
-        let (mut serving, slab) = serving(&model, setting, &ends);
+        let (mut engine, slab) = engine(&model, setting, &ends);
         // The second and the third time the prefix cache has the prompts already.
         for odd in [false, true, false] {
-            let scored = generate_scored(&mut serving, SEEDED, odd);
+            let scored = generate_scored(&mut engine, SEEDED, odd);
             preempted += scored.preempted;
             for (place, (finished, (tokens, end))) in scored.finished.iter().zip(&alone).enumerate() {
                 let (sequence, is_scored) = (&finished.sequence, (place % 2 == 1) == odd);
@@ -87,7 +87,7 @@ fn prompts_are_scored_once_and_as_the_model_does_in_every_setting() {
                 found += sequence.counters.cached;
             }
         }
-        let (free, kept) = (slab.borrow().pool().n_free(), serving.scheduler().prefixes().n_pages());
+        let (free, kept) = (slab.borrow().pool().n_free(), engine.scheduler().prefixes().n_pages());
         assert_eq!(free + kept, setting.n_pages, "{setting:?}");
     }
     // Else this has shown little.
@@ -102,8 +102,8 @@ fn a_prompt_that_cannot_be_scored_ends_its_sequence_and_no_other() {
         let model = overflowing(&folder, column);
         let alone = all_alone(&model, &[], SEEDED);
         for tokens in [3, 20] {
-            let (mut serving, slab) = serving(&model, with_prefixes(setting(100, tokens, 6)), &[]);
-            let scored = generate_scored(&mut serving, SEEDED, false);
+            let (mut engine, slab) = engine(&model, with_prefixes(setting(100, tokens, 6)), &[]);
+            let scored = generate_scored(&mut engine, SEEDED, false);
             for (place, (finished, (tokens, end))) in scored.finished.iter().zip(&alone).enumerate() {
                 match scores_alone(&model, ASKED[place].0) {
                     Err(error) if place % 2 == 0 => {
@@ -118,7 +118,7 @@ fn a_prompt_that_cannot_be_scored_ends_its_sequence_and_no_other() {
                     }
                 }
             }
-            let (free, kept) = (slab.borrow().pool().n_free(), serving.scheduler().prefixes().n_pages());
+            let (free, kept) = (slab.borrow().pool().n_free(), engine.scheduler().prefixes().n_pages());
             assert_eq!(free + kept, 100);
         }
     }

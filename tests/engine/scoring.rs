@@ -1,4 +1,5 @@
-//! What scoring a prompt takes of the memory: rows of logits are many numbers each, and only some are there at the same time.
+//! What scoring a prompt takes of the memory: rows of logits are many numbers each, and only some are there at the same
+//! time.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::path::Path;
@@ -9,7 +10,7 @@ use page_by_page::chapters::ch11_prefix_cache::PrefixCache;
 use page_by_page::decode::sampler::{Sampler, Sampling};
 use page_by_page::model::Model;
 use page_by_page::serving::schedule::StepLimits;
-use page_by_page::serving::{GenerationRequest, SCORED_AT_ONCE, Serving};
+use page_by_page::serving::{Engine, GenerationRequest, SCORED_AT_ONCE};
 
 /// Bytes that are held, and the most that were.
 static HELD: AtomicUsize = AtomicUsize::new(0);
@@ -43,14 +44,14 @@ const TOKENS: usize = 500;
 fn taken(model: &Model, is_scored: bool) -> usize {
     let slab = PageSlab::new(model.kv_layout(), 16, 40).unwrap();
     let (prefixes, limits) = (PrefixCache::new(16).unwrap(), StepLimits { tokens: TOKENS, sequences: 2 });
-    let mut serving = Serving::new(model, &slab, Box::new(prefixes), limits, &[]).unwrap();
+    let mut engine = Engine::new(model, &slab, Box::new(prefixes), limits, &[]).unwrap();
     let prompt = (0..TOKENS as u32).map(|place| 7 * place % 4096).collect();
     let request = GenerationRequest::new(prompt, 1, vec![Sampler::new(Sampling::GREEDY)]);
     let logprobs = is_scored.then_some(1);
-    serving.submit_request(GenerationRequest { scores_prompt: is_scored, logprobs, ..request }).unwrap();
+    engine.submit_request(GenerationRequest { scores_prompt: is_scored, logprobs, ..request }).unwrap();
     let before = HELD.load(Ordering::Relaxed);
     MOST.store(before, Ordering::Relaxed);
-    let step = serving.step().unwrap();
+    let step = engine.step().unwrap();
     let taken = MOST.load(Ordering::Relaxed) - before;
     let scores = &step.finished[0].delta.scores;
     assert_eq!(scores.as_ref().map(Vec::len), is_scored.then_some(TOKENS - 1));

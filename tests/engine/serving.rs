@@ -1,5 +1,5 @@
-//! The loop that serves many sequences: each gets the tokens that it gets alone, whatever the pool, the budget and the company,
-//! and no page is lost.
+//! The loop that serves many sequences: each gets the tokens that it gets alone, whatever the pool, the budget and the
+//! company, and no page is lost.
 
 use std::collections::HashMap;
 use std::path::Path;
@@ -9,7 +9,7 @@ use page_by_page::decode::sampler::{Sampler, Sampling};
 use page_by_page::model::{Model, StepError};
 use page_by_page::prefixes::prefix_cache;
 use page_by_page::serving::schedule::{FinishReason, ScheduleError, SequenceId, StepLimits};
-use page_by_page::serving::{FinishedSequence, SequenceError, Serving, ServingError, Totals};
+use page_by_page::serving::{Engine, EngineError, FinishedSequence, SequenceError, Totals};
 use safetensors::Dtype;
 
 use grading::checkpoints::Folder;
@@ -89,11 +89,11 @@ pub const fn with_prefixes(setting: Setting) -> Setting {
     Setting { keeps_prefixes: true, ..setting }
 }
 
-pub fn serving<'m>(model: &'m Model, setting: Setting, ends: &[u32]) -> (Serving<'m>, SharedSlab) {
+pub fn engine<'m>(model: &'m Model, setting: Setting, ends: &[u32]) -> (Engine<'m>, SharedSlab) {
     let Setting { page_size, n_pages, limits, keeps_prefixes } = setting;
     let slab = PageSlab::new(model.config().kv_layout(), page_size, n_pages).unwrap();
     let prefixes = prefix_cache(page_size, keeps_prefixes).unwrap();
-    (Serving::new(model, &slab, prefixes, limits, ends).unwrap(), slab)
+    (Engine::new(model, &slab, prefixes, limits, ends).unwrap(), slab)
 }
 
 /// Generates all sequences in a setting, and compares each with the one generated alone.
@@ -104,20 +104,20 @@ fn generate(
     ends: &[u32],
     alone: &[Ended],
 ) -> (Vec<FinishedSequence>, Totals) {
-    let (mut serving, slab) = serving(model, setting, ends);
+    let (mut engine, slab) = engine(model, setting, ends);
     let mut ids = Vec::new();
     for (place, (prompt, most)) in ASKED.iter().enumerate() {
         let sampler = Sampler::new(sampling_of(place, sampling));
-        ids.push(serving.submit(prompt.to_vec(), *most, sampler).unwrap());
+        ids.push(engine.submit(prompt.to_vec(), *most, sampler).unwrap());
     }
     let mut reported: HashMap<SequenceId, Vec<u32>> = HashMap::new();
     let mut finished = Vec::new();
     for step in 0.. {
-        if serving.is_done() {
+        if engine.is_done() {
             break;
         }
         assert!(step < 10_000, "{setting:?}: no end");
-        let done = serving.step().unwrap();
+        let done = engine.step().unwrap();
         for pick in done.new_tokens {
             assert!(
                 !finished.iter().any(|one: &FinishedSequence| one.sequence.id == pick.sequence),
@@ -135,9 +135,9 @@ fn generate(
         let reported = reported.remove(&id).unwrap_or_default();
         assert_eq!(finished.sequence.new_tokens(), reported, "{setting:?}: the tokens reported of sequence {id}");
     }
-    let (pool, kept) = (slab.borrow().pool().n_free(), serving.scheduler().prefixes().n_pages());
+    let (pool, kept) = (slab.borrow().pool().n_free(), engine.scheduler().prefixes().n_pages());
     assert_eq!(pool + kept, setting.n_pages, "{setting:?}: free pages and kept ones in the end");
-    (finished, serving.totals())
+    (finished, engine.totals())
 }
 
 /// All settings of these, each with each.
@@ -226,20 +226,20 @@ fn logits_that_are_not_finite_end_their_sequence_and_no_other() {
 #[test]
 fn a_request_that_never_fits_is_refused_at_once_and_nothing_changes() {
     let model = tiny_model();
-    let (mut serving, _) = serving(&model, with_prefixes(setting(3, 8, 2)), &[]);
-    let mut submit = |prompt: &[u32], most| serving.submit(prompt.to_vec(), most, Sampler::new(SEEDED));
-    assert_eq!(submit(&[], 3), Err(ServingError::Model(StepError::NoTokens)));
+    let (mut engine, _) = engine(&model, with_prefixes(setting(3, 8, 2)), &[]);
+    let mut submit = |prompt: &[u32], most| engine.submit(prompt.to_vec(), most, Sampler::new(SEEDED));
+    assert_eq!(submit(&[], 3), Err(EngineError::Model(StepError::NoTokens)));
     let unknown = StepError::UnknownToken { token: 97, vocab_size: 97 };
-    assert_eq!(submit(&[1, 97], 3), Err(ServingError::Model(unknown)));
+    assert_eq!(submit(&[1, 97], 3), Err(EngineError::Model(unknown)));
     for most in [127, usize::MAX] {
         let len = most.saturating_add(2);
         let long = StepError::TooLong { len, max_positions: 128 };
-        assert_eq!(submit(&[1, 2], most), Err(ServingError::Model(long)));
+        assert_eq!(submit(&[1, 2], most), Err(EngineError::Model(long)));
     }
     let never = ScheduleError::NeverFits { prompt: 2, max_new_tokens: 12, needed: 4, n_pages: 3 };
-    assert_eq!(submit(&[1, 2], 12), Err(ServingError::Schedule(never)));
+    assert_eq!(submit(&[1, 2], 12), Err(EngineError::Schedule(never)));
     assert!(submit(&[1, 2], 11).is_ok());
-    let waiting: Vec<usize> = serving.scheduler().waiting().map(|text| text.tokens.len()).collect();
+    let waiting: Vec<usize> = engine.scheduler().waiting().map(|text| text.tokens.len()).collect();
     assert_eq!(waiting, [2]);
 }
 
@@ -247,30 +247,30 @@ fn a_request_that_never_fits_is_refused_at_once_and_nothing_changes() {
 fn cancelled_sequences_keep_what_they_have_and_the_others_go_on() {
     let model = tiny_model();
     // Steps that only compute parts of prompts are no stall, however many of these are cancelled.
-    let (mut idle, _) = serving(&model, setting(20, 1, 1), &[]);
+    let (mut idle, _) = engine(&model, setting(20, 1, 1), &[]);
     for _ in 0..20 {
         let id = idle.submit(ASKED[2].0.to_vec(), 5, Sampler::new(SEEDED)).unwrap();
         (0..3).for_each(|_| assert_eq!(idle.step().unwrap().new_tokens, [], "3 of 17 tokens are computed"));
         drop(idle.cancel(id).unwrap());
     }
-    let (mut serving, slab) = serving(&model, setting(30, 64, 3), &[]);
+    let (mut engine, slab) = engine(&model, setting(30, 64, 3), &[]);
     let mut submit = |place: usize| {
         let (prompt, most) = ASKED[place];
-        serving.submit(prompt.to_vec(), most, Sampler::new(SEEDED)).unwrap()
+        engine.submit(prompt.to_vec(), most, Sampler::new(SEEDED)).unwrap()
     };
     let ids = [0, 2, 4, 6].map(&mut submit);
     for _ in 0..5 {
-        assert!(serving.step().unwrap().finished.is_empty());
+        assert!(engine.step().unwrap().finished.is_empty());
     }
-    let cancelled = serving.cancel(ids[1]).unwrap();
-    assert_eq!(serving.cancel(ids[1]).err(), Some(ScheduleError::UnknownSequence(ids[1])));
+    let cancelled = engine.cancel(ids[1]).unwrap();
+    assert_eq!(engine.cancel(ids[1]).err(), Some(ScheduleError::UnknownSequence(ids[1])));
     assert_eq!(slab.borrow().pool().n_free(), 30 - 2 * 3, "sequences of 9 rows keep 3 pages of 4 slots each");
     assert_eq!(cancelled.sequence.tokens, alone(&model, (ASKED[2].0, 5), &[], SEEDED).0);
-    assert!(serving.step().unwrap().finished.is_empty(), "what cancel returns is not reported again");
-    let rest = serving.cancel_all().unwrap();
+    assert!(engine.step().unwrap().finished.is_empty(), "what cancel returns is not reported again");
+    let rest = engine.cancel_all().unwrap();
     assert!(rest.len() == 3 && rest.iter().all(|finished| finished.end == Ok(FinishReason::Cancelled)));
     let mut new_tokens: Vec<usize> = rest.iter().map(|finished| finished.sequence.new_tokens().len()).collect();
     new_tokens.sort_unstable();
     assert_eq!(new_tokens, [1, 6, 6], "the others have gone on");
-    assert!(serving.is_done() && slab.borrow().pool().n_free() == 30);
+    assert!(engine.is_done() && slab.borrow().pool().n_free() == 30);
 }

@@ -4,10 +4,10 @@ use page_by_page::chapters::ch06_paged::PageSlab;
 use page_by_page::chapters::ch11_prefix_cache::PrefixCache;
 use page_by_page::prefixes::Prefixes;
 use page_by_page::prefixes::none::NoPrefixes;
-use page_by_page::serving::ServingError;
+use page_by_page::serving::EngineError;
 use page_by_page::serving::schedule::StepLimits;
 use page_by_page::workload::Request;
-use page_by_page::workload::arrivals::{Arrival, Cost, InTime, LAYOUT, Served, Times, poisson, serve};
+use page_by_page::workload::arrivals::{Arrival, Cost, LAYOUT, LatencyTarget, Served, Times, poisson, serve};
 
 const COST: Cost = Cost { step: 10_000, token: 200 };
 
@@ -16,7 +16,7 @@ fn arrival(at: u64, first_token: u32, prompt: usize, written: usize) -> Arrival 
     Arrival { at, request: Request { tokens: text, n_prompt: prompt } }
 }
 
-fn served(arrivals: &[Arrival], n_pages: usize, limits: (usize, usize), keeps: bool) -> Result<Served, ServingError> {
+fn served(arrivals: &[Arrival], n_pages: usize, limits: (usize, usize), keeps: bool) -> Result<Served, EngineError> {
     let slab = PageSlab::new(LAYOUT, 16, n_pages).unwrap();
     let prefixes: Box<dyn Prefixes> = match keeps {
         true => Box::new(PrefixCache::new(16).unwrap()),
@@ -48,7 +48,7 @@ fn a_step_is_as_late_as_all_before_it_have_cost() {
     assert_eq!((counters.peak_pages, counters.preemptions, served.waste), (7 + 4, 0, 0.0));
     assert_eq!(served.utilisation, (7.0 + 11.0 + 7.0 + 1.0 + 1.0) / 20.0 / 5.0);
     let in_time = |first_token, per_token| {
-        served.requests.iter().filter(move |times| times.is_in_time(InTime { first_token, per_token })).count()
+        served.requests.iter().filter(move |times| times.meets(LatencyTarget { first_token, per_token })).count()
     };
     assert_eq!([in_time(30_000, 15_200), in_time(29_999, 15_200), in_time(30_000, 15_199)], [3, 2, 2]);
 }

@@ -15,7 +15,7 @@ use page_by_page::files;
 use page_by_page::model::Model;
 use page_by_page::model::tokenizer::Tokenizer;
 use page_by_page::serving::schedule::SequenceId;
-use page_by_page::serving::{FinishedSequence, Prefetcher, Serving};
+use page_by_page::serving::{Engine, FinishedSequence, Prefetcher};
 use serde_json::json;
 
 use crate::chapters::{self, SCHEDULER};
@@ -38,12 +38,13 @@ const MOST_WAITING: usize = 4096;
 ///
 ///     {"prompt": "Once upon a time", "max_new_tokens": 100, "temperature": 0.8, "top_k": 0, "top_p": 0.95, "seed": 7}
 ///
-/// What a line leaves out is as in `generate`, and each output is the one that `generate` writes. The scheduler shares a pool
-/// of pages among the requests. What some have in common is computed once, and a request that gets no page waits for one.
+/// What a line leaves out is as in `generate`, and each output is the one that `generate` writes. The scheduler shares
+/// a pool of pages among the requests. What some have in common is computed once, and a request that gets no page waits
+/// for one.
 ///
-/// Writes one JSON object a line, in the order of the lines read, with the output, why it ended and what it cost. A line that
-/// is refused has its reason there, and the others go on. Ctrl-C ends the run after the step under way; what is done is
-/// kept. A second Ctrl-C ends it at once.
+/// Writes one JSON object a line, in the order of the lines read, with the output, why it ended and what it cost. A
+/// line that is refused has its reason there, and the others go on. Ctrl-C ends the run after the step under way; what
+/// is done is kept. A second Ctrl-C ends it at once.
 #[derive(Args)]
 #[command(after_help = "\
 Examples:
@@ -73,7 +74,7 @@ pub struct Batch {
 struct Run<'m> {
     model: &'m Model,
     tokenizer: &'m Tokenizer,
-    serving: Serving<'m>,
+    engine: Engine<'m>,
     /// Requests whose pages are being read.
     prefetcher: Prefetcher<Request>,
     lines: Lines,
@@ -94,7 +95,7 @@ impl Batch {
         chapters::ensure_started(self.page_file.chapters())?;
         let prefixes = self.scheduling.pool.prefixes()?;
         let (prefixes, tier) = self.page_file.open(prefixes, &model, self.scheduling.pool.pages.page_size, &slab)?;
-        let serving = Serving::new(
+        let engine = Engine::new(
             &model,
             &slab,
             prefixes,
@@ -107,7 +108,7 @@ impl Batch {
         let mut run = Run {
             model: &model,
             tokenizer: &tokenizer,
-            serving,
+            engine,
             prefetcher: Prefetcher::new(tier),
             lines,
             is_file: !self.is_stdin(),
@@ -157,7 +158,7 @@ impl Batch {
     }
 
     fn lines_of_costs(&self, run: &Run<'_>, n_lines: usize) -> Result<output::Lines> {
-        let (totals, elapsed, pool) = (run.serving.totals(), run.start.elapsed(), &self.scheduling.pool);
+        let (totals, elapsed, pool) = (run.engine.totals(), run.start.elapsed(), &self.scheduling.pool);
         let (n_lines, ends, most) = (thousands(n_lines), run.results.describe(), totals.most_sequences);
         let (steps, generated) = (count(totals.steps, "step"), count(totals.new_tokens, "token"));
         let speed = rate(per_second(totals.new_tokens as usize, elapsed));
@@ -166,7 +167,7 @@ impl Batch {
         let size = pool.size(run.model)?;
         let (peak, n_pages, slots) =
             (thousands(totals.peak_pages), thousands(size.n_pages), count(size.page_size, "slot"));
-        let kept = thousands(run.serving.scheduler().prefixes().n_pages());
+        let kept = thousands(run.engine.scheduler().prefixes().n_pages());
         let mut lines = vec![
             ("model", self.model.name()),
             ("requests", format!("{n_lines}: {ends}; at most {most} in a step")),
@@ -190,7 +191,7 @@ impl Run<'_> {
         loop {
             self.read_lines(ahead, interrupt)?;
             // If there is nothing else to do, it waits for the next pages.
-            for request in self.prefetcher.take_ready(self.serving.is_done())? {
+            for request in self.prefetcher.take_ready(self.engine.is_done())? {
                 self.begin(request)?;
             }
             if interrupt.is_pressed() {
@@ -198,14 +199,14 @@ impl Run<'_> {
                 for request in self.prefetcher.take_all() {
                     self.begin(request)?;
                 }
-                let cancelled = self.serving.cancel_all()?;
+                let cancelled = self.engine.cancel_all()?;
                 return cancelled.iter().try_for_each(|finished| self.end(finished));
             }
-            if self.is_read && self.prefetcher.waiting().len() == 0 && self.serving.is_done() {
+            if self.is_read && self.prefetcher.waiting().len() == 0 && self.engine.is_done() {
                 return Ok(());
             }
-            let step = self.serving.step()?;
-            self.prefetcher.store(self.serving.scheduler(), &step.finished)?;
+            let step = self.engine.step()?;
+            self.prefetcher.store(self.engine.scheduler(), &step.finished)?;
             step.finished.iter().try_for_each(|finished| self.end(finished))?;
         }
     }
@@ -214,10 +215,10 @@ impl Run<'_> {
     fn read_lines(&mut self, ahead: usize, interrupt: &Interrupt) -> Result<()> {
         while !self.is_read
             && !interrupt.is_pressed()
-            && self.serving.scheduler().waiting().count() + self.prefetcher.waiting().len() < ahead
+            && self.engine.scheduler().waiting().count() + self.prefetcher.waiting().len() < ahead
         {
             // A sequence that could go on does not wait for a line of standard input.
-            let wait = self.is_file || (self.prefetcher.waiting().len() == 0 && self.serving.is_done());
+            let wait = self.is_file || (self.prefetcher.waiting().len() == 0 && self.engine.is_done());
             match self.lines.next(wait, interrupt)? {
                 Next::Line(Line { text: Ok(text), .. }) if text.trim().is_empty() => {}
                 Next::Line(line) => self.take(line)?,
@@ -268,7 +269,7 @@ impl Run<'_> {
         // As `generate` does: what does not fit into the model's positions is not written.
         let room = config.max_positions.saturating_sub(prompt.len());
         let most = if room == 0 { 1 } else { max_new_tokens.min(room) };
-        Ok(self.serving.submit(prompt, most, Sampler::new(sampling))?)
+        Ok(self.engine.submit(prompt, most, Sampler::new(sampling))?)
     }
 
     fn end(&mut self, finished: &FinishedSequence) -> Result<()> {

@@ -10,13 +10,13 @@ use crate::model_dir;
 
 /// Chat with a model that was trained to
 ///
-/// Each line is a message, and the model answers. It reads the whole chat in each turn, in the words of the template that
-/// came with it, and the prefix cache has the pages of all but what is new. A model without a template, such as the bundled
-/// one, goes on with stories: see `story`.
+/// Each line is a message, and the model answers. It reads the whole chat in each turn, in the words of the template
+/// that came with it, and the prefix cache has the pages of all but what is new. A model without a template, such as
+/// the bundled one, goes on with stories: see `story`.
 ///
-/// The answers go to standard output as they are generated. After each one standard error says how many tokens of the prompt
-/// came from the prefix cache and how many were computed. Ctrl-C stops an answer, and what there is of it stays part of the
-/// chat. /help lists a few commands for the rest.
+/// The answers go to standard output as they are generated. After each one standard error says how many tokens of the
+/// prompt came from the prefix cache and how many were computed. Ctrl-C stops an answer, and what there is of it stays
+/// part of the chat. /help lists a few commands for the rest.
 #[derive(Args)]
 #[command(after_help = "\
 Examples:

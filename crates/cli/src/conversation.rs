@@ -18,7 +18,7 @@ use page_by_page::escape;
 use page_by_page::model::Model;
 use page_by_page::model::tokenizer::Tokenizer;
 use page_by_page::serving::schedule::{FinishReason, SequenceId};
-use page_by_page::serving::{FinishedSequence, Serving};
+use page_by_page::serving::{Engine, FinishedSequence};
 
 use crate::chapters::{self, ENGINE};
 use crate::input::{Lines, Next};
@@ -76,7 +76,7 @@ struct Conversation<'m> {
     script: &'m Script,
     model: &'m Model,
     tokenizer: &'m Tokenizer,
-    serving: Serving<'m>,
+    engine: Engine<'m>,
     sampling: Sampling,
     /// Tokens of an answer, at most; `None`: as many as fit.
     max_new_tokens: Option<usize>,
@@ -97,14 +97,14 @@ impl ConversationOptions {
         let (model, tokenizer) = self.model.with_tokenizer(self.rows, CacheKind::Paged)?;
         let slab = self.pool.slab(&model, 1)?;
         let (prefixes, limits) = (self.pool.prefixes()?, self.pool.limits(1));
-        let serving =
-            Serving::new(&model, &slab, prefixes, limits, &model.config().eos_token_ids)?.with_tokenizer(&tokenizer);
+        let engine =
+            Engine::new(&model, &slab, prefixes, limits, &model.config().eos_token_ids)?.with_tokenizer(&tokenizer);
         let is_typed = io::stdin().is_terminal();
         let conversation = Conversation {
             script,
             model: &model,
             tokenizer: &tokenizer,
-            serving,
+            engine,
             sampling: self.sampling.sampling(model.config())?,
             max_new_tokens,
             // The newest token is never computed, and needs no slot.
@@ -252,7 +252,7 @@ impl Conversation<'_> {
         let max_new_tokens = self.max_new_tokens.map_or(room, |most| most.min(room));
         let rejected = self.turns.last().map_or(0, |turn| turn.rejected);
         let sampling = Sampling { seed: self.sampling.seed.wrapping_add(rejected), ..self.sampling };
-        Ok((self.serving.submit(prompt, max_new_tokens, Sampler::new(sampling))?, n_prompt))
+        Ok((self.engine.submit(prompt, max_new_tokens, Sampler::new(sampling))?, n_prompt))
     }
 
     /// Writes an answer as it is generated, as far as its characters are whole; up to its end, or to Ctrl-C.
@@ -267,13 +267,13 @@ impl Conversation<'_> {
             prose.print(text)
         };
         loop {
-            let step = self.serving.step()?;
+            let step = self.engine.step()?;
             for (_, delta) in &step.deltas {
                 write(&delta.text)?;
             }
             let mut finished = step.finished.into_iter().next();
             if finished.is_none() && self.interrupt.is_pressed() {
-                finished = Some(self.serving.cancel(id)?);
+                finished = Some(self.engine.cancel(id)?);
             }
             if let Some(finished) = finished {
                 write(&(whole_characters(&finished.delta.text).to_string() + "\n"))?;

@@ -29,7 +29,8 @@ use page_by_page::caches::CacheKind;
 /// on standard error. The same seed gives the same output with every cache. Only the costs differ.
 ///
 /// Several prompts are generated together, one pass of the model for all in each step, with their pages in one pool.
-/// With another --kv than paged they follow each other. The output of each is what it is alone. On a terminal they grow side by side; otherwise they follow each other.
+/// With another --kv than paged they follow each other. The output of each is what it is alone. On a terminal they grow
+/// side by side; otherwise they follow each other.
 ///
 /// --samples generates several outputs of one prompt in the same way. The prompt is computed once, and they share its
 /// pages. --beams looks for the likeliest output instead: it follows several beginnings at once and keeps the best.
@@ -66,7 +67,7 @@ pub struct Generate {
     #[command(flatten, next_help_heading = "Cache")]
     cache: CacheOptions,
     #[command(flatten, next_help_heading = "Several outputs")]
-    several: SeveralOptions,
+    sequences: SequenceOptions,
     #[command(flatten, next_help_heading = "Speculative decoding")]
     draft: DraftOptions,
 }
@@ -101,7 +102,7 @@ struct CacheOptions {
 
 /// Several prompts, or several outputs of one.
 #[derive(Args)]
-struct SeveralOptions {
+struct SequenceOptions {
     /// Take a prompt from each line of this file, - for standard input; empty lines are skipped
     #[arg(long, value_name = "FILE", conflicts_with = "prompt")]
     prompts: Option<PathBuf>,
@@ -138,24 +139,24 @@ impl Generate {
     pub fn run(mut self) -> Result<()> {
         self.prompt.append(&mut self.prompt_option);
         self.refuse_contradictions()?;
-        if let Some(file) = &self.several.prompts {
+        if let Some(file) = &self.sequences.prompts {
             self.prompt = input::read_prompts(file)?;
         } else if self.prompt.is_empty() {
             self.prompt.push(PROMPT.into());
         }
         match self.mode() {
-            Mode::One => self.run_one(&self.prompt[0]),
-            Mode::Prompts => self.run_together(None),
-            Mode::Samples(n_samples) => self.run_together(Some(n_samples.into())),
-            Mode::Beams(width) => self.search(width.into()),
+            Mode::One => self.generate_one(&self.prompt[0]),
+            Mode::Prompts => self.generate_several(None),
+            Mode::Samples(n_samples) => self.generate_several(Some(n_samples.into())),
+            Mode::Beams(width) => self.search_beams(width.into()),
         }
     }
 
     fn mode(&self) -> Mode {
-        match &self.several {
-            SeveralOptions { beams: Some(width), .. } => Mode::Beams(*width),
-            SeveralOptions { samples: Some(n_samples), .. } => Mode::Samples(*n_samples),
-            SeveralOptions { prompts: None, .. } if self.prompt.len() < 2 => Mode::One,
+        match &self.sequences {
+            SequenceOptions { beams: Some(width), .. } => Mode::Beams(*width),
+            SequenceOptions { samples: Some(n_samples), .. } => Mode::Samples(*n_samples),
+            SequenceOptions { prompts: None, .. } if self.prompt.len() < 2 => Mode::One,
             _ => Mode::Prompts,
         }
     }

@@ -5,7 +5,7 @@ use page_by_page::cache::KvLayout;
 use page_by_page::cache::in_place::InPlace;
 use page_by_page::chapters::ch02_flat::FlatCache;
 use page_by_page::chapters::ch03_contiguous::ContiguousCache;
-use page_by_page::decode::{Cached, RewindableModel};
+use page_by_page::decode::{CachedModel, RewindableModel};
 use page_by_page::model::Model;
 
 use crate::paged::cache;
@@ -34,8 +34,8 @@ pub fn assert_stories(
         let models = [&storyteller.model, &draft_model];
         let [mut of_target, mut of_small] = models.map(|model| one_of_caches(k % 4, model.config().kv_layout()));
         let told = format!("a story of {} tokens, {}, k = {k}", expected.len(), of_target.0);
-        let mut target = Cached::new(&storyteller.model, &mut *of_target.1);
-        let mut small = Cached::new(&draft_model, &mut *of_small.1);
+        let mut target = CachedModel::new(&storyteller.model, &mut *of_target.1);
+        let mut small = CachedModel::new(&draft_model, &mut *of_small.1);
         let story = generate(&told, &mut target, &mut small, k);
         storyteller.assert_same_story(&story, expected);
         let all_but_one = prompt.len() + expected.len() - 1;

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use page_by_page::cache::in_place::InPlace;
 use page_by_page::decode::sampler::{Sampler, Sampling};
-use page_by_page::decode::{Cached, LanguageModel};
+use page_by_page::decode::{CachedModel, LanguageModel};
 use page_by_page::model::Model;
 use page_by_page::model::tokenizer::Tokenizer;
 
@@ -54,7 +54,7 @@ impl Storyteller {
     /// `meanwhile` is called. Returns the rows that the model projected.
     #[track_caller]
     pub fn assert_through(&self, cache: &mut dyn InPlace, what: &str, n: usize, mut meanwhile: impl FnMut()) -> u64 {
-        let mut model = Cached::new(&self.model, cache);
+        let mut model = CachedModel::new(&self.model, cache);
         let story = self.continue_with(n, |sequence| {
             meanwhile();
             let question = format!("a story of {} tokens through the {what}", sequence.len());

@@ -1,10 +1,10 @@
 //! Access: the checks that every request passes first.
 //!
-//! - *The key.* A server with a key asks every request except `/health` for it: `Authorization: Bearer KEY`. A browser can't
-//!   send that with the first page it opens, so `/` needs no key and shows nothing until the reader types it.
+//! - *The key.* A server with a key asks every request except `/health` for it: `Authorization: Bearer KEY`. A browser
+//!   can't send that with the first page it opens, so `/` needs no key and shows nothing until the reader types it.
 //! - *The host.* A web page can point its own name at 127.0.0.1 and then reach any server on its reader's computer
-//!   ([DNS rebinding](https://en.wikipedia.org/wiki/DNS_rebinding)). Its requests carry that name in `Host`. So a server without
-//!   a key answers only to the names of the local computer.
+//!   ([DNS rebinding](https://en.wikipedia.org/wiki/DNS_rebinding)). Its requests carry that name in `Host`. So a
+//!   server without a key answers only to the names of the local computer.
 //! - *The type.* A body must be declared as JSON, which a web page can't do for a server other than its own.
 //! - *The size.* A body has a limited number of bytes and a limited time to arrive.
 
@@ -20,8 +20,8 @@ use tokio::time::timeout;
 
 use super::refusal::Refusal;
 
-/// A body of up to this many times the limit is read to its end before it is refused, because most clients read no answer
-/// before they have sent everything.
+/// A body of up to this many times the limit is read to its end before it is refused, because most clients read no
+/// answer before they have sent everything.
 const READ_TO_END: usize = 32;
 
 /// Which requests are answered.

@@ -1,6 +1,7 @@
 //! The answer to a client: the output of its sequences as JSON, whole or as a stream of chunks.
 //!
-//! A stream is one of [server-sent events](https://html.spec.whatwg.org/multipage/server-sent-events.html), each a JSON object:
+//! A stream is one of [server-sent events](https://html.spec.whatwg.org/multipage/server-sent-events.html), each a JSON
+//! object:
 //!
 //! ```text
 //!   data: {"object": "text_completion", "choices": [{"index": 0, "text": " there lived", "finish_reason": null, …}], …}
@@ -130,7 +131,8 @@ impl Answer {
         object
     }
 
-    /// The first chunk of a stream: the role in a chat, or the echoed prompt. A scored prompt comes later, with its scores.
+    /// The first chunk of a stream: the role in a chat, or the echoed prompt. A scored prompt comes later, with its
+    /// scores.
     fn first_chunk(&self, index: usize) -> Option<Value> {
         let begins = if self.is_scored() { "" } else { self.echoed(index) };
         if self.kind == Kind::Completion && begins.is_empty() && !self.asked.options.return_token_ids {
@@ -208,7 +210,8 @@ impl Answer {
         self.asked.options.logprobs.is_some() && !self.asked.echo.is_empty()
     }
 
-    /// The output with its echoed prompt. A scored prompt is shown only with its scores, which a cancelled sequence may lack.
+    /// The output with its echoed prompt. A scored prompt is shown only with its scores, which a cancelled sequence may
+    /// lack.
     fn output(&self, index: usize, delta: &OutputDelta) -> String {
         let begins = if self.is_scored() && delta.scores.is_none() { "" } else { self.echoed(index) };
         begins.to_string() + &delta.text

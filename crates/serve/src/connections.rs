@@ -1,7 +1,7 @@
 //! Connections: how many at a time, and how long a client can take to send its request and to read the answer.
 //!
-//! A client can stop a server that waits for it: with headers that never end, or by not reading its answer. So each step has a
-//! time-out, and the number of connections is limited.
+//! A client can stop a server that waits for it: with headers that never end, or by not reading its answer. So each
+//! step has a time-out, and the number of connections is limited.
 
 use std::io;
 use std::net::TcpListener;

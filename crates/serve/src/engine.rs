@@ -1,5 +1,5 @@
-//! The engine's thread. It alone owns the slab, the prefix cache and the scheduler, and takes one step of the model after
-//! another while there is a sequence to generate.
+//! The engine's thread. It alone owns the slab, the prefix cache and the scheduler, and takes one step of the model
+//! after another while there is a sequence to generate.
 //!
 //! ```text
 //!   before a step    accept the requests that arrived; cancel the sequences whose clients have gone
@@ -24,11 +24,11 @@ use page_by_page::disk::tier::{Counters, DiskTier};
 use page_by_page::model::StepError;
 use page_by_page::serving::schedule::{NextToken, ScheduleError, ScheduledChunk, SequenceId};
 use page_by_page::serving::view::{EndedView, View};
-use page_by_page::serving::{FinishedSequence, OutputDelta, Prefetcher, Serving, ServingError, Step};
+use page_by_page::serving::{Engine, EngineError, FinishedSequence, OutputDelta, Prefetcher, Step};
 
 /// Generates the sequences of all requests.
-pub struct Engine<'m> {
-    serving: Serving<'m>,
+pub struct EngineThread<'m> {
+    engine: Engine<'m>,
     slab: SharedSlab,
     metrics: &'m Metrics,
     /// Sequences that can wait or run at the same time.
@@ -55,28 +55,28 @@ struct Client {
 }
 
 #[derive(Debug, thiserror::Error)]
-pub enum EngineError {
+pub enum EngineThreadError {
     #[error(transparent)]
-    Serving(#[from] ServingError),
+    Engine(#[from] EngineError),
     #[error(transparent)]
     Schedule(#[from] ScheduleError),
     #[error(transparent)]
     Pages(#[from] CacheError),
 }
 
-impl<'m> Engine<'m> {
-    /// An engine without sequences. `slab`: that of `serving`. `tier`: the page file under its prefix cache, if there is
+impl<'m> EngineThread<'m> {
+    /// An engine without sequences. `slab`: that of `engine`. `tier`: the page file under its prefix cache, if there is
     /// one. `most_sequences`: that can wait or run at the same time.
     pub fn new(
-        serving: Serving<'m>,
+        engine: Engine<'m>,
         slab: &SharedSlab,
         tier: Option<DiskTier>,
         metrics: &'m Metrics,
         most_sequences: usize,
         views: ViewPublisher,
     ) -> Self {
-        Engine {
-            serving,
+        EngineThread {
+            engine,
             slab: slab.clone(),
             metrics,
             most_sequences,
@@ -91,8 +91,8 @@ impl<'m> Engine<'m> {
     /// Runs until it has been stopped and the last sequence is finished, or until no sender of commands is left.
     ///
     /// # Errors
-    /// [`EngineError`]. The sequences that were open get no end.
-    pub fn run(mut self, commands: &Receiver<Command>) -> Result<(), EngineError> {
+    /// [`EngineThreadError`]. The sequences that were open get no end.
+    pub fn run(mut self, commands: &Receiver<Command>) -> Result<(), EngineThreadError> {
         self.update_metrics();
         loop {
             if self.is_idle() {
@@ -108,7 +108,7 @@ impl<'m> Engine<'m> {
                 self.handle(command)?;
             }
             // With nothing else to do, it waits for the next pages.
-            for request in self.prefetcher.take_ready(self.serving.is_done())? {
+            for request in self.prefetcher.take_ready(self.engine.is_done())? {
                 self.begin(request)?;
             }
             self.cancel_unwanted()?;
@@ -116,15 +116,15 @@ impl<'m> Engine<'m> {
             // Before the output is sent: a client that has its answer also finds it in the counters.
             self.update_metrics();
             step.into_iter().for_each(|step| self.send(step));
-            self.views.show(|| View::of(&self.serving, &self.chunks));
+            self.views.show(|| View::of(&self.engine, &self.chunks));
         }
     }
 
     fn is_idle(&self) -> bool {
-        self.serving.is_done() && self.clients.is_empty() && self.prefetcher.waiting().len() == 0
+        self.engine.is_done() && self.clients.is_empty() && self.prefetcher.waiting().len() == 0
     }
 
-    fn handle(&mut self, command: Command) -> Result<(), EngineError> {
+    fn handle(&mut self, command: Command) -> Result<(), EngineThreadError> {
         match command {
             Command::ViewRequest(request) => self.views.ask(request),
             Command::Cancel { sequence, is_known } => {
@@ -153,11 +153,11 @@ impl<'m> Engine<'m> {
         Ok(())
     }
 
-    fn begin(&mut self, request: NewRequest) -> Result<(), EngineError> {
+    fn begin(&mut self, request: NewRequest) -> Result<(), EngineThreadError> {
         let NewRequest { requests, events, accepted, arrived, until } = request;
         let (mut ids, mut outcome) = (Vec::new(), Ok(()));
         for request in requests {
-            match self.serving.submit_request(request) {
+            match self.engine.submit_request(request) {
                 Ok(submitted) => ids.extend(submitted),
                 Err(error) => {
                     // All of them are accepted, or none.
@@ -201,14 +201,14 @@ impl<'m> Engine<'m> {
     }
 
     /// Cancels a sequence without a word to its client. Its pages have been released when this returns.
-    fn cancel(&mut self, id: SequenceId) -> Result<FinishedSequence, EngineError> {
-        let finished = self.serving.cancel(id)?;
-        self.prefetcher.store(self.serving.scheduler(), std::slice::from_ref(&finished))?;
+    fn cancel(&mut self, id: SequenceId) -> Result<FinishedSequence, EngineThreadError> {
+        let finished = self.engine.cancel(id)?;
+        self.prefetcher.store(self.engine.scheduler(), std::slice::from_ref(&finished))?;
         Ok(finished)
     }
 
     /// Cancels the sequences whose clients have gone and those that have run out of time.
-    fn cancel_unwanted(&mut self) -> Result<(), EngineError> {
+    fn cancel_unwanted(&mut self) -> Result<(), EngineThreadError> {
         let now = Instant::now();
         let stopped = self.stop.is_some_and(|until| until <= now);
         let unwanted = |client: &Client| client.events.is_closed() || stopped || client.until <= now;
@@ -220,9 +220,9 @@ impl<'m> Engine<'m> {
         Ok(())
     }
 
-    fn step(&mut self) -> Result<Step, EngineError> {
-        let step = self.serving.step()?;
-        self.prefetcher.store(self.serving.scheduler(), &step.finished)?;
+    fn step(&mut self) -> Result<Step, EngineThreadError> {
+        let step = self.engine.step()?;
+        self.prefetcher.store(self.engine.scheduler(), &step.finished)?;
         Ok(step)
     }
 
@@ -265,7 +265,7 @@ impl<'m> Engine<'m> {
     }
 
     fn update_metrics(&self) {
-        let (scheduler, metrics) = (self.serving.scheduler(), self.metrics);
+        let (scheduler, metrics) = (self.engine.scheduler(), self.metrics);
         {
             let slab = self.slab.borrow();
             let (pool, cached) = (slab.pool(), scheduler.prefixes().n_evictable(slab.pool()));
@@ -273,8 +273,8 @@ impl<'m> Engine<'m> {
             metrics.set_pages([free, cached, pool.n_pages().saturating_sub(free + cached)]);
         }
         metrics.running.set(scheduler.running().count() as i64);
-        metrics.waiting.set((self.serving.waiting().count() + self.n_prefetching()) as i64);
-        metrics.set_totals(self.serving.totals());
+        metrics.waiting.set((self.engine.waiting().count() + self.n_prefetching()) as i64);
+        metrics.set_totals(self.engine.totals());
         if let Some(tier) = self.prefetcher.tier() {
             let Counters { written, read, restored } = tier.counters();
             let pages = [("written", written), ("read", read), ("restored", restored)];
@@ -291,14 +291,14 @@ impl Client {
 }
 
 /// Why a sequence was not accepted.
-fn refusal_of(error: &ServingError) -> Refusal {
+fn refusal_of(error: &EngineError) -> Refusal {
     let message = error.to_string();
     match error {
-        ServingError::Model(StepError::UnknownToken { .. } | StepError::NoTokens) => {
+        EngineError::Model(StepError::UnknownToken { .. } | StepError::NoTokens) => {
             Refusal::of_field("prompt", message)
         }
-        ServingError::Schedule(ScheduleError::NoPrompt) => Refusal::of_field("prompt", message),
-        ServingError::Model(StepError::TooLong { .. }) | ServingError::Schedule(ScheduleError::NeverFits { .. }) => {
+        EngineError::Schedule(ScheduleError::NoPrompt) => Refusal::of_field("prompt", message),
+        EngineError::Model(StepError::TooLong { .. }) | EngineError::Schedule(ScheduleError::NeverFits { .. }) => {
             Refusal::too_long("max_tokens", message)
         }
         _ => Refusal::failed(message),

@@ -1,14 +1,16 @@
-//! A server that speaks OpenAI's protocol, so that clients need no change: many sequences for many clients, in one slab of pages.
+//! A server that speaks OpenAI's protocol, so that clients need no change: many sequences for many clients, in one slab
+//! of pages.
 //!
 //! ```text
 //!   client ── connections ── access ── http ── protocol ──┐ requests
-//!   client ── connections ── access ── http ── protocol ──┼───────► engine: Serving of chapter 12, slab, prefix cache
+//!   client ── connections ── access ── http ── protocol ──┼───────► engine: the loop of chapter 12, slab, prefix cache
 //!   client ◄─ connections ◄─────────── http ◄─ answer ◄──┘ events    one thread, one step after the other
 //! ```
 //!
-//! The engine's thread alone touches the memory, so nothing in it is locked and nothing can be seen half changed. Clients are
-//! many and slow; they live on two threads of [tokio](https://tokio.rs) and reach the engine through channels (`messages.rs`). A
-//! client that goes away drops its end of a channel, and the engine cancels its sequences before the next step.
+//! The engine's thread alone touches the memory, so nothing in it is locked and nothing can be seen half changed.
+//! Clients are many and slow; they live on two threads of [tokio](https://tokio.rs) and reach the engine through
+//! channels (`messages.rs`). A client that goes away drops its end of a channel, and the engine cancels its sequences
+//! before the next step.
 //!
 //! In a browser, `/` shows the pages while all this goes on (`page.rs`, `views.rs`).
 //!
@@ -41,7 +43,7 @@ use tokio::sync::watch;
 
 use access::Access;
 use connections::ClientLimits;
-use engine::{Engine, EngineError};
+use engine::{EngineThread, EngineThreadError};
 use http::Shared;
 use messages::Command;
 use metrics::Metrics;
@@ -55,7 +57,7 @@ use page_by_page::files::FileError;
 use page_by_page::model::Model;
 use page_by_page::model::tokenizer::Tokenizer;
 use page_by_page::prefixes::Prefixes;
-use page_by_page::serving::Serving;
+use page_by_page::serving::Engine;
 use page_by_page::serving::schedule::{ScheduleError, StepLimits};
 
 /// Threads for clients. Slow work happens elsewhere.
@@ -124,7 +126,7 @@ pub enum ServerError {
     System(#[from] io::Error),
     /// The engine cannot go on.
     #[error("the engine has stopped: {0}")]
-    Engine(#[from] EngineError),
+    Engine(#[from] EngineThreadError),
     /// The engine has panicked.
     #[error("the engine has panicked: {0}")]
     Panic(String),
@@ -145,9 +147,9 @@ pub fn serve(
 ) -> Result<(), ServerError> {
     let Memory { slab, prefixes, tier, slots } = memory;
     let (tokenizer, metrics) = (Arc::new(tokenizer), Arc::new(Metrics::new(&settings.model)));
-    let serving = Serving::new(model, &slab, prefixes, settings.limits, &model.config().eos_token_ids)?
-        .with_tokenizer(&tokenizer);
-    let (engine, commands) = mpsc::channel();
+    let engine =
+        Engine::new(model, &slab, prefixes, settings.limits, &model.config().eos_token_ids)?.with_tokenizer(&tokenizer);
+    let (to_engine, commands) = mpsc::channel();
     // The last token is never computed, so it needs no slot.
     let most_tokens = model.config().max_positions.min(slots.saturating_add(1));
     let (watchers, grace, most_sequences) =
@@ -159,7 +161,7 @@ pub fn serve(
         tokenizer: tokenizer.clone(),
         template,
         metrics: metrics.clone(),
-        engine,
+        engine: to_engine,
         stop: stop.0.subscribe(),
         watchers: watchers.clone(),
     };
@@ -174,9 +176,9 @@ pub fn serve(
         .name("server".into())
         .spawn(move || serve_clients(runtime, listener, shared, stopped, grace))?;
 
-    let engine = Engine::new(serving, &slab, tier, &metrics, most_sequences, ViewPublisher::new(watchers));
+    let thread = EngineThread::new(engine, &slab, tier, &metrics, most_sequences, ViewPublisher::new(watchers));
     // What a panic leaves half done is dropped with the engine.
-    let ended = panic::catch_unwind(AssertUnwindSafe(|| engine.run(&commands)));
+    let ended = panic::catch_unwind(AssertUnwindSafe(|| thread.run(&commands)));
     // Clients that still wait get their error now.
     drop(commands);
     stop.ask();

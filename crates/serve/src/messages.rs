@@ -1,4 +1,5 @@
-//! The messages between the two sides of the server: the threads that talk to clients, and the one thread that generates.
+//! The messages between the two sides of the server: the threads that talk to clients, and the one thread that
+//! generates.
 //!
 //! ```text
 //!   http ── Submit(request, events) ──► engine    accepted, or refused with the reason

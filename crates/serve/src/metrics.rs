@@ -1,10 +1,10 @@
 //! `/metrics`, in the text format of OpenMetrics, which Prometheus reads.
 //!
-//! A metric that means the same as in [vLLM](https://github.com/vllm-project/vllm) 0.33.0 has its name there, and the same
-//! buckets (`vllm/v1/metrics/loggers.py`, `buckets.py`); one without such a partner begins with `page_by_page:`.
+//! A metric that means the same as in [vLLM](https://github.com/vllm-project/vllm) 0.33.0 has its name there, and the
+//! same buckets (`vllm/v1/metrics/loggers.py`, `buckets.py`); one without such a partner begins with `page_by_page:`.
 //!
-//! Two differ in a detail. `kv_cache_usage_perc` is a share of all pages, where vLLM leaves out one that it never hands out. And
-//! the token that ends an output isn't counted among the generated ones, because it isn't part of the output.
+//! Two differ in a detail. `kv_cache_usage_perc` is a share of all pages, where vLLM leaves out one that it never hands
+//! out. And the token that ends an output isn't counted among the generated ones, because it isn't part of the output.
 
 use std::sync::atomic::AtomicU64;
 use std::time::Duration;
@@ -37,6 +37,9 @@ const REQUEST: [f64; 21] = [
 
 type Share = Gauge<f64, AtomicU64>;
 
+/// One of the totals.
+type TotalOf = fn(&Totals) -> u64;
+
 type Label = [(&'static str, &'static str); 1];
 
 /// What a server counts. The engine writes it, `/metrics` reads it.
@@ -47,15 +50,9 @@ pub struct Metrics {
     pub waiting: Gauge,
     usage: Share,
     pages: Family<Label, Gauge>,
-    prefix_queries: Counter,
-    prefix_hits: Counter,
-    preemptions: Counter,
-    prompt_tokens: Counter,
-    generation_tokens: Counter,
+    /// What the loop counts, each with where it is among the totals.
+    of_loop: [(Counter, TotalOf); 8],
     pub refused: Counter,
-    steps: Counter,
-    rows_projected: Counter,
-    recomputed: Counter,
     finished: Family<Label, Counter>,
     pub first_token: Histogram,
     pub inter_token: Histogram,
@@ -79,20 +76,27 @@ impl Metrics {
             all.register(name, help, metric.clone());
             metric
         });
+        let of_loop: [(&str, &str, TotalOf); 8] = [
+            ("vllm:prefix_cache_queries", "Prompt tokens looked up in the prefix cache", |totals| totals.looked_up),
+            ("vllm:prefix_cache_hits", "Prompt tokens that the prefix cache held", |totals| totals.cached),
+            ("vllm:num_preemptions", "Sequences that lost their pages and waited again", |totals| totals.preemptions),
+            ("vllm:prompt_tokens", "Prompt tokens computed or taken from the prefix cache", |totals| {
+                totals.prompt_tokens
+            }),
+            ("vllm:generation_tokens", "Tokens generated", |totals| totals.new_tokens),
+            ("page_by_page:steps", "Passes of the model", |totals| totals.steps),
+            ("page_by_page:rows_projected", "Tokens that went through the model", |totals| totals.rows_projected),
+            ("page_by_page:recomputed", "Of these, tokens whose rows a preemption had lost", |totals| {
+                totals.recomputed
+            }),
+        ];
         let metrics = Metrics {
+            of_loop: of_loop.map(|(name, help, total)| (add(&mut all, name, help), total)),
             running: add(&mut all, "vllm:num_requests_running", "Sequences that run"),
             waiting: add(&mut all, "vllm:num_requests_waiting", "Sequences that wait"),
             usage: add(&mut all, "vllm:kv_cache_usage_perc", "Share of the pages that sequences own; 1 is all"),
-            prefix_queries: add(&mut all, "vllm:prefix_cache_queries", "Prompt tokens looked up in the prefix cache"),
-            prefix_hits: add(&mut all, "vllm:prefix_cache_hits", "Prompt tokens that the prefix cache held"),
-            preemptions: add(&mut all, "vllm:num_preemptions", "Sequences that lost their pages and waited again"),
-            prompt_tokens: add(&mut all, "vllm:prompt_tokens", "Prompt tokens computed or taken from the prefix cache"),
-            generation_tokens: add(&mut all, "vllm:generation_tokens", "Tokens generated"),
             finished: add(&mut all, "vllm:request_success", "Sequences that ended, by reason"),
             pages: add(&mut all, "page_by_page:pages", "Pages: free, owned by the prefix cache alone, or by sequences"),
-            steps: add(&mut all, "page_by_page:steps", "Passes of the model"),
-            rows_projected: add(&mut all, "page_by_page:rows_projected", "Tokens that went through the model"),
-            recomputed: add(&mut all, "page_by_page:recomputed", "Of these, tokens whose rows a preemption had lost"),
             refused: add(&mut all, "page_by_page:requests_refused", "Requests refused because the queue was full"),
             first_token,
             inter_token,
@@ -110,17 +114,7 @@ impl Metrics {
 
     /// What the loop has counted so far.
     pub fn set_totals(&self, totals: Totals) {
-        let all = [
-            (&self.steps, totals.steps),
-            (&self.rows_projected, totals.rows_projected),
-            (&self.recomputed, totals.recomputed),
-            (&self.preemptions, totals.preemptions),
-            (&self.prompt_tokens, totals.prompt_tokens),
-            (&self.generation_tokens, totals.new_tokens),
-            (&self.prefix_queries, totals.looked_up),
-            (&self.prefix_hits, totals.cached),
-        ];
-        all.into_iter().for_each(|(counter, total)| count_up_to(counter, total));
+        self.of_loop.iter().for_each(|(counter, total)| count_up_to(counter, total(&totals)));
     }
 
     /// A sequence has ended, with `stop`, `length`, `abort` or `error`, so long after its request arrived.
@@ -129,7 +123,8 @@ impl Metrics {
         self.request.observe(after.as_secs_f64());
     }
 
-    /// Pages without an owner, pages that the prefix cache alone owns, and pages of sequences: together they are the pool.
+    /// Pages without an owner, pages that the prefix cache alone owns, and pages of sequences: together they are the
+    /// pool.
     pub fn set_pages(&self, [free, cached, used]: [usize; 3]) {
         self.usage.set(used as f64 / (free + cached + used).max(1) as f64);
         for (state, pages) in [("free", free), ("cached", cached), ("used", used)] {

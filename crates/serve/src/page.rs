@@ -1,4 +1,5 @@
-//! The page at `/`: the pages of the pool while sequences are generated. It is part of the program and loads nothing from elsewhere.
+//! The page at `/`: the pages of the pool while sequences are generated. It is part of the program and loads nothing
+//! from elsewhere.
 //!
 //! It shows what `/pages` streams. It can send requests and cancel sequences, as any client can.
 

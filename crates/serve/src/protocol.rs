@@ -1,7 +1,7 @@
 //! What a request asks for, in OpenAI's protocol: `/v1/completions` and `/v1/chat/completions`.
 //!
-//! Unknown fields are ignored. A known field with a value that makes no sense is refused by name, and so is one that asks for
-//! what this server does not do: an output that looks right and is not would be worse.
+//! Unknown fields are ignored. A known field with a value that makes no sense is refused by name, and so is one that
+//! asks for what this server does not do: an output that looks right and is not would be worse.
 
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
@@ -100,8 +100,8 @@ impl Chat {
 
 type IsHarmless = fn(&Value) -> bool;
 
-/// Fields of the protocol and of vLLM that change what is generated and are not supported, each with the values that change
-/// nothing.
+/// Fields of the protocol and of vLLM that change what is generated and are not supported, each with the values that
+/// change nothing.
 const UNSUPPORTED: [(&str, IsHarmless); 17] = [
     ("presence_penalty", is_zero),
     ("frequency_penalty", is_zero),

@@ -1,12 +1,13 @@
 //! A checkpoint's own chat template: from messages to the text that the model was trained on.
 //!
-//! It is a [Jinja](https://jinja.palletsprojects.com) template, in `chat_template.jinja` or in `tokenizer_config.json`, and is
-//! rendered as [transformers](https://huggingface.co/docs/transformers/chat_templating) does: blocks take their line with them,
-//! the methods that Python's strings and dictionaries have are there, JSON is written as Python writes it, and so on. The
-//! text is the one of transformers 5.23.0 for Qwen3's template and some sixty others that were tried.
+//! It is a [Jinja](https://jinja.palletsprojects.com) template, in `chat_template.jinja` or in `tokenizer_config.json`,
+//! and is rendered as [transformers](https://huggingface.co/docs/transformers/chat_templating) does: blocks take their
+//! line with them, the methods that Python's strings and dictionaries have are there, JSON is written as Python writes
+//! it, and so on. The text is the one of transformers 5.23.0 for Qwen3's template and some sixty others that were
+//! tried.
 //!
-//! A template comes with a checkpoint and is a program. The number of its steps and the size of its output are limited; the
-//! strings that it builds in between are not, so use the templates of checkpoints that you trust.
+//! A template comes with a checkpoint and is a program. The number of its steps and the size of its output are limited;
+//! the strings that it builds in between are not, so use the templates of checkpoints that you trust.
 
 use std::fs;
 use std::io::{self, Write};

@@ -2,12 +2,12 @@
 //!
 //! ```text
 //!   watcher ── ViewRequest(newer than 7) ──► engine      after its next step, or at once if something has changed already
-//!   watcher ◄── View, version 12 ──── engine      and 50 ms later the watcher looks again
+//!   watcher ◄── View, version 12 ──── engine      and 50 ms later the watcher asks again
 //! ```
 //!
-//! The engine makes a view only when a watcher asks for one. A watcher has at most one request under way, and asks again once
-//! its last view has been sent: a slow one sees fewer views, always the newest, and nothing piles up. Without watchers, a step
-//! costs one check of an empty list.
+//! The engine makes a view only when a watcher asks for one. A watcher has at most one request under way, and asks
+//! again once its last view has been sent: a slow one sees fewer views, always the newest, and nothing piles up.
+//! Without watchers, a step costs one check of an empty list.
 
 use std::collections::VecDeque;
 use std::convert::Infallible;
@@ -76,16 +76,16 @@ pub struct ViewRequest {
 
 /// What the engine keeps for watchers.
 pub struct ViewPublisher {
-    places: Watchers,
+    watchers: Watchers,
     version: u64,
-    looks: Vec<ViewRequest>,
+    requests: Vec<ViewRequest>,
     ended: VecDeque<EndedView>,
 }
 
 impl ViewPublisher {
-    /// For watchers with these places.
-    pub fn new(places: Watchers) -> Self {
-        ViewPublisher { places, version: 1, looks: Vec::new(), ended: VecDeque::new() }
+    /// Nothing is published yet.
+    pub fn new(watchers: Watchers) -> Self {
+        ViewPublisher { watchers, version: 1, requests: Vec::new(), ended: VecDeque::new() }
     }
 
     pub fn note_change(&mut self) {
@@ -94,7 +94,7 @@ impl ViewPublisher {
 
     /// Notes the end of a sequence, for those who watch now.
     pub fn note_end(&mut self, ended: impl FnOnce() -> EndedView) {
-        if self.places.is_watched() {
+        if self.watchers.is_watched() {
             self.ended.push_back(EndedView { at: self.version + 1, ..ended() });
             if self.ended.len() > ENDED {
                 self.ended.pop_front();
@@ -105,24 +105,24 @@ impl ViewPublisher {
         self.version += 1;
     }
 
-    pub fn ask(&mut self, look: ViewRequest) {
-        self.looks.push(look);
+    pub fn ask(&mut self, request: ViewRequest) {
+        self.requests.push(request);
     }
 
     /// Sends `view` to those who have not seen this version, if there are any.
     pub fn show(&mut self, view: impl FnOnce() -> View) {
-        if self.looks.is_empty() {
+        if self.requests.is_empty() {
             return;
         }
         // Watchers that have gone are forgotten.
-        self.looks.retain(|look| !look.view.is_closed());
+        self.requests.retain(|request| !request.view.is_closed());
         let version = self.version;
-        if self.looks.iter().all(|look| look.seen == version) {
+        if self.requests.iter().all(|request| request.seen == version) {
             return;
         }
         let view = Arc::new(View { version, ended: self.ended.iter().cloned().collect(), ..view() });
-        for look in self.looks.extract_if(.., |look| look.seen != version) {
-            let _ = look.view.send(view.clone());
+        for request in self.requests.extract_if(.., |request| request.seen != version) {
+            let _ = request.view.send(view.clone());
         }
     }
 }
@@ -136,10 +136,10 @@ pub fn stream(
         if seen > 0 {
             sleep(BETWEEN_VIEWS).await;
         }
-        let (view, look) = oneshot::channel();
+        let (view, answer) = oneshot::channel();
         // Either fails once the engine has ended.
         engine.send(Command::ViewRequest(ViewRequest { seen, view })).ok()?;
-        let view = look.await.ok()?;
+        let view = answer.await.ok()?;
         let json = serde_json::to_string(&view.since(seen)).ok()?;
         Some((Ok(SentEvent::default().data(json)), (engine, place, view.version)))
     })

@@ -9,7 +9,8 @@
 //!     answer() → address          ◄──  and so is the answer
 //! ```
 //!
-//! Through the engine it runs `ch01_recompute`, `ch07_rewind`, `chapters::ch12_scheduler` and `chapters::ch13_paged_attention`.
+//! Through the engine it runs `ch01_recompute`, `ch07_rewind`, `chapters::ch12_scheduler` and
+//! `chapters::ch13_paged_attention`.
 //!
 //! There is one thread and one session at a time. A panic ends the module. Its message goes to the imported `panicked`.
 
@@ -102,8 +103,8 @@ mod browser {
         }));
     }
 
-    /// Random numbers, which the tokenizer's hash tables ask for to be safe from hostile keys. Here all keys are the reader's own,
-    /// so any numbers do.
+    /// Random numbers, which the tokenizer's hash tables ask for to be safe from hostile keys. Here all keys are the
+    /// reader's own, so any numbers do.
     ///
     /// # Safety
     /// `numbers` has room for `n` bytes.

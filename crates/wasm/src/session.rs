@@ -13,8 +13,8 @@ use serde_json::Value;
 use crate::shared_pool::SharedPool;
 use crate::speculation::Speculating;
 
-/// What the page asks for, in JSON: `{ "start": { "prompt": "Once", "max_new_tokens": 40, … } }`. The answer to `Open` is empty, and to
-/// each other the view after it; or it is an `error`.
+/// What the page asks for, in JSON: `{ "start": { "prompt": "Once", "max_new_tokens": 40, … } }`. The answer to `Open`
+/// is empty, and to each other the view after it; or it is an `error`.
 #[derive(Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Request {
@@ -31,13 +31,10 @@ pub enum Request {
 /// A session's pool and its rules.
 #[derive(Deserialize)]
 pub struct Settings {
-    /// Pages in the pool.
     pub(crate) pages: usize,
-    /// Slots in a page.
     pub(crate) page_size: usize,
     /// The token budget of a step.
     pub(crate) budget: usize,
-    /// Sequences that can run at the same time.
     pub(crate) running: usize,
     /// Whether full pages outlive their sequences.
     pub(crate) prefix_cache: bool,
@@ -51,7 +48,7 @@ pub struct Settings {
 pub struct Start {
     /// What they continue.
     pub(crate) prompt: String,
-    /// The most tokens that each gets.
+    /// Of each sequence.
     pub(crate) max_new_tokens: usize,
     /// The first sequence's seed. Each of the others has the next number.
     seed: u64,
@@ -74,8 +71,9 @@ impl Start {
     }
 }
 
-/// The files of the models, in the order in which they are kept: `config.json`, `generation_config.json`, `tokenizer.json` and
-/// `model.safetensors`; then `config.json` and `model.safetensors` of the draft model, which has the same tokenizer.
+/// The files of the models, in the order in which they are kept: `config.json`, `generation_config.json`,
+/// `tokenizer.json` and `model.safetensors`; then `config.json` and `model.safetensors` of the draft model, which has
+/// the same tokenizer.
 #[derive(Default)]
 pub struct Files {
     bytes: [Vec<u8>; 6],

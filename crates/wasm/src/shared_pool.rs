@@ -6,7 +6,7 @@ use page_by_page::model::tokenizer::Tokenizer;
 use page_by_page::prefixes;
 use page_by_page::serving::schedule::{ScheduledChunk, SequenceId, StepLimits};
 use page_by_page::serving::view::{EndedView, View};
-use page_by_page::serving::{GenerationRequest, Serving};
+use page_by_page::serving::{Engine, GenerationRequest};
 use serde_json::Value;
 
 use crate::session::{Settings, Start};
@@ -15,7 +15,7 @@ use crate::session::{Settings, Start};
 pub struct SharedPool {
     model: &'static Model,
     tokenizer: &'static Tokenizer,
-    serving: Serving<'static>,
+    engine: Engine<'static>,
     /// The plan of the last step.
     chunks: Vec<ScheduledChunk>,
     /// The sequences that have finished since the last view.
@@ -30,9 +30,9 @@ impl SharedPool {
         let slab = PageSlab::new(model.kv_layout(), page_size, pages).map_err(text_of)?;
         let prefixes = prefixes::prefix_cache(page_size, prefix_cache).map_err(text_of)?;
         let limits = StepLimits { tokens: budget, sequences: running };
-        let serving = Serving::new(model, &slab, prefixes, limits, &model.config().eos_token_ids).map_err(text_of)?;
-        let serving = serving.with_tokenizer(tokenizer);
-        Ok(SharedPool { model, tokenizer, serving, chunks: Vec::new(), ended: Vec::new(), version: 0 })
+        let engine = Engine::new(model, &slab, prefixes, limits, &model.config().eos_token_ids).map_err(text_of)?;
+        let engine = engine.with_tokenizer(tokenizer);
+        Ok(SharedPool { model, tokenizer, engine, chunks: Vec::new(), ended: Vec::new(), version: 0 })
     }
 
     /// Takes sequences in: all of them, or none.
@@ -43,21 +43,21 @@ impl SharedPool {
         let requests = if start.fork { vec![samplers] } else { samplers.into_iter().map(|one| vec![one]).collect() };
         for samplers in requests {
             let request = GenerationRequest::new(prompt.clone(), start.max_new_tokens, samplers);
-            self.serving.submit_request(request).map_err(text_of)?;
+            self.engine.submit_request(request).map_err(text_of)?;
         }
         Ok(())
     }
 
     /// Ends a sequence.
     pub fn cancel(&mut self, id: u64) -> Result<(), String> {
-        let finished = self.serving.cancel(SequenceId(id)).map_err(text_of)?;
+        let finished = self.engine.cancel(SequenceId(id)).map_err(text_of)?;
         self.ended.push(EndedView::of(&finished));
         Ok(())
     }
 
     /// One pass of the model.
     pub fn step(&mut self) -> Result<(), String> {
-        let step = self.serving.step().map_err(text_of)?;
+        let step = self.engine.step().map_err(text_of)?;
         self.chunks = step.chunks;
         self.ended.extend(step.finished.iter().map(EndedView::of));
         Ok(())
@@ -67,7 +67,7 @@ impl SharedPool {
     pub fn view(&mut self) -> Value {
         self.version += 1;
         let ended = std::mem::take(&mut self.ended);
-        let view = View { version: self.version, ended, ..View::of(&self.serving, &self.chunks) };
+        let view = View { version: self.version, ended, ..View::of(&self.engine, &self.chunks) };
         serde_json::to_value(view).expect("a view is JSON")
     }
 }

@@ -1,16 +1,16 @@
-//! One sequence with drafts, a step at a time: what was drafted, what was accepted, and the pages that the target's cache has.
+//! One sequence with drafts, a step at a time: what was drafted, what was accepted, and the pages that the target's
+//! cache has.
 
 use page_by_page::cache::KvCache;
 use page_by_page::chapters::ch06_paged::{PageSlab, PagedCache, SharedSlab};
 use page_by_page::chapters::ch08_speculative::{DraftModel, Speculation};
 use page_by_page::decode::drafting::{AcceptRule, DraftCounters};
 use page_by_page::decode::sampler::Sampler;
-use page_by_page::decode::{Cached, Draft};
+use page_by_page::decode::{CachedModel, Draft};
 use page_by_page::model::Model;
 use page_by_page::model::tokenizer::{TextStream, Tokenizer};
-use page_by_page::serving::Totals;
 use page_by_page::serving::schedule::FinishReason;
-use page_by_page::serving::view::{self, EndedView, SequenceView, State, View};
+use page_by_page::serving::view::{self, EndedView, SequenceView, View};
 use serde_json::{Value, json};
 
 use crate::session::{Settings, Start};
@@ -96,11 +96,11 @@ impl Speculating {
     pub fn step(&mut self) -> Result<(), String> {
         let Some(sequence) = self.sequence.as_mut().filter(|sequence| sequence.reason.is_none()) else { return Ok(()) };
         let ([target, draft], [target_cache, draft_cache]) = (self.models, &mut self.caches);
-        let (mut target, mut draft) = (Cached::new(target, target_cache), Cached::new(draft, draft_cache));
+        let (mut target, mut draft) = (CachedModel::new(target, target_cache), CachedModel::new(draft, draft_cache));
         let (mut drafted, sampler) = (Draft::default(), &mut sequence.sampler);
         let mut accept = |draft: &Draft, rows: &[Vec<f32>]| {
             drafted = draft.clone();
-            AcceptRule::Match.apply(draft, rows, sampler)
+            AcceptRule::Match.accept(draft, rows, sampler)
         };
         let mut drafter = DraftModel::new(&mut draft);
         let mut speculation = Speculation { target: &mut target, drafter: &mut drafter, accept: &mut accept };
@@ -120,16 +120,11 @@ impl Speculating {
     /// The state now, with the newest step's `draft` and the `counters` of all.
     pub fn view(&self) -> Value {
         let mut view = View {
-            version: 0,
-            steps: 0,
             page_size: self.page_size,
             owners: view::owners(self.slab.borrow().pool()),
-            sequences: Vec::new(),
-            ended: Vec::new(),
-            scheduled_tokens: 0,
             budget: self.drafts + 1,
             most_running: 1,
-            counts: Totals::default(),
+            ..View::default()
         };
         let Some(sequence) = &self.sequence else { return json!(view) };
         view.steps = sequence.counters.target_passes;
@@ -173,17 +168,14 @@ impl Sequence {
     fn running(&self, cache: &PagedCache) -> SequenceView {
         SequenceView {
             id: self.id,
-            state: State::Running,
             prompt: self.prompt.clone(),
             text: view::newest(self.output.text()),
             prompt_tokens: self.n_prompt,
             new_tokens: self.new_tokens(),
             max_new_tokens: self.max_new_tokens,
             rows: cache.len(),
-            scheduled_tokens: 0,
             pages: cache.table().pages().iter().map(|page| page.0).collect(),
-            cached_tokens: 0,
-            preemptions: 0,
+            ..SequenceView::default()
         }
     }
 

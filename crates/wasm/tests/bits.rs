@@ -1,7 +1,7 @@
 //! The logits have these bits, wherever the engine runs: compiled for this processor, or for a browser.
 
 use page_by_page::caches::{CacheKind, CacheSize};
-use page_by_page::decode::{Cached, LanguageModel};
+use page_by_page::decode::{CachedModel, LanguageModel};
 use page_by_page::model::checkpoint::Checkpoint;
 use page_by_page::model::{Model, ModelConfig};
 
@@ -18,7 +18,7 @@ fn logits_have_the_same_bits_everywhere() {
     let tokens: Vec<u32> = (0..n as u32).map(|token| token.wrapping_mul(2_654_435_761) % vocab_size).collect();
     let size = CacheSize::for_tokens(n, 16).unwrap();
     let mut cache = CacheKind::Paged.cache(model.kv_layout(), size).unwrap().unwrap();
-    let mut cached = Cached::new(&model, cache.as_mut());
+    let mut cached = CachedModel::new(&model, cache.as_mut());
     let mut checksum = crc32fast::Hasher::new();
     // A long prompt, in chunks of several sizes, then token by token.
     for len in [1, 8, 45, 300, 700].into_iter().chain(701..=n) {

@@ -5,7 +5,7 @@ use anyhow::{Result, ensure};
 use page_by_page::chapters::ch01_recompute::argmax;
 use page_by_page::chapters::ch03_contiguous::ContiguousCache;
 use page_by_page::chapters::ch08_speculative::{DraftModel, Speculation, accept_matching};
-use page_by_page::decode::{Cached, Draft, RewindableModel};
+use page_by_page::decode::{CachedModel, Draft, RewindableModel};
 use page_by_page::model::Model;
 use page_by_page::model::tokenizer::Tokenizer;
 
@@ -52,8 +52,8 @@ pub fn step(place: usize) -> Result<Step> {
     let room = tokens.len() + (place + 1) * (K + 1);
     let cache = |model: &Model| ContiguousCache::new(model.config().kv_layout(), room);
     let [mut target_cache, mut draft_cache] = models.each_ref().map(cache);
-    let mut target = Cached::new(&models[0], &mut target_cache);
-    let mut draft = Cached::new(&models[1], &mut draft_cache);
+    let mut target = CachedModel::new(&models[0], &mut target_cache);
+    let mut draft = CachedModel::new(&models[1], &mut draft_cache);
     let mut steps = Vec::new();
     for _ in 0..=place {
         let (mut drafted, mut choices) = (Vec::new(), Vec::new());
@@ -67,7 +67,7 @@ pub fn step(place: usize) -> Result<Step> {
         let mut speculation = Speculation { target: &mut target, drafter: &mut drafter, accept: &mut accept };
         let new_tokens = speculation.step(&tokens, K, &[])?;
         let all = [&tokens[..], &drafted].concat();
-        let memory = |model: &Cached, (held, projected): (usize, u64)| -> Result<Memory> {
+        let memory = |model: &CachedModel, (held, projected): (usize, u64)| -> Result<Memory> {
             let is_in_step = model.cached_len() == tokens.len() + new_tokens.len() - 1;
             ensure!(is_in_step, "both models hold all but the newest token");
             let computed = words(&all[held..held + (model.rows_projected() - projected) as usize])?;

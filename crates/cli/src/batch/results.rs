@@ -21,8 +21,8 @@ pub struct Results {
 }
 
 impl Results {
-    /// Results for a file take the place of the one that is there when all are written. Refuses the file that the lines are
-    /// read from.
+    /// Results for a file take the place of the one that is there when all are written. Refuses the file that the lines
+    /// are read from.
     pub fn begin(file: Option<&Path>, input: &Path) -> Result<Self> {
         let Some(file) = file else { return Ok(Results::default()) };
         let name = file.display();

@@ -5,7 +5,7 @@ use clap::Args;
 use page_by_page::chapters::ch01_recompute::{argmax, generate};
 use page_by_page::chapters::ch03_contiguous::ContiguousCache;
 use page_by_page::chapters::ch14_half_the_bytes::token_bytes;
-use page_by_page::decode::{Cached, Limits};
+use page_by_page::decode::{CachedModel, Limits};
 use page_by_page::kernels::RowFormat;
 use page_by_page::model::Model;
 use page_by_page::model::tokenizer::Tokenizer;
@@ -102,7 +102,7 @@ impl Formats {
             let slots = prompt.len() + self.max_new_tokens;
             memory::ensure_slots(model.kv_layout(), slots)?;
             let mut cache = ContiguousCache::new(model.kv_layout(), slots);
-            let mut cached = Cached::new(model, &mut cache);
+            let mut cached = CachedModel::new(model, &mut cache);
             stories.push(generate(&mut cached, prompt, limits, &mut argmax, &mut |_| ())?);
             progress.advance(1);
         }

@@ -20,7 +20,7 @@ const MOST_LINES: usize = 20;
 const SHOWN: usize = 40;
 
 impl Generate {
-    pub(super) fn search(&self, width: usize) -> Result<()> {
+    pub(super) fn search_beams(&self, width: usize) -> Result<()> {
         chapters::ensure_started(&CHAPTERS)?;
         let beginning = &self.prompt[0];
         let (model, tokenizer) = self.model.with_tokenizer(self.cache.rows, CacheKind::Paged)?;
@@ -60,7 +60,7 @@ impl Generate {
     }
 
     fn lines_of_beams(&self, model: &Model, n_prompt: usize, pool: PoolSize, work: Work) -> Result<Lines> {
-        let width = self.several.beams.unwrap_or(0);
+        let width = self.sequences.beams.unwrap_or(0);
         let peak_bytes = memory::slot_bytes(pool.layout, work.peak_pages * pool.page_size)?;
         let steps = format!("{}, ", count(work.steps.saturating_sub(1), "step"));
         let rows = work.rows_projected as usize;

@@ -60,7 +60,7 @@ struct Done {
 }
 
 impl Generate {
-    pub(super) fn run_one(&self, prompt: &str) -> Result<()> {
+    pub(super) fn generate_one(&self, prompt: &str) -> Result<()> {
         // What could only fail after the output is complete is refused now.
         self.cache.save_cache.as_deref().map_or(Ok(()), Snapshot::check_writable)?;
         chapters::ensure_started(&self.chapters())?;
@@ -146,7 +146,7 @@ impl Generate {
             Some(draft) => {
                 let (rule, k) = (self.draft.accept, self.draft.draft_len);
                 let mut accept = |draft: &Draft, rows: &[Vec<f32>]| {
-                    let tokens = rule.apply(draft, rows, &mut sampler);
+                    let tokens = rule.accept(draft, rows, &mut sampler);
                     // Tokens after an end of text don't count.
                     let end = tokens.iter().position(|token| end_of_text.contains(token));
                     let n = end.map_or(tokens.len(), |end| end + 1);

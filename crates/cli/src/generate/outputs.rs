@@ -9,7 +9,7 @@ use page_by_page::model::Model;
 use page_by_page::model::tokenizer::Tokenizer;
 use page_by_page::serving::one_by_one::OneByOne;
 use page_by_page::serving::schedule::{NextToken, StepLimits};
-use page_by_page::serving::{FinishedSequence, GenerationRequest, Serving, Step, Totals};
+use page_by_page::serving::{Engine, FinishedSequence, GenerationRequest, Step, Totals};
 
 use super::several::{MOST_TOKENS, Plan, Request};
 use super::{Generate, MOST_SEQUENCES};
@@ -51,7 +51,7 @@ pub struct Passes {
 }
 
 enum Loop<'m> {
-    InPages(Box<Serving<'m>>),
+    InPages(Box<Engine<'m>>),
     OneByOne(OneByOne<'m>),
 }
 
@@ -78,15 +78,15 @@ impl<'m> Growing<'m> {
         let steps = match &plan.pool {
             Some(pool) => {
                 let prefixes = prefix_cache(pool.size.page_size, false)?;
-                let mut serving = Serving::new(model, &pool.slab, prefixes, limits, &model.config().eos_token_ids)?
+                let mut engine = Engine::new(model, &pool.slab, prefixes, limits, &model.config().eos_token_ids)?
                     .with_tokenizer(tokenizer);
                 // Samples are one request; otherwise each prompt is one.
                 for requests in requests.chunks(if plan.are_forks { requests.len() } else { 1 }) {
                     let Request { prompt, max_new_tokens, .. } = requests[0].clone();
                     let samplers = requests.iter().map(sampler).collect();
-                    serving.submit_request(GenerationRequest::new(prompt, max_new_tokens, samplers))?;
+                    engine.submit_request(GenerationRequest::new(prompt, max_new_tokens, samplers))?;
                 }
-                Loop::InPages(Box::new(serving))
+                Loop::InPages(Box::new(engine))
             }
             None => {
                 let mut steps = OneByOne::new(model, tokenizer);
@@ -107,15 +107,20 @@ impl<'m> Growing<'m> {
 
     pub fn is_done(&self) -> bool {
         match &self.steps {
-            Loop::InPages(serving) => serving.is_done(),
+            Loop::InPages(engine) => engine.is_done(),
             Loop::OneByOne(steps) => steps.is_done(),
         }
     }
 
     pub fn totals(&self) -> Totals {
         match &self.steps {
-            Loop::InPages(serving) => serving.totals(),
-            Loop::OneByOne(steps) => steps.totals(),
+            Loop::InPages(engine) => engine.totals(),
+            Loop::OneByOne(_) => Totals {
+                steps: self.prefill.steps + self.decode.steps,
+                rows_projected: self.prefill.rows + self.decode.rows,
+                most_sequences: 1,
+                ..Totals::default()
+            },
         }
     }
 
@@ -123,7 +128,7 @@ impl<'m> Growing<'m> {
     pub fn step(&mut self) -> Result<usize> {
         let start = Instant::now();
         let step = match &mut self.steps {
-            Loop::InPages(serving) => serving.step()?,
+            Loop::InPages(engine) => engine.step()?,
             Loop::OneByOne(steps) => steps.step(),
         };
         let is_new = |output: &Output<'_>| output.n_new == 0;
@@ -142,9 +147,9 @@ impl<'m> Growing<'m> {
             let output = &mut self.outputs[sequence.0 as usize];
             (output.n_new, output.runs) = (output.n_new + 1, true);
         }
-        if let Loop::InPages(serving) = &self.steps {
+        if let Loop::InPages(engine) = &self.steps {
             self.outputs.iter_mut().for_each(|output| (output.runs, output.pages) = (false, Vec::new()));
-            for (sequence, table) in serving.scheduler().running() {
+            for (sequence, table) in engine.scheduler().running() {
                 let output = &mut self.outputs[sequence.id.0 as usize];
                 (output.runs, output.pages) = (true, table.pages().to_vec());
             }

@@ -53,7 +53,7 @@ pub struct Plan {
 }
 
 impl Generate {
-    pub(super) fn run_together(&self, n_samples: Option<usize>) -> Result<()> {
+    pub(super) fn generate_several(&self, n_samples: Option<usize>) -> Result<()> {
         let (model, tokenizer) = self.model.with_tokenizer(self.cache.rows, self.kv())?;
         let sampling = self.sampling.sampling(model.config())?;
         let chapters = self.chapters_of_several(sampling);
@@ -87,7 +87,7 @@ impl Generate {
         let mut live = if self.json { None } else { Live::on_terminal() };
         let mut in_order = InOrder { names_seeds: growing.plan.are_samples, place: 0, written: None };
         // How long a step takes at least while it shows on a terminal.
-        let least = Duration::from_secs(1).checked_div(self.several.pace).unwrap_or_default();
+        let least = Duration::from_secs(1).checked_div(self.sequences.pace).unwrap_or_default();
         while !growing.is_done() {
             let start = Instant::now();
             let n_new = growing.step()?;
@@ -106,7 +106,8 @@ impl Generate {
         if self.json { Ok(()) } else { in_order.print(&growing.outputs) }
     }
 
-    /// The chapters whose code it runs. The loop of chapter 1 is for one sequence; its `argmax` chooses where nothing is drawn.
+    /// The chapters whose code it runs. The loop of chapter 1 is for one sequence; its `argmax` chooses where nothing
+    /// is drawn.
     fn chapters_of_several(&self, sampling: Sampling) -> Vec<usize> {
         let of_cache = self.kv().chapters().iter().copied();
         let of_cache = of_cache.filter(|number| *number != 1 || sampling.temperature == 0.0);

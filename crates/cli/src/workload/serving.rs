@@ -4,7 +4,7 @@ use anyhow::{Result, ensure};
 use clap::{Args, ValueEnum};
 use page_by_page::chapters::ch06_paged::PageSlab;
 use page_by_page::serving::schedule::StepLimits;
-use page_by_page::workload::arrivals::{Arrival, Cost, InTime, LAYOUT, Served, Times, poisson, serve, tiny_llm};
+use page_by_page::workload::arrivals::{Arrival, Cost, LAYOUT, LatencyTarget, Served, Times, poisson, serve, tiny_llm};
 
 use super::{MOST_PAGES, MOST_SLOTS};
 use crate::chapters::{self, SCHEDULER};
@@ -67,7 +67,7 @@ pub struct Serving {
 /// Of a step, in microseconds.
 const COST: Cost = Cost { step: 10_000, token: 200 };
 /// A request is on time if its first token comes within a second and the others every 50 ms on average.
-const LIMITS: InTime = InTime { first_token: 1_000_000, per_token: 50_000 };
+const LIMITS: LatencyTarget = LatencyTarget { first_token: 1_000_000, per_token: 50_000 };
 
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
 enum Which {
@@ -132,7 +132,7 @@ impl Serving {
 
 fn lines(pages: usize, page_size: usize, served: &Served) -> Lines {
     let Served { requests, totals, .. } = served;
-    let in_time = requests.iter().filter(|times| times.is_in_time(LIMITS)).count();
+    let in_time = requests.iter().filter(|times| times.meets(LIMITS)).count();
     let share = percent(in_time as f64 / requests.len().max(1) as f64);
     let (in_time, requests) = (thousands(in_time), thousands(requests.len()));
     let [first, others] = [LIMITS.first_token, LIMITS.per_token].map(|limit| thousands(limit / 1000));

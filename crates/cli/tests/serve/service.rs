@@ -16,7 +16,9 @@ use page_by_page_serve::ServerError;
 use page_by_page_serve::connections::ClientLimits;
 use serde_json::json;
 
-use crate::answers::{GREEDY, PROMPTS, all_pages_come_back, begin_something_long, send, storyteller, texts};
+use crate::answers::{
+    GREEDY, PROMPTS, all_pages_come_back, begin_something_long, long_request, send, storyteller, texts,
+};
 use crate::http::{Connection, ask};
 use crate::program::{PROGRAM, run};
 use crate::serving::{Options, Server, bundled};
@@ -58,6 +60,17 @@ fn a_client_that_goes_away_leaves_no_page_behind() {
     aborted(18.0);
     all_pages_come_back(&server, 600);
     assert_eq!(server.metric("vllm:request_success_total", "\"length\""), 0.0, "none was written to its end");
+
+    // While the prompt of four samples is computed, a token a step: one runs, and three wait for it.
+    let limits = StepLimits { tokens: 1, sequences: 8 };
+    let server = Server::start(Options { limits, ..Options::default() });
+    let shared = send(server.address, &long_request(json!(vec![5; 900]), 4, 9));
+    server.wait_for("vllm:num_requests_running", "", |n| n == 1.0);
+    assert_eq!(server.metric("vllm:num_requests_waiting", ""), 3.0);
+    drop(shared);
+    server.wait_for("vllm:request_success_total", "\"abort\"", |n| n == 4.0);
+    assert_eq!(server.metric("vllm:generation_tokens_total", ""), 0.0);
+    all_pages_come_back(&server, 600);
 }
 
 #[test]
@@ -267,7 +280,9 @@ fn a_server_that_starts_again_finds_the_prompts_of_the_one_before() {
     let outputs = prompts.map(|prompt| alone.complete(prompt, 20, GREEDY).text);
     let full_pages = |prompt: &str| (alone.tokenizer.encode(prompt).unwrap().len() - 1) / 4;
     let in_pages = 4 * prompts.map(full_pages).iter().sum::<usize>();
-    let body = json!({ "prompt": prompts, "temperature": 0, "max_tokens": 20 }).to_string();
+    // Two of each prompt, which share what comes from the file.
+    let outputs = outputs.iter().flat_map(|output| [output; 2]).collect::<Vec<_>>();
+    let body = json!({ "prompt": prompts, "n": 2, "temperature": 0, "max_tokens": 20 }).to_string();
     let mut cached = Vec::new();
     for _ in 0..2 {
         let (mut child, address) = serve(&["--page-size=4", &option]);

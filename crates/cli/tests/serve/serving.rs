@@ -10,7 +10,7 @@ use page_by_page::chapters::ch03_contiguous::ContiguousCache;
 use page_by_page::chapters::ch06_paged::PageSlab;
 use page_by_page::chapters::ch11_prefix_cache::PrefixCache;
 use page_by_page::decode::sampler::{Sampler, Sampling};
-use page_by_page::decode::{Cached, Limits};
+use page_by_page::decode::{CachedModel, Limits};
 use page_by_page::model::Model;
 use page_by_page::model::tokenizer::Tokenizer;
 use page_by_page::prefixes::Prefixes;
@@ -164,14 +164,31 @@ impl Alone {
         Alone { model: Model::open(folder).unwrap(), tokenizer: Tokenizer::open(folder).unwrap() }
     }
 
-    /// What `generate` prints with the contiguous cache.
-    pub fn generate(&self, prompt: &[u32], max_new_tokens: usize, sampling: Sampling) -> Output {
+    /// The tokens up to one of `ends`, with the contiguous cache. `change` gets the logits of each first.
+    pub fn generate_until(
+        &self,
+        prompt: &[u32],
+        max_new_tokens: usize,
+        sampling: Sampling,
+        ends: &[u32],
+        mut change: impl FnMut(&mut [f32]),
+    ) -> Vec<u32> {
         let mut cache = ContiguousCache::new(self.model.kv_layout(), prompt.len() + max_new_tokens);
-        let mut cached = Cached::new(&self.model, &mut cache);
+        let mut cached = CachedModel::new(&self.model, &mut cache);
         let mut sampler = Sampler::new(sampling);
-        let limits = Limits { max_new_tokens, end_of_text: &self.model.config().eos_token_ids };
-        let mut pick = |logits: &[f32]| sampler.pick(logits);
-        let tokens = generate(&mut cached, prompt, limits, &mut pick, &mut |_| {}).unwrap();
+        let limits = Limits { max_new_tokens, end_of_text: ends };
+        let mut pick = |logits: &[f32]| {
+            let mut logits = logits.to_vec();
+            change(&mut logits);
+            sampler.pick(&logits)
+        };
+        generate(&mut cached, prompt, limits, &mut pick, &mut |_| {}).unwrap()
+    }
+
+    /// What `generate` prints.
+    pub fn generate(&self, prompt: &[u32], max_new_tokens: usize, sampling: Sampling) -> Output {
+        let ends = &self.model.config().eos_token_ids;
+        let tokens = self.generate_until(prompt, max_new_tokens, sampling, ends, |_| {});
         let mut stream = self.tokenizer.stream();
         tokens.iter().for_each(|token| drop(stream.push(*token).unwrap()));
         stream.finish().unwrap();

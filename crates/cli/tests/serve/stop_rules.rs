@@ -1,10 +1,7 @@
 //! What ends a sequence: token ids, stop strings, and the model's end of text, each after a least number of tokens.
 //! What a request asks for is compared with a model that generates alone, and whose logits are changed here.
 
-use page_by_page::chapters::ch01_recompute::generate;
-use page_by_page::chapters::ch03_contiguous::ContiguousCache;
-use page_by_page::decode::sampler::{Sampler, Sampling};
-use page_by_page::decode::{Cached, Limits};
+use page_by_page::decode::sampler::Sampling;
 use page_by_page::serving::schedule::StepLimits;
 use serde_json::{Value, json};
 
@@ -23,18 +20,14 @@ fn tokens_alone(
     (min_tokens, never_early): (usize, &[u32]),
 ) -> Vec<u32> {
     let prompt = alone.tokenizer.encode(PROMPT).unwrap();
-    let mut cache = ContiguousCache::new(alone.model.kv_layout(), prompt.len() + max_tokens);
-    let (mut sampler, mut generated) = (Sampler::new(sampling), 0);
-    let mut pick = |logits: &[f32]| {
-        let mut logits = logits.to_vec();
+    let mut generated = 0;
+    let change = |logits: &mut [f32]| {
         if generated < min_tokens {
             never_early.iter().for_each(|id| logits[*id as usize] = f32::MIN);
         }
         generated += 1;
-        sampler.pick(&logits)
     };
-    let limits = Limits { max_new_tokens: max_tokens, end_of_text: ends };
-    generate(&mut Cached::new(&alone.model, &mut cache), &prompt, limits, &mut pick, &mut |_| {}).unwrap()
+    alone.generate_until(&prompt, max_tokens, sampling, ends, change)
 }
 
 /// Asks for the prompt's continuation, with these fields beside it.

@@ -3,7 +3,7 @@
 use page_by_page::cache::KvCache;
 use page_by_page::chapters::ch01_recompute::{Recompute, generate};
 use page_by_page::chapters::ch02_flat::FlatCache;
-use page_by_page::decode::{Cached, LanguageModel, Limits};
+use page_by_page::decode::{CachedModel, LanguageModel, Limits};
 
 use super::prelude::*;
 
@@ -20,7 +20,7 @@ pub fn counted(prompt: usize, n: usize) -> Result<[u64; 3]> {
     let mut recompute = Recompute::new(&model);
     run(&mut recompute)?;
     let mut cache = FlatCache::new(model.config().kv_layout());
-    let mut cached = Cached::new(&model, &mut cache);
+    let mut cached = CachedModel::new(&model, &mut cache);
     run(&mut cached)?;
     let projected = cached.rows_projected();
     Ok([recompute.rows_projected(), projected, cache.usage().rows_copied])

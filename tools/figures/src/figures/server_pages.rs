@@ -10,7 +10,7 @@ use page_by_page::chapters::ch06_paged::PageSlab;
 use page_by_page::chapters::ch11_prefix_cache::PrefixCache;
 use page_by_page::serving::schedule::{FinishReason, SequenceId, StepLimits};
 use page_by_page::serving::view::{SequenceView, State, View};
-use page_by_page::serving::{FinishedSequence, Serving};
+use page_by_page::serving::{FinishedSequence, Engine};
 
 use super::prelude::*;
 
@@ -33,20 +33,20 @@ fn record() -> Result<Vec<(View, Vec<String>)>> {
     let slab = PageSlab::new(model.kv_layout(), PAGE_SIZE, PAGES)?;
     let limits = StepLimits { tokens: BUDGET, sequences: RUNNING };
     let prefixes = Box::new(PrefixCache::new(PAGE_SIZE)?);
-    let mut serving = Serving::new(&model, &slab, prefixes, limits, &model.config().eos_token_ids)?;
+    let mut engine = Engine::new(&model, &slab, prefixes, limits, &model.config().eos_token_ids)?;
     let (mut frames, mut ended) = (Vec::new(), Vec::new());
     for step in 0..SHOWN[SHOWN.len() - 1] {
         for (place, (_, prompt, seed, most)) in REQUESTS.iter().enumerate().filter(|(_, request)| request.0 == step) {
-            let id = serving.submit(tokenizer.encode(prompt)?, *most, sampler(*seed))?;
+            let id = engine.submit(tokenizer.encode(prompt)?, *most, sampler(*seed))?;
             ensure!(id == SequenceId(place as u64), "requests come in their order");
         }
         if CANCELLED.0 == step {
-            ended.push(ending(&serving.cancel(SequenceId(CANCELLED.1))?));
+            ended.push(ending(&engine.cancel(SequenceId(CANCELLED.1))?));
         }
-        let done = serving.step()?;
+        let done = engine.step()?;
         ended.extend(done.finished.iter().map(ending));
         if SHOWN.contains(&(step + 1)) {
-            frames.push((View::of(&serving, &done.chunks), std::mem::take(&mut ended)));
+            frames.push((View::of(&engine, &done.chunks), std::mem::take(&mut ended)));
         }
     }
     Ok(frames)

@@ -97,7 +97,8 @@ impl Scheduler {
         self.waiting.push_front(sequence);
     }
 
-    /// Whether one more may run, none that arrived earlier waits, and there are the pages that it needs beyond its fork's.
+    /// Whether one more may run, none that arrived earlier waits, and there are the pages that it needs beyond its
+    /// fork's.
     fn fits(&self, sequence: &Sequence, fork: &ForkCache) -> bool {
         let others = self.running().map(|(sequence, table)| pages_needed(sequence, table));
         let needed = pages_needed(sequence, fork.table()) + others.sum::<usize>();
