@@ -50,10 +50,10 @@ pub struct Ended {
 /// # Errors
 /// If it can't be started.
 pub fn run(command: Command, limit: Duration) -> io::Result<Ended> {
-    let (mut process, lines) = start(command, Streams::Together)?;
+    let mut process = start(command, Streams::Together)?;
     let (began, mut output) = (Instant::now(), String::new());
     loop {
-        match lines.recv_timeout(limit.saturating_sub(began.elapsed())) {
+        match process.lines.recv_timeout(limit.saturating_sub(began.elapsed())) {
             Ok(line) => output += &(line.text + "\n"),
             Err(RecvTimeoutError::Disconnected) => return Ok(Ended { status: process.wait(), output }),
             Err(RecvTimeoutError::Timeout) => return Ok(Ended { status: None, output }),
@@ -79,13 +79,17 @@ pub enum Streams {
 }
 
 /// A running program. It and everything it has started end when this is dropped.
-pub struct Process(Child);
+pub struct Process {
+    /// Its lines as it writes them, until it has written all.
+    pub lines: Receiver<Line>,
+    child: Child,
+}
 
-/// Starts a program without input, as the leader of a process group of its own. Its lines come as it writes them.
+/// Starts a program without input, as the leader of a process group of its own.
 ///
 /// # Errors
 /// If it can't be started.
-pub fn start(mut command: Command, streams: Streams) -> io::Result<(Process, Receiver<Line>)> {
+pub fn start(mut command: Command, streams: Streams) -> io::Result<Process> {
     let (sender, lines) = channel();
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
     #[cfg(unix)]
@@ -106,22 +110,22 @@ pub fn start(mut command: Command, streams: Streams) -> io::Result<(Process, Rec
             child
         }
     };
-    Ok((Process(child), lines))
+    Ok(Process { lines, child })
 }
 
 impl Process {
     /// Waits until it has ended by itself.
     pub fn wait(&mut self) -> Option<ExitStatus> {
-        self.0.wait().ok()
+        self.child.wait().ok()
     }
 }
 
 impl Drop for Process {
     fn drop(&mut self) {
-        if !matches!(self.0.try_wait(), Ok(Some(_))) {
-            end_group(&self.0);
-            let _ = self.0.kill();
-            let _ = self.0.wait();
+        if !matches!(self.child.try_wait(), Ok(Some(_))) {
+            end_group(&self.child);
+            let _ = self.child.kill();
+            let _ = self.child.wait();
         }
     }
 }
@@ -199,8 +203,8 @@ mod tests {
     #[test]
     fn lines_come_with_their_stream_or_in_their_order() {
         let lines = |streams| {
-            let (_process, lines) = start(shell("printf 'a\\r\\nb\\n'; echo c >&2; printf d"), streams).unwrap();
-            lines.iter().map(|line| (line.text, line.is_error)).collect::<Vec<_>>()
+            let process = start(shell("printf 'a\\r\\nb\\n'; echo c >&2; printf d"), streams).unwrap();
+            process.lines.iter().map(|line| (line.text, line.is_error)).collect::<Vec<_>>()
         };
         let mut apart = lines(Streams::Apart);
         apart.sort();
@@ -217,10 +221,9 @@ mod tests {
             command.current_dir(folder.path());
             command
         };
-        let (process, lines) = start(begun(), Streams::Apart).unwrap();
-        assert_eq!(lines.recv().unwrap().text, "begun");
+        let process = start(begun(), Streams::Apart).unwrap();
+        assert_eq!(process.lines.recv().unwrap().text, "begun");
         drop(process);
-        assert!(lines.recv().is_err());
         let Ended { status, output } = run(begun(), Duration::from_millis(500)).unwrap();
         assert_eq!((status, output.as_str()), (None, "begun\n"));
         thread::sleep(Duration::from_millis(1500));

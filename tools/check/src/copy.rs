@@ -73,10 +73,10 @@ impl RepositoryCopy {
         cargo.args(arguments).envs(variables.iter().copied());
         cargo.env("CARGO_TARGET_DIR", &self.target).env("CARGO_TERM_COLOR", "never").env("NO_COLOR", "1");
         cargo.env("CARGO_INCREMENTAL", "1");
-        let (mut process, lines) = start(cargo, Streams::Together).context("cannot run cargo")?;
+        let mut process = start(cargo, Streams::Together).context("cannot run cargo")?;
         let (mut output, mut patience) = (String::new(), BUILD);
         let hung = loop {
-            match lines.recv_timeout(patience) {
+            match process.lines.recv_timeout(patience) {
                 Ok(line) => {
                     if line.text.contains(" Running tests") {
                         patience = CHECKS;

@@ -17,8 +17,8 @@ use page_by_page_course::record::{self, Record};
 use crate::book::{self, Book};
 use crate::checking::Checking;
 use crate::current::Current;
+use crate::program::{self, Program};
 use crate::run::RunResult;
-use crate::story::{self, Program};
 use crate::terminal::Screen;
 use crate::view;
 use crate::watch::Files;
@@ -218,7 +218,7 @@ impl App {
 
     /// Runs the command of the page.
     pub fn start_story(&mut self) {
-        let Some(arguments) = story::arguments(&self.current.root, &self.current.chapter) else {
+        let Some(arguments) = program::arguments(&self.current.root, &self.current.chapter) else {
             self.note = Some("the page has no command for this chapter".into());
             return;
         };

@@ -3,11 +3,11 @@
 use std::io::{self, Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpStream};
 use std::path::{Path, PathBuf};
-use std::sync::mpsc::{Receiver, TryRecvError};
+use std::sync::mpsc::TryRecvError;
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
-use page_by_page_course::cargo::{self, Environment, Line, Process, Streams};
+use page_by_page_course::cargo::{self, Environment, Process, Streams};
 use page_by_page_course::chapters::clone_id;
 
 /// The ports that `cargo book` tries, in order.
@@ -50,7 +50,7 @@ pub struct Book {
     pub last_line: String,
     /// Looks for a server of this clone that runs already.
     search: Option<JoinHandle<Option<u16>>>,
-    server: Option<(Process, Receiver<Line>)>,
+    server: Option<Process>,
 }
 
 impl Book {
@@ -79,7 +79,7 @@ impl Book {
             self.port = self.port.or(search.join().ok().flatten());
         }
         loop {
-            match self.server.as_ref()?.1.try_recv() {
+            match self.server.as_ref()?.lines.try_recv() {
                 Ok(line) => {
                     self.port = port_of(&line.text).or(self.port);
                     self.last_line = line.text.trim().into();

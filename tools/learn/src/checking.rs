@@ -4,8 +4,8 @@ use std::time::{Duration, Instant};
 
 use crate::app::{App, View};
 use crate::current::Current;
+use crate::program::Program;
 use crate::run::{Checks, Run, RunResult, Stage};
-use crate::story::Program;
 
 /// A build with more crates left than this builds dependencies, and takes minutes rather than seconds. After a save it is fewer
 /// than ten.

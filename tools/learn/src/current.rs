@@ -9,8 +9,8 @@ use page_by_page_course::lesson::{Lesson, Task};
 use page_by_page_course::libtest::task_of;
 use page_by_page_course::record::Record;
 
-use crate::checks::{Part, Verdict};
 use crate::run::RunResult;
+use crate::verdict::{Part, Verdict};
 
 /// The current chapter.
 pub struct Current {

@@ -10,7 +10,6 @@
 mod app;
 mod book;
 mod checking;
-mod checks;
 mod compare;
 mod compiler;
 mod current;
@@ -18,11 +17,12 @@ mod keys;
 mod list;
 mod markdown;
 mod plain;
+mod program;
 mod reset;
 mod run;
-mod story;
 mod terminal;
 mod text;
+mod verdict;
 mod view;
 mod watch;
 

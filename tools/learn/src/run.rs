@@ -1,15 +1,15 @@
 //! One run of a chapter's checks: built, followed, ended when a newer one begins or when it takes too long.
 
 use std::path::PathBuf;
-use std::sync::mpsc::{Receiver, TryRecvError};
+use std::sync::mpsc::TryRecvError;
 use std::time::{Duration, Instant};
 
 use page_by_page_course::cargo::{self, Environment, Line, Process, Progress, Streams};
 use page_by_page_course::chapters::Chapter;
 use page_by_page_course::libtest::{self, Outcome};
 
-use crate::checks::Verdict;
 use crate::compiler::{Build, Diagnostic, is_progress, refusals};
+use crate::verdict::Verdict;
 
 /// How a run ended.
 #[derive(Clone, Debug, Default)]
@@ -49,7 +49,6 @@ pub struct Checks {
 pub struct Run {
     checks: Checks,
     process: Process,
-    lines: Receiver<Line>,
     pub stage: Stage,
     /// Since when the checks run.
     checking_since: Option<Instant>,
@@ -70,13 +69,12 @@ impl Run {
         command.args(["test", "--features", "solution", "--test", &checks.chapter.name, "--message-format=json", "--"]);
         command.args(&checks.filter);
         cargo::with_progress(&mut command);
-        let (process, lines) = cargo::start(command, Streams::Apart).map_err(|error| {
+        let process = cargo::start(command, Streams::Apart).map_err(|error| {
             format!("cargo cannot be started ({error}): is it installed, and on the PATH? See https://rustup.rs")
         })?;
         Ok(Run {
             checks,
             process,
-            lines,
             stage: Stage::Compiling(None),
             checking_since: None,
             build: Build::default(),
@@ -88,7 +86,7 @@ impl Run {
     /// Reads what came since the last call. Returns the result once the run is over.
     pub fn update(&mut self) -> Option<RunResult> {
         loop {
-            match self.lines.try_recv() {
+            match self.process.lines.try_recv() {
                 Ok(line) => self.take(line),
                 Err(TryRecvError::Disconnected) => return Some(self.result()),
                 Err(TryRecvError::Empty) => {

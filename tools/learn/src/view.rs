@@ -6,12 +6,12 @@ pub mod verdict;
 use std::time::Duration;
 
 use crate::app::{App, View};
-use crate::checks::Part;
 use crate::current::Current;
 use crate::keys;
 use crate::markdown;
 use crate::run::{RunResult, Stage};
 use crate::text::{BOLD, CYAN, DIM, GREEN, PLAIN, Paragraph, RED, YELLOW, blank, count, plain, prose};
+use crate::verdict::Part;
 use crate::view::verdict::Layout;
 
 /// The smallest terminal that can be used.

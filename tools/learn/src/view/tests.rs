@@ -7,8 +7,8 @@ use page_by_page_course::lesson::Lesson;
 use page_by_page_course::record::Record;
 
 use super::*;
-use crate::checks::tests::verdict;
 use crate::compiler::Diagnostic;
+use crate::verdict::tests::verdict;
 
 fn here() -> &'static Path {
     Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../.."))

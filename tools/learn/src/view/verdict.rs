@@ -1,11 +1,11 @@
 //! The verdict: where to begin, the first error or failure, or that the chapter is finished.
 
-use crate::checks::{Part, Wait, waits_for};
 use crate::compiler::Diagnostic;
 use crate::current::Current;
 use crate::markdown;
 use crate::run::RunResult;
 use crate::text::{BOLD, CYAN, DIM, GREEN, PLAIN, Paragraph, RED, blank, code, count, plain, prose};
+use crate::verdict::{Part, Wait, waits_for};
 
 /// How much of a verdict is shown, and where.
 #[derive(Clone, Copy, PartialEq, Eq)]

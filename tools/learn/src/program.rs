@@ -2,7 +2,7 @@
 
 use std::io;
 use std::path::Path;
-use std::sync::mpsc::{Receiver, TryRecvError};
+use std::sync::mpsc::TryRecvError;
 use std::time::Instant;
 
 use page_by_page_course::cargo::{self, Environment, Line, Process, Streams};
@@ -20,8 +20,7 @@ pub struct Program {
     doing: String,
     started: Instant,
     pub has_ended: bool,
-    lines: Receiver<Line>,
-    _process: Process,
+    process: Process,
 }
 
 impl Program {
@@ -33,7 +32,7 @@ impl Program {
         let mut command = cargo::cargo(root, Environment::Shell);
         command.args(["run", "--features", "solution", "--"]).args(arguments);
         cargo::with_progress(&mut command);
-        let (process, lines) = cargo::start(command, Streams::Apart)?;
+        let process = cargo::start(command, Streams::Apart)?;
         let quoted = |word: &String| if word.contains(' ') { format!("\"{word}\"") } else { word.clone() };
         Ok(Program {
             command: arguments.iter().map(quoted).collect::<Vec<_>>().join(" "),
@@ -42,15 +41,14 @@ impl Program {
             doing: "starting".into(),
             started: Instant::now(),
             has_ended: false,
-            lines,
-            _process: process,
+            process,
         })
     }
 
     /// Reads what it has printed since the last call.
     pub fn update(&mut self) {
         loop {
-            match self.lines.try_recv() {
+            match self.process.lines.try_recv() {
                 Ok(Line { text, is_error: false }) => self.output.push(text),
                 Ok(Line { text, .. }) => {
                     if let Some(progress) = cargo::progress(&text) {
