@@ -12,16 +12,10 @@ use crate::text::count;
 struct Progress<'a> {
     chapter: &'a Chapter,
     exercise: Result<Exercise, String>,
-    found: Found<'a>,
-}
-
-/// What the last run of the checks found.
-enum Found<'a> {
-    NoRun,
-    /// All were green in a run of `cargo test`.
-    Green,
-    /// A run of `cargo learn`, and whether the file is still as it was then.
-    Ran(&'a LastRun, bool),
+    /// What the last run of its checks found.
+    last_run: String,
+    /// Why its checks should run again.
+    to_check: Option<&'static str>,
 }
 
 /// The table of chapters, and what to do next.
@@ -43,17 +37,22 @@ pub fn text(root: &Path, chapters: &[Chapter], record: &Record) -> String {
 }
 
 impl<'a> Progress<'a> {
-    fn of(root: &Path, chapter: &'a Chapter, record: &'a Record) -> Self {
+    fn of(root: &Path, chapter: &'a Chapter, record: &Record) -> Self {
         let exercise = chapter.read(root);
         let fingerprint = exercise.as_ref().map_or("", |exercise| &exercise.fingerprint);
         // With a hint shown and no run, there is an entry without a fingerprint.
         let ran = record.chapters.get(&chapter.name).filter(|ran| !ran.fingerprint.is_empty());
-        let found = match ran {
-            _ if is_green(root, &chapter.name, fingerprint, ran.map_or(0, |ran| ran.ran)) => Found::Green,
-            Some(ran) => Found::Ran(ran, ran.fingerprint == fingerprint),
-            None => Found::NoRun,
+        let (last_run, to_check) = match ran {
+            _ if is_green(root, &chapter.name, fingerprint, ran.map_or(0, |ran| ran.ran)) => {
+                ("all checks green".into(), None)
+            }
+            Some(ran) if ran.fingerprint == fingerprint => {
+                (in_words(ran), (!ran.checks().all_green()).then_some("not all of its checks are green"))
+            }
+            Some(ran) => (in_words(ran) + "; changed since that run", Some("the file has changed since the last run")),
+            None => (format!("not checked yet: cargo learn {}", chapter.number), Some("its checks have not run yet")),
         };
-        Progress { chapter, exercise, found }
+        Progress { chapter, exercise, last_run, to_check }
     }
 
     /// A file that can't be read isn't the stub.
@@ -71,13 +70,7 @@ impl<'a> Progress<'a> {
             let tasks: BTreeSet<u32> = todos.iter().map(|todo| todo.task).collect();
             return vec![format!("{} to write", count(tasks.len(), "task"))];
         }
-        let last_run = match self.found {
-            Found::Green => "all checks green".into(),
-            Found::Ran(ran, true) => in_words(ran),
-            Found::Ran(ran, false) => format!("{}; changed since that run", in_words(ran)),
-            Found::NoRun => format!("not checked yet: cargo learn {}", self.chapter.number),
-        };
-        let mut lines = vec![last_run];
+        let mut lines = vec![self.last_run.clone()];
         lines.extend(todos.iter().map(|todo| format!("task {}: {}", todo.task, todo.what)));
         if todos.is_empty() {
             lines.push("nothing left to write".into());
@@ -109,13 +102,7 @@ fn next_step(chapters: &[Progress<'_>]) -> String {
             }
         }
     }
-    for Progress { chapter, found, .. } in started() {
-        let why = match found {
-            Found::Ran(_, false) => "the file has changed since the last run",
-            Found::Ran(ran, true) if !ran.checks().all_green() => "not all of its checks are green",
-            Found::NoRun => "its checks have not run yet",
-            Found::Ran(..) | Found::Green => continue,
-        };
+    if let Some((chapter, why)) = started().find_map(|progress| Some((progress.chapter, progress.to_check?))) {
         return format!("Next: cargo learn {}; {why}", chapter.number);
     }
     match chapters.iter().find(|progress| !progress.is_started()) {
