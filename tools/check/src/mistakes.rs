@@ -1,5 +1,12 @@
 //! Misconceptions that readers have, one list a chapter in `mistakes/chNN_name.toml`: each turns the solution into a wrong one
 //! that compiles. The chapter's checks must notice, and the first failure that a reader sees must say what was expected here.
+//!
+//! ```toml
+//! ['sharing adds no owner']
+//! find = 'self.owners[page.index()] += 1;'
+//! replace = 'self.owners[page.index()] += 0;'
+//! expect = 'owners of page 0 after alloc and share twice'
+//! ```
 
 use std::collections::{BTreeMap, HashSet};
 use std::path::Path;

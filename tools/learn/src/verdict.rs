@@ -113,17 +113,20 @@ impl Verdict {
 }
 
 fn failed(name: &str, message: String, chapter: usize) -> Outcome {
-    match (waits_for(&message), Part::of_check(name)) {
+    let wait = reached_todo(&message).map(|(wait, _)| wait);
+    match (wait, Part::of_check(name)) {
         (Some(wait), Part::Task(task)) if wait.chapter == chapter && wait.task <= task => Outcome::Red(message),
         (Some(_), Part::Code) | (None, _) => Outcome::Red(message),
         (Some(wait), _) => Outcome::Waits(wait),
     }
 }
 
-/// The task whose `todo!` a failure reached.
-pub fn waits_for(message: &str) -> Option<Wait> {
-    let (chapter, task, _) = task_label(message.split_once("not yet implemented: ")?.1)?;
-    Some(Wait { chapter, task })
+/// The task whose `todo!` a failure reached, and what is to be done there.
+pub fn reached_todo(message: &str) -> Option<(Wait, &str)> {
+    let (_, reached) = message.split_once("not yet implemented: ")?;
+    // The place of the `todo!` can follow.
+    let (chapter, task, what) = task_label(reached.lines().next()?.split(" (exercises/").next()?)?;
+    Some((Wait { chapter, task }, what))
 }
 
 /// The message of a failed check, without what libtest, insta and the panic machinery print around it.

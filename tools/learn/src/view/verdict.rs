@@ -5,7 +5,7 @@ use crate::current::Current;
 use crate::markdown;
 use crate::run::RunResult;
 use crate::text::{BOLD, CYAN, DIM, GREEN, PLAIN, Paragraph, RED, blank, code, count, plain, prose};
-use crate::verdict::{Part, Wait, waits_for};
+use crate::verdict::{Part, Wait, reached_todo};
 
 /// How much of a verdict is shown, and where.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -131,16 +131,19 @@ fn red(current: &Current, layout: Layout) -> Vec<Paragraph> {
         lines.push(blank());
     }
     // A failure of written code comes before a `todo!`.
-    let mut red: Vec<(&str, &str)> =
-        current.verdict().red().filter(|red| red.0 == part).map(|(_, name, message)| (name, message)).collect();
-    red.sort_by_key(|(_, message)| waits_for(message).is_some());
-    match red.first() {
-        Some((_, message)) if waits_for(message).is_some() => lines.extend(not_written(message, layout)),
-        Some((name, message)) => lines.extend(failure(name, message)),
+    let mut red: Vec<_> = verdict.red().filter(|red| red.0 == part).collect();
+    red.sort_by_key(|(.., message)| reached_todo(message).is_some());
+    match red.first().map(|(_, name, message)| (name, message, reached_todo(message))) {
+        Some((.., Some((_, what)))) => {
+            let key = layout.key("t shows it here");
+            lines.push(plain(format!("Not written yet: {what}")));
+            lines.push(prose(format!("The page explains what it must do{key}."), DIM));
+        }
+        Some((name, message, None)) => lines.extend(failure(name, message)),
         None if current.is_whole => {}
         None => lines.push(prose("The other checks are running …", DIM)),
     }
-    let others = current.verdict().red().count() - red.len().min(1);
+    let others = verdict.red().count() - red.len().min(1);
     if others > 0 && current.is_whole {
         lines.extend([blank(), not_shown(others, "more red check", layout)]);
     }
@@ -158,15 +161,6 @@ fn waits(current: &Current, Wait { chapter, task }: Wait) -> Vec<Paragraph> {
              first (cargo learn {chapter}), or reset it there to use the reference again."
         )),
     ]
-}
-
-/// A task whose red checks all reach its own `todo!`.
-fn not_written(message: &str, layout: Layout) -> Vec<Paragraph> {
-    let what = message.split_once("not yet implemented: ").and_then(|(_, what)| what.lines().next()?.split_once(": "));
-    // The place that follows is in the title.
-    let what = what.map_or("", |(_, what)| what.split(" (exercises/").next().unwrap_or(what));
-    let key = layout.key("t shows it here");
-    vec![plain(format!("Not written yet: {what}")), prose(format!("The page explains what it must do{key}."), DIM)]
 }
 
 /// A failed check: its name and its message.
@@ -238,7 +232,7 @@ pub fn failures(current: &Current) -> Vec<Paragraph> {
         if tally.green < tally.of {
             lines.extend([prose(name, BOLD).and(format!("   {}", in_words(current, part)), DIM), blank()]);
         }
-        let (unwritten, written): (Vec<_>, Vec<_>) = red.partition(|(.., message)| waits_for(message).is_some());
+        let (unwritten, written): (Vec<_>, Vec<_>) = red.partition(|(.., message)| reached_todo(message).is_some());
         for (_, name, message) in written {
             lines.extend(failure(name, message));
             lines.push(blank());
