@@ -139,9 +139,9 @@ fn better_first(a: &Candidate, b: &Candidate) -> Ordering {
     b.log_probability.total_cmp(&a.log_probability).then_with(by_place)
 }
 
-/// What a search did.
+/// What a search has cost.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Work {
+pub struct SearchCounters {
     /// Passes of the model: one for the prompt, then one per step for all beams.
     pub steps: u64,
     /// Tokens that went through the model.
@@ -173,18 +173,18 @@ pub fn search(
     width: usize,
     limits: Limits<'_>,
     on_step: &mut dyn FnMut(&[Beam]),
-) -> Result<(Vec<Continuation>, Work), StepError> {
+) -> Result<(Vec<Continuation>, SearchCounters), StepError> {
     model.check(prompt, 0)?;
-    let mut work = Work::default();
+    let mut counters = SearchCounters::default();
     if limits.max_new_tokens == 0 {
-        return Ok((vec![Continuation::new(Vec::new(), 0.0, false)], work));
+        return Ok((vec![Continuation::new(Vec::new(), 0.0, false)], counters));
     }
     let start = Instant::now();
     let mut cache = ForkCache::new(slab)?;
     let chunk = model.chunk(prompt, Some(&mut cache), 1)?;
     let mut logits = model.forward(vec![chunk])?;
-    work.count(prompt.len(), slab);
-    work.prefill = start.elapsed();
+    counters.count(prompt.len(), slab);
+    counters.prefill = start.elapsed();
     let mut search = BeamSearch::new(cache, width, limits.end_of_text);
     for n_new in 1..=limits.max_new_tokens {
         let rows: Vec<Vec<f32>> = logits.chunks_exact(model.config().vocab_size).map(log_softmax).collect();
@@ -202,14 +202,14 @@ pub fn search(
         let chunks = chunks.collect::<Result<Vec<_>, StepError>>()?;
         let n_beams = chunks.len();
         logits = model.forward(chunks)?;
-        work.rows_copied += rows_copied(&search) - copied_before;
-        work.count(n_beams, slab);
+        counters.rows_copied += rows_copied(&search) - copied_before;
+        counters.count(n_beams, slab);
     }
-    work.decode = start.elapsed() - work.prefill;
-    Ok((found(search), work))
+    counters.decode = start.elapsed() - counters.prefill;
+    Ok((found(search), counters))
 }
 
-impl Work {
+impl SearchCounters {
     /// Counts a pass over `rows` tokens.
     fn count(&mut self, rows: usize, slab: &SharedSlab) {
         let slab = slab.borrow();

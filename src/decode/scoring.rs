@@ -51,9 +51,9 @@ impl Scoring {
         token_logprobs(logits, self.prompt[row + 1], self.top)
     }
 
-    /// Keeps the scores of the next rows.
-    pub fn keep(&mut self, scores: impl IntoIterator<Item = TokenLogprobs>) {
-        self.scores.extend(scores);
+    /// Adds the score of the next row.
+    pub fn push(&mut self, score: TokenLogprobs) {
+        self.scores.push(score);
     }
 
     /// All scores: one less than the prompt has tokens.

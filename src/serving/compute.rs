@@ -71,7 +71,7 @@ impl Pass {
     fn note(self, computed: &mut Computed, states: &mut BTreeMap<SequenceId, State<'_>>) {
         for (sequence, score) in self.scores {
             if let Some(scoring) = states.get_mut(&sequence).and_then(|state| state.scoring.as_mut()) {
-                scoring.keep([score]);
+                scoring.push(score);
             }
         }
         computed.logits.extend(self.newest.into_iter().map(|(sequence, logits)| (sequence, Ok(logits))));

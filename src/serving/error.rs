@@ -6,6 +6,7 @@ use crate::serving::schedule::{ScheduleError, SequenceId};
 
 /// Why a sequence was not taken in, or why no step could be made.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
+#[allow(missing_docs)] // The messages say what the fields are.
 pub enum EngineError {
     /// The model cannot compute it.
     #[error(transparent)]
@@ -18,25 +19,13 @@ pub enum EngineError {
         "the plan is empty, but {expected} sequences have not finished ({waiting} wait, {running} run); run the checks of \
          chapter 12"
     )]
-    EmptyPlan {
-        /// Sequences that were taken in and have not finished.
-        expected: usize,
-        /// Sequences that wait.
-        waiting: usize,
-        /// Sequences that run.
-        running: usize,
-    },
+    EmptyPlan { expected: usize, waiting: usize, running: usize },
     /// The scheduler's plans lead nowhere.
     #[error(
         "in {steps} steps no sequence has got a token, and the longest has {tokens} to compute: the oldest sequence must go on \
          in every step; run the checks of chapter 12"
     )]
-    NoProgress {
-        /// Steps without a new token.
-        steps: usize,
-        /// Tokens of the longest sequence.
-        tokens: usize,
-    },
+    NoProgress { steps: usize, tokens: usize },
     /// The scheduler plans a sequence that it was not handed, that has finished, or that does not run.
     #[error("sequence {0} is in the plan, but neither waiting nor running; run the checks of chapter 12")]
     UnknownSequence(SequenceId),

@@ -293,6 +293,7 @@ impl SequenceCounters {
 
 /// Why a scheduler refused. Nothing has changed, unless it was [`Cache`](ScheduleError::Cache).
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[allow(missing_docs)] // The messages say what the fields are.
 pub enum ScheduleError {
     /// Limits under which no step can compute anything.
     #[error(
@@ -309,29 +310,18 @@ pub enum ScheduleError {
         count(*prompt, "token"), count(*max_new_tokens, "new one"), count(*needed, "page")
     )]
     NeverFits {
-        /// Tokens of the prompt.
         prompt: usize,
-        /// New tokens requested.
         max_new_tokens: usize,
         /// Pages that all but the newest of these tokens need.
         needed: usize,
-        /// Pages of the pool.
         n_pages: usize,
     },
     /// The previous step is not settled.
     #[error("chunks of the last plan that are not settled: {chunks}; hand their tokens to settle before the next plan")]
-    NotSettled {
-        /// Chunks of the last plan.
-        chunks: usize,
-    },
+    NotSettled { chunks: usize },
     /// The tokens are not the ones that the plan asked for.
     #[error("the plan asks for tokens of the sequences {wanted:?}, in this order; there are tokens of {given:?}")]
-    WrongTokens {
-        /// Sequences that are due a token.
-        wanted: Vec<SequenceId>,
-        /// Sequences that a token was given for.
-        given: Vec<SequenceId>,
-    },
+    WrongTokens { wanted: Vec<SequenceId>, given: Vec<SequenceId> },
     /// The sequence never came, or has finished.
     #[error("sequence {0} is neither waiting nor running")]
     UnknownSequence(SequenceId),

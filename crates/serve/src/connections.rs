@@ -23,13 +23,10 @@ use tokio_io_timeout::TimeoutStream;
 pub struct ClientLimits {
     /// Connections at the same time; the next ones wait.
     pub connections: usize,
-    /// Bytes of the headers of a request.
     pub header_bytes: usize,
     /// For the headers of a request to arrive, counted from the end of the request before.
     pub headers: Duration,
-    /// Bytes of a body.
     pub body_bytes: usize,
-    /// For a body to arrive.
     pub body: Duration,
     /// For a client to read anything of what is sent to it.
     pub write: Duration,

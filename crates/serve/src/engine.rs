@@ -50,8 +50,7 @@ struct Client {
     events: UnboundedSender<Event>,
     arrived: Instant,
     until: Instant,
-    /// When the newest token was generated.
-    newest: Option<Instant>,
+    newest_token: Option<Instant>,
 }
 
 #[derive(Debug, thiserror::Error)]
@@ -170,7 +169,7 @@ impl<'m> EngineThread<'m> {
             }
         }
         for (index, id) in ids.into_iter().enumerate() {
-            self.clients.insert(id, Client { index, events: events.clone(), arrived, until, newest: None });
+            self.clients.insert(id, Client { index, events: events.clone(), arrived, until, newest_token: None });
         }
         if outcome.is_ok() {
             self.views.note_change();
@@ -233,7 +232,7 @@ impl<'m> EngineThread<'m> {
         let now = Instant::now();
         for NextToken { sequence, .. } in step.new_tokens {
             if let Some(client) = self.clients.get_mut(&sequence) {
-                match client.newest.replace(now) {
+                match client.newest_token.replace(now) {
                     Some(before) => self.metrics.inter_token.observe((now - before).as_secs_f64()),
                     None => self.metrics.first_token.observe((now - client.arrived).as_secs_f64()),
                 }

@@ -16,6 +16,8 @@
 //!
 //! `cargo serve` runs it. It is compiled with the feature `serve` only.
 
+#![allow(missing_docs)] // Where the name says it: only the program uses this crate.
+
 pub mod access;
 mod answer;
 pub mod connections;
@@ -71,13 +73,10 @@ const LAST_ANSWERS: Duration = Duration::from_secs(2);
 pub struct Settings {
     /// The model's name, for clients.
     pub model: String,
-    /// Limits of a step.
     pub limits: StepLimits,
     /// Sequences that can wait; the next ones are refused.
     pub queue: usize,
-    /// Which requests are answered.
     pub access: Access,
-    /// Limits and time-outs of connections.
     pub client_limits: ClientLimits,
     /// How long sequences can go on after the server was stopped.
     pub grace: Duration,
@@ -94,7 +93,6 @@ impl Settings {
 
 /// The memory of a server: the pages, and the caches that outlive a sequence.
 pub struct Memory {
-    /// The pages.
     pub slab: SharedSlab,
     /// The prefix cache of this slab.
     pub prefixes: Box<dyn Prefixes>,
@@ -118,16 +116,12 @@ impl Stop {
 /// Why a server ended without having been stopped.
 #[derive(Debug, thiserror::Error)]
 pub enum ServerError {
-    /// The scheduler cannot start.
     #[error(transparent)]
     Schedule(#[from] ScheduleError),
-    /// The system provides no thread or no connection.
     #[error("the server cannot reach its clients: {0}")]
     System(#[from] io::Error),
-    /// The engine cannot go on.
     #[error("the engine has stopped: {0}")]
     Engine(#[from] EngineThreadError),
-    /// The engine has panicked.
     #[error("the engine has panicked: {0}")]
     Panic(String),
 }

@@ -140,25 +140,18 @@ impl Session {
 
     /// Does what is asked for, and returns the view after it.
     pub fn respond(&mut self, request: Request) -> Result<Value, String> {
-        match self {
-            Session::Shared(pool) => {
-                match request {
-                    Request::Start(start) => pool.start(start)?,
-                    Request::Cancel(id) => pool.cancel(id)?,
-                    Request::Step => pool.step()?,
-                    Request::Open(_) => unreachable!("a session is opened before it is asked"),
-                }
-                Ok(pool.view())
-            }
-            Session::Alone(speculating) => {
-                match request {
-                    Request::Start(start) => speculating.start(start)?,
-                    Request::Cancel(_) => speculating.cancel(),
-                    Request::Step => speculating.step()?,
-                    Request::Open(_) => unreachable!("a session is opened before it is asked"),
-                }
-                Ok(speculating.view())
-            }
+        match (&mut *self, request) {
+            (_, Request::Open(_)) => unreachable!("a session is opened before it is asked"),
+            (Session::Shared(pool), Request::Start(start)) => pool.start(start)?,
+            (Session::Shared(pool), Request::Cancel(id)) => pool.cancel(id)?,
+            (Session::Shared(pool), Request::Step) => pool.step()?,
+            (Session::Alone(speculating), Request::Start(start)) => speculating.start(start)?,
+            (Session::Alone(speculating), Request::Cancel(_)) => speculating.cancel(),
+            (Session::Alone(speculating), Request::Step) => speculating.step()?,
         }
+        Ok(match self {
+            Session::Shared(pool) => pool.view(),
+            Session::Alone(speculating) => speculating.view(),
+        })
     }
 }

@@ -4,7 +4,7 @@ use anyhow::{Context, Result, anyhow, ensure};
 use page_by_page::cache::CacheError;
 use page_by_page::caches::CacheKind;
 use page_by_page::decode::Limits;
-use page_by_page::decode::beams::{Continuation, LENGTH_PENALTY, Work, search};
+use page_by_page::decode::beams::{Continuation, LENGTH_PENALTY, SearchCounters, search};
 use page_by_page::model::{Model, StepError};
 use serde_json::{Value, json};
 
@@ -39,7 +39,7 @@ impl Generate {
         let limits = Limits { max_new_tokens, end_of_text: &model.config().eos_token_ids };
         let searched = search(&model, &slab, &prompt, width, limits, &mut |_| progress.advance(1));
         drop(progress);
-        let (found, work) = searched.map_err(|error| match error {
+        let (found, counters) = searched.map_err(|error| match error {
             StepError::Cache(CacheError::OutOfPages { needed, free }) => anyhow!(
                 "the beams need more pages than the pool has: pages needed: {needed}, free: {free} of {}; give it more, {} are \
                  always enough (--pages), or follow fewer beams",
@@ -52,29 +52,36 @@ impl Generate {
         let found = found.into_iter().map(in_characters).collect::<Result<Vec<_>>>()?;
         let (_, best) = found.first().context("the search has found no text")?;
         if self.json {
-            return print_json(&report(&prompt, &found, work));
+            return print_json(&report(&prompt, &found, counters));
         }
         print(&format!("{beginning}{best}\n"))?;
-        say_report(Some(&table(&found, max_new_tokens)), &self.lines_of_beams(&model, prompt.len(), pool, work)?);
+        say_report(Some(&table(&found, max_new_tokens)), &self.lines_of_beams(&model, prompt.len(), pool, counters)?);
         Ok(())
     }
 
-    fn lines_of_beams(&self, model: &Model, n_prompt: usize, pool: PoolSize, work: Work) -> Result<Lines> {
+    fn lines_of_beams(
+        &self,
+        model: &Model,
+        n_prompt: usize,
+        pool: PoolSize,
+        counters: SearchCounters,
+    ) -> Result<Lines> {
         let width = self.sequences.beams.unwrap_or(0);
-        let peak_bytes = memory::slot_bytes(pool.layout, work.peak_pages * pool.page_size)?;
-        let steps = format!("{}, ", count(work.steps.saturating_sub(1), "step"));
-        let rows = work.rows_projected as usize;
-        let (prefill, decode) = ((rows.min(n_prompt), work.prefill), (rows.saturating_sub(n_prompt), work.decode));
+        let peak_bytes = memory::slot_bytes(pool.layout, counters.peak_pages * pool.page_size)?;
+        let steps = format!("{}, ", count(counters.steps.saturating_sub(1), "step"));
+        let rows = counters.rows_projected as usize;
+        let (prefill, decode) =
+            ((rows.min(n_prompt), counters.prefill), (rows.saturating_sub(n_prompt), counters.decode));
         let [prefill, decode] = timings(prefill, decode, [String::new(), steps]);
-        let (peak, size) = (thousands(work.peak_pages), count(pool.page_size, "slot"));
+        let (peak, size) = (thousands(counters.peak_pages), count(pool.page_size, "slot"));
         let chapters = [&CHAPTERS[..], &self.cache.rows.chapters(CacheKind::Paged)].concat();
         Ok(vec![
             ("model", self.describe_model(model)),
             ("beams", format!("{width}; score: log-probability / tokens^{LENGTH_PENALTY:?}")),
             prefill,
             decode,
-            ("projected", count(work.rows_projected, "row")),
-            ("cache", format!("paged: {} at the peak, {} copied", mib(peak_bytes), count(work.rows_copied, "row"))),
+            ("projected", count(counters.rows_projected, "row")),
+            ("cache", format!("paged: {} at the peak, {} copied", mib(peak_bytes), count(counters.rows_copied, "row"))),
             ("pages", format!("{peak} of {} at the peak, {size} each", thousands(pool.n_pages))),
             ("KV cache", pool.describe()),
             ("chapters", chapters::describe(&chapters)),
@@ -94,13 +101,13 @@ fn require_memory(model: &Model, n_prompt: usize, width: usize) -> Result<()> {
     memory::ensure(&what, bytes, advice)
 }
 
-fn report(prompt: &[u32], found: &[(Continuation, String)], work: Work) -> Value {
+fn report(prompt: &[u32], found: &[(Continuation, String)], counters: SearchCounters) -> Value {
     let output = |(found, text): &(Continuation, String)| {
         let tokens = token_ids(prompt, &found.tokens);
         json!({ "text": text, "tokens": tokens, "log_probability": found.log_probability, "score": found.score })
     };
     let outputs: Vec<Value> = found.iter().map(output).collect();
-    json!({ "outputs": outputs, "rows_projected": work.rows_projected, "peak_pages": work.peak_pages })
+    json!({ "outputs": outputs, "rows_projected": counters.rows_projected, "peak_pages": counters.peak_pages })
 }
 
 fn table(found: &[(Continuation, String)], max_new_tokens: usize) -> Table {
