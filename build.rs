@@ -6,8 +6,8 @@
 //! - `cfg(reference = "chNN_name")` with `--features solution`: `src/chapters.rs` takes it from `solutions/`;
 //! - `cfg(unstarted = "chNN_name")` without: its grader is ignored, with the reason.
 //!
-//! Where no `todo!` is left in what is compiled, the reader's or the reference's, it sets `cfg(written = "chNN_name")`: what
-//! needs several chapters, as the commands do, is tested on them.
+//! Where no `todo!` is left in what is compiled, the reader's or the reference's, it sets `cfg(written = "chNN_name")`:
+//! what needs several chapters, as the commands do, is tested on them.
 //!
 //! It also writes, from the same list, the table of `src/chapters.rs` and the head of each grader.
 //!

@@ -1,5 +1,5 @@
-//! Runs cargo, and other programs, for the course: one list of environment variables, one way to follow the output, and one to
-//! end a process together with everything it has started.
+//! Runs cargo, and other programs, for the course: one list of environment variables, one way to follow the output, and
+//! one to end a process together with everything it has started.
 
 use std::io::{self, BufReader, Read};
 use std::path::Path;
@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 /// Prefixes of variables that an outer cargo sets for the program it runs, and that would mislead an inner cargo.
 const SET_BY_CARGO: [&str; 5] = ["CARGO_PKG_", "CARGO_MANIFEST_", "CARGO_CRATE_", "CARGO_BIN_", "CARGO_PRIMARY_"];
 
-/// Prefixes of variables that change what the checks do: insta's, this crate's, and those of CI services, which insta heeds.
+/// Prefixes of variables that change what the checks do: insta's, ours, and those of CI services, which insta heeds.
 const CHANGES_CHECKS: [&str; 5] = ["INSTA_", "PAGE_BY_PAGE_", "CARGO_PROFILE_", "CI", "GITHUB_ACTIONS"];
 
 /// Whose environment cargo runs in.

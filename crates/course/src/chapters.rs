@@ -1,10 +1,10 @@
 //! The chapters of the course, where their files lie, and how far the reader has come in each.
 //!
-//! `exercises/untouched.txt` is the one list of chapters: a line each, in order, with the fingerprint of the stub as it was
-//! handed out, the chapters that its checks stand on, and its title. A file that still has this fingerprint hasn't been started.
+//! `exercises/untouched.txt` is the one list of chapters: a line each, with the fingerprint of the stub that was handed
+//! out, the chapters that its checks stand on, and its title. A file with this fingerprint hasn't been started.
 //!
-//! `cargo course stubs` writes the list: names and stubs come from `solutions/`, titles from the pages, and what a chapter stands
-//! on from [`stands_on`].
+//! `cargo course stubs` writes the list: names and stubs come from `solutions/`, titles from the pages, and what a
+//! chapter stands on from [`stands_on`].
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -175,11 +175,11 @@ const SHARED: [&str; 4] = [
     "tools/figures/src/speculation.rs",
 ];
 
-/// The numbers of the chapters whose code a file runs: those that it names, as in `chapters::ch06_paged`, and those that their
-/// solutions name in turn. In order. `file`: from the root of the repository.
+/// The numbers of the chapters whose code a file runs: those that it names, as in `chapters::ch06_paged`, and those
+/// that their solutions name in turn. In order. `file`: from the root of the repository.
 ///
-/// What it reaches through the engine alone, it names in a comment: in the same way, or only as `ch07_rewind` in backticks if
-/// what that names in turn isn't run.
+/// What it reaches through the engine alone, it names in a comment: in the same way, or only as `ch07_rewind` in
+/// backticks if what that names in turn isn't run.
 ///
 /// # Errors
 /// If a file of the repository can't be read: what to do, in a line.

@@ -1,6 +1,6 @@
-//! The book's figures: which chapters' code each runs, and the line under a figure that says whose code it was recorded from.
+//! The book's figures: which chapters' code each runs, and the line under it that says whose code it was recorded from.
 //!
-//! The tool for figures records them, the book's tool puts those of the reader's own code into the reader's copy of the book.
+//! The tool for figures records them, the book's tool puts those of the reader's code into the reader's copy.
 
 use std::fs;
 use std::path::Path;

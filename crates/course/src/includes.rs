@@ -1,9 +1,9 @@
 //! Puts mdBook's includes into a page, and still knows where each line was written.
 //!
-//! mdBook forgives an include that finds nothing. A missing file leaves the directive in the page, and a missing anchor an empty
-//! code block. Here both are problems. Otherwise the rules are mdBook's own, so that all tools read what the reader reads:
-//! `{{#include file}}`, `file:3:9`, `file:3`, `file:3:`, `file::9` and `file:anchor`, and a backslash before a directive that
-//! is to stay.
+//! mdBook forgives an include that finds nothing. A missing file leaves the directive in the page, and a missing anchor
+//! an empty code block. Here both are problems. Otherwise the rules are mdBook's own, so that all tools read what the
+//! reader reads: `{{#include file}}`, `file:3:9`, `file:3`, `file:3:`, `file::9` and `file:anchor`, and a backslash
+//! before a directive that is to stay.
 
 use std::fmt;
 use std::fs;
@@ -144,7 +144,7 @@ impl Expanded {
     }
 }
 
-/// The next `{{#kind argument}}` from the byte `from` on, unless a backslash stands before it: its place, kind and argument.
+/// The next `{{#kind argument}}` from `from` on that no backslash escapes: its place, kind and argument.
 fn next_directive(text: &str, from: usize) -> Option<(Range<usize>, &str, &str)> {
     text[from..].match_indices("{{").find_map(|(at, _)| {
         let start = from + at;
@@ -221,8 +221,8 @@ fn show(file: &Path) -> String {
     file.to_string_lossy().replace('\\', "/")
 }
 
-/// `book/src/../../solutions/x.rs` → `solutions/x.rs`, without asking the disk. A path that climbs out of the repository keeps
-/// its leading `..`.
+/// `book/src/../../solutions/x.rs` → `solutions/x.rs`, without asking the disk. A path that climbs out of the
+/// repository keeps its leading `..`.
 pub fn normalised(path: &Path) -> PathBuf {
     let mut clean = PathBuf::new();
     for component in path.components() {

@@ -1,10 +1,10 @@
 //! A chapter's page as data: its tasks with their hints, its questions with their answers.
 //!
-//! A hint is written once, in the page. `cargo learn` shows it from there, and `cargo course check` reports a task that has
-//! none. So the page is read in mdBook's way, with the same parser and options, includes put in first, and a heading's
-//! anchor made as mdBook 0.5.4 makes it (`mdbook-html`, `src/html/tree.rs` and `src/utils.rs`). What is asked of a
-//! page is small, and all sixteen have it. A task is a heading `### Task N: …`, a hint is a `<details class="hint">` in its
-//! section, a question is a `<details class="answer">`.
+//! A hint is written once, in the page. `cargo learn` shows it from there, and `cargo course check` reports a task that
+//! has none. So the page is read in mdBook's way, with the same parser and options, includes put in first, and a
+//! heading's anchor made as mdBook 0.5.4 makes it (`mdbook-html`, `src/html/tree.rs` and `src/utils.rs`). What is asked
+//! of a page is small, and all sixteen have it. A task is a heading `### Task N: …`, a hint in its section is a
+//! `<details class="hint">`, a question is a `<details class="answer">`.
 
 use std::ops::Range;
 use std::path::Path;

@@ -2,7 +2,7 @@
 //!
 //! | Module | Answers |
 //! |---|---|
-//! | [`chapters`] | Which chapters are there, where do their files lie, how far has the reader come, and what stands on what? |
+//! | [`chapters`] | Which chapters are there, where are their files, how far has the reader come, what stands on what? |
 //! | [`marks`] | Which stub does a solution give? |
 //! | [`stub`] | Is this file the stub that was handed out, and may it be compiled? |
 //! | [`figures`] | Which figures are there, and which chapters does each stand on? |

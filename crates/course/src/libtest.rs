@@ -81,7 +81,7 @@ fn read(lines: &[&str]) -> Suite {
     let last_result = lines.iter().rposition(|line| line.starts_with("test result: "));
     let mut suite = Suite { announced: n, ended: last_result.is_some(), ..Suite::default() };
     let lines = &lines[begin..last_result.unwrap_or(lines.len())];
-    // Between the first `failures:` and the last stands what the tests printed; after the last, the names of all that failed.
+    // Between the first `failures:` and the last stands what tests printed; after that, the names of all that failed.
     let first = lines.iter().position(|line| *line == "failures:").unwrap_or(lines.len());
     let last = lines.iter().rposition(|line| *line == "failures:").unwrap_or(lines.len());
     for (name, outcome) in lines[..first].iter().filter_map(|line| result(line)) {

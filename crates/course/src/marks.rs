@@ -1,7 +1,7 @@
 //! Makes a chapter's stub from its solution.
 //!
-//! The stub is the solution with the bodies of the reader's functions taken out. A comment that begins with chapter and task
-//! marks where the reader's part of a body begins:
+//! The stub is the solution with the bodies of the reader's functions taken out. A comment that begins with chapter and
+//! task marks where the reader's part of a body begins:
 //!
 //! ```text
 //! solutions/ch06_paged.rs                               exercises/ch06_paged.rs
@@ -15,14 +15,14 @@
 //!   }
 //! ```
 //!
-//! - `// ch06 task 2: scatter the new rows` becomes a `todo!` of these words; everything after it in the same block goes.
-//! - `// stub: let rows = 3;` becomes `let rows = 3;`. Such a line stands only in the stub: a hint as a comment, or given code
-//!   that the solution writes in another way. It comes right before the mark of its task.
+//! - `// ch06 task 2: scatter the new rows` becomes a `todo!` of these words; the rest of its block goes.
+//! - `// stub: let rows = 3;` becomes `let rows = 3;`. Such a line stands only in the stub: a hint as a comment, or
+//!   given code that the solution writes in another way. It comes right before the mark of its task.
 //! - Lines with `ANCHOR:` and `ANCHOR_END:`, which the book's pages include by, go.
 //! - The docs of the module get a last line that names the command of the chapter's checks.
 //!
-//! Everything else is the same in both. `cargo course stubs` writes the stubs. `cargo course check` makes each again and compares
-//! it with the one that was handed out.
+//! Everything else is the same in both. `cargo course stubs` writes the stubs. `cargo course check` makes each again
+//! and compares it with the one that was handed out.
 
 use crate::chapters::task_label;
 

@@ -1,7 +1,7 @@
 //! The reader's own record: what the last run of each chapter's checks said, and how many hints were shown.
 //!
-//! `cargo learn` writes it after each run, `cargo learn list` shows it. It is `.page-by-page/record.json` at the root of the repository,
-//! which git ignores:
+//! `cargo learn` writes it after each run, `cargo learn list` shows it. It is `.page-by-page/record.json` at the root
+//! of the repository, which git ignores:
 //!
 //! ```json
 //! {
@@ -19,10 +19,10 @@
 //! }
 //! ```
 //!
-//! A run of `cargo test` adds to it without this package: a grader whose checks are all green keeps the reader's file as it was
-//! compiled, in a folder beside the record.
+//! A run of `cargo test` adds to it without this package: a grader whose checks are all green keeps the reader's file
+//! as it was compiled, in a folder beside the record.
 //!
-//! Nothing depends on it. A record that is damaged or from a newer version is ignored with a note, and the next run replaces it.
+//! Nothing depends on it: one that is damaged or newer is ignored with a note, and the next run replaces it.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
@@ -58,8 +58,8 @@ pub struct Record {
     pub chapters: BTreeMap<String, LastRun>,
 }
 
-/// Whether all checks of the chapter `name` were green in a run of `cargo test` on the text with this fingerprint, and no later
-/// run of `cargo learn` is on record.
+/// Whether all checks of the chapter `name` were green in a run of `cargo test` on the text with this fingerprint, and
+/// no later run of `cargo learn` is on record.
 pub fn is_green(root: &Path, name: &str, fingerprint: &str, ran: u64) -> bool {
     let file = root.join(green_copy(name));
     let kept = fs::metadata(&file).and_then(|file| file.modified()).ok();
@@ -101,8 +101,8 @@ impl Default for Record {
 }
 
 impl Record {
-    /// Reads the record of the repository at `root`. If it can't be used, the result is an empty record and a note that says
-    /// why. A record that doesn't exist yet is empty, without a note.
+    /// Reads the record of the repository at `root`. If it can't be used, the result is an empty record and a note that
+    /// says why. A record that doesn't exist yet is empty, without a note.
     pub fn read(root: &Path) -> (Record, Option<String>) {
         let problem = match fs::read(root.join(FILE)) {
             Err(error) if error.kind() == ErrorKind::NotFound => return (Record::default(), None),

@@ -1,5 +1,5 @@
-//! Reads a file in `exercises/`, computes the fingerprint that tells an untouched stub from started work, and refuses code that
-//! uses `std::process`, because `exit(0)` would end the checks as if they had passed.
+//! Reads a file in `exercises/`, computes the fingerprint that tells an untouched stub from started work, and refuses
+//! code that uses `std::process`, because `exit(0)` would end the checks as if they had passed.
 //!
 //! The build script decides by the fingerprint whose code is compiled, and the tools show the same.
 
@@ -10,8 +10,8 @@ use std::path::Path;
 /// The text of a file, named from the root of the repository, with `\n` line ends: git may have changed those.
 ///
 /// # Errors
-/// What is wrong and what to do, in a line. Only a file that is missing is to be fetched from git: to do so with one that
-/// is there would throw the reader's work away.
+/// What is wrong and what to do, in a line. Only a file that is missing is to be fetched from git: to do so with one
+/// that is there would throw the reader's work away.
 pub fn read(root: &Path, file: &str) -> Result<String, String> {
     let bytes = fs::read(root.join(file)).map_err(|error| match error.kind() {
         ErrorKind::NotFound => format!("{file} is missing: restore it with `git checkout {file}`"),
@@ -24,8 +24,8 @@ pub fn read(root: &Path, file: &str) -> Result<String, String> {
         let bytes = error.as_bytes();
         let line = bytes[..offset].iter().filter(|byte| **byte == b'\n').count() + 1;
         format!(
-            "{file}:{line}: not text in UTF-8: the byte 0x{:02X} at offset {offset} begins no character; write this line \
-             anew and save the file as UTF-8; the rest of it is not lost",
+            "{file}:{line}: not text in UTF-8: the byte 0x{:02X} at offset {offset} begins no character; write this \
+             line anew and save the file as UTF-8; the rest of it is not lost",
             bytes[offset]
         )
     })
@@ -46,8 +46,8 @@ pub fn code(text: &str) -> String {
     lines.join("\n")
 }
 
-/// Why a chapter may not be compiled: it uses `std::process`, whose `exit(0)` ends a run of checks as if all of them had
-/// passed. With the line.
+/// Why a chapter may not be compiled: it uses `std::process`, whose `exit(0)` ends a run of checks as if all of them
+/// had passed. With the line.
 pub fn refused(text: &str) -> Option<(usize, &'static str)> {
     let code = code(text);
     let is_part_of_a_word = |c: char| c.is_alphanumeric() || c == '_';
@@ -61,8 +61,8 @@ pub fn refused(text: &str) -> Option<(usize, &'static str)> {
     let line = code[..at].matches('\n').count() + 1;
     Some((
         line,
-        "a chapter may not use std::process: its exit ends the checks, and those that have not run would pass for green; \
-         return an error or panic! instead",
+        "a chapter may not use std::process: its exit ends the checks, and those that have not run would pass for \
+         green; return an error or panic! instead",
     ))
 }
 

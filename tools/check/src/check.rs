@@ -1,5 +1,5 @@
-//! `cargo course check`: what can be seen in the files, in a second, with nothing compiled. It collects findings instead of
-//! stopping at the first: one run shows them all.
+//! `cargo course check`: what can be seen in the files, in a second, with nothing compiled. It collects findings
+//! instead of stopping at the first: one run shows them all.
 
 use std::collections::BTreeSet;
 use std::fmt::Display;
@@ -62,7 +62,7 @@ fn check_chapter(root: &Path, chapter: &Chapter, report: &mut Report) -> Result<
 /// The chapters' modules.
 const MODULES: &str = "src/chapters.rs";
 
-/// Checks the module of a chapter: attributes that name a different chapter's file would compile, and grade the wrong one.
+/// Checks a chapter's module: attributes that name a different chapter's file would compile, and grade that one.
 fn check_module(root: &Path, chapter: &Chapter, report: &mut Report) -> Result<()> {
     let name = &chapter.name;
     let module = format!(

@@ -1,6 +1,6 @@
 //! A copy of the repository in which the reader's work, right and wrong, is played.
 //!
-//! The copy stays between runs and only what differs is written, because cargo sees by the date of a file what to build again.
+//! The copy stays between runs, and only what differs is written: cargo sees by a file's date what to build again.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;

@@ -1,8 +1,8 @@
-//! `cargo course grade`: plays what readers do, and sees what the graders say. Right work must be green; wrong work must be red,
-//! and the first failure must say what the list of mistakes expects.
+//! `cargo course grade`: plays what readers do, and sees what the graders say. Right work must be green; wrong work
+//! must be red, and the first failure must say what the list of mistakes expects.
 //!
-//! Several copies of the repository are graded at once, because a step spends half its time on one core. A chapter is one
-//! job: what follows in the same file builds little more than that file.
+//! Several copies of the repository are graded at once, because a step spends half its time on one core. A chapter is
+//! one job: what follows in the same file builds little more than that file.
 
 use std::collections::VecDeque;
 use std::fs::File;
@@ -35,8 +35,8 @@ enum Job {
     WithoutReference,
 }
 
-/// Grades these chapters, or all if there are none; whether all of it is sound. `third`: only every third mistake, beginning
-/// with this one.
+/// Grades these chapters, or all if there are none; whether all of it is sound. `third`: only every third mistake,
+/// beginning with this one.
 ///
 /// # Errors
 /// If the copies can't be made, or cargo can't be run.
@@ -238,7 +238,7 @@ impl Grading {
         copy.put(&file, stub)
     }
 
-    /// Without the feature: nothing of an untouched clone is graded, and every solution over its stub is green by itself.
+    /// Without the feature: nothing of an untouched clone is graded, and all solutions over their stubs are green.
     fn without_reference(&self, copy: &RepositoryCopy) -> Result<()> {
         self.step("untouched, without the reference", || {
             let run = copy.cargo(&copy.root, &["test", "--no-fail-fast", "--package", "page-by-page"], &[])?;

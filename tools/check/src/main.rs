@@ -1,8 +1,8 @@
 //! `cargo course`: makes the stubs, and checks the course as a course.
 //!
-//! A reader who is stuck must be able to trust what was handed out: that the stub asks for what its checks ask for, that the
-//! reference passes, that a wrong answer stays red and is told why. `stubs` makes exercises from solutions, `check` reads the
-//! files, in a second, and `grade` does what readers do, mistakes included, in minutes.
+//! A reader who is stuck must be able to trust what was handed out: that the stub asks for what its checks ask for,
+//! that the reference passes, that a wrong answer stays red and is told why. `stubs` makes exercises from solutions,
+//! `check` reads the files, in a second, and `grade` does what readers do, mistakes included, in minutes.
 
 mod check;
 mod copy;
@@ -36,9 +36,11 @@ enum Task {
     ///
     /// A file in exercises/ that a reader has started is never overwritten.
     Stubs,
-    /// Read stubs, solutions, graders, snapshots, mistakes and the tasks of the pages, and say what doesn't fit together; if anything, exit with 1
+    /// Read stubs, solutions, graders, snapshots, mistakes and the tasks of the pages, and say what doesn't fit
+    /// together; if anything, exit with 1
     Check,
-    /// Do what readers do, in copies of the repository: right work must be green, mistakes red with the expected first message; if not, exit with 1
+    /// Do what readers do, in copies of the repository: right work must be green, mistakes red with the expected first
+    /// message; if not, exit with 1
     ///
     /// Takes minutes: each step compiles the crate with one more stub, solution or mistake in it. The copies and their
     /// builds stay in the target folder, so that the next run begins warm.

@@ -1,5 +1,5 @@
-//! Misconceptions that readers have, one list a chapter in `mistakes/chNN_name.toml`: each turns the solution into a wrong one
-//! that compiles. The chapter's checks must notice, and the first failure that a reader sees must say what was expected here.
+//! Misconceptions that readers have, one list a chapter in `mistakes/chNN_name.toml`: each turns the solution into a
+//! wrong one that compiles. The chapter's checks must notice, and the first failure must say what is expected here.
 //!
 //! ```toml
 //! ['sharing adds no owner']

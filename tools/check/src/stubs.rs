@@ -1,7 +1,7 @@
 //! `cargo course stubs`: writes what the solutions' marks give, and the list of stubs as they are handed out.
 //!
-//! `build.rs` tells a chapter that the reader has started by that list. A file in `exercises/` that is neither the stub of the
-//! list nor the new one is a reader's work, and is never overwritten.
+//! `build.rs` tells a chapter that the reader has started by that list. A file in `exercises/` that is neither the stub
+//! of the list nor the new one is a reader's work, and is never overwritten.
 
 use std::fs;
 use std::path::Path;
@@ -13,8 +13,8 @@ use page_by_page_course::stub;
 use crate::check::Report;
 use crate::files::{names, read};
 
-const HEADER: &str = "# The chapters, each with the hash of its stub as it is handed out, the chapters that its checks stand on, \
-                      and its title.\n# `cargo course stubs` writes this file.\n";
+const HEADER: &str = "# The chapters, each with the hash of its stub as it is handed out, the chapters that its checks \
+                      stand on, and its title.\n# `cargo course stubs` writes this file.\n";
 
 /// Writes `exercises/` and the list; returns what has changed, in a line.
 ///

@@ -1,5 +1,5 @@
-//! The tasks of a chapter, which its stub, its grader and its page all number: `todo!("ch06 task 2: …")`, `fn task_2_…`,
-//! `### Task 2: …`.
+//! The tasks of a chapter, which its stub, its grader and its page all number: `todo!("ch06 task 2: …")`, `fn
+//! task_2_…`, `### Task 2: …`.
 
 use std::collections::BTreeSet;
 use std::path::Path;

@@ -7,8 +7,8 @@ use crate::current::Current;
 use crate::program::Program;
 use crate::run::{Checks, Run, RunResult, Stage};
 
-/// A build with more crates left than this builds dependencies, and takes minutes rather than seconds. After a save it is fewer
-/// than ten.
+/// A build with more crates left than this builds dependencies, and takes minutes rather than seconds. After a save it
+/// is fewer than ten.
 const MANY_CRATES: usize = 15;
 
 /// The checks for the last save.

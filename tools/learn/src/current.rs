@@ -92,8 +92,8 @@ impl Current {
         Some(format!("{}:{}", self.chapter.exercise(), todo.line))
     }
 
-    /// Where to read on: at the current task, or at the last one when all are green. In the book if it is served, else in the
-    /// source of the page.
+    /// Where to read on: at the current task, or at the last one when all are green. In the book if it is served, else
+    /// in the source of the page.
     pub fn link(&self, port: Option<u16>) -> String {
         let last = self.lesson.as_ref().ok().and_then(|lesson| lesson.tasks.last());
         match (self.section().or(last), port) {

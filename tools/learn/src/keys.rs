@@ -53,8 +53,8 @@ fn help() -> Vec<Paragraph> {
     lines.extend(keys);
     lines.push(blank());
     lines.push(plain(
-        "Edit the chapter's file in your own editor. On each save the checks of the current task run first, then all others. \
-         The current task is the first one with a red check.",
+        "Edit the chapter's file in your own editor. On each save the checks of the current task run first, then all \
+         others. The current task is the first one with a red check.",
     ));
     lines.push(plain("A check that needs a later task waits for it: it is neither green nor red."));
     lines

@@ -1,4 +1,4 @@
-//! `cargo learn list`: all chapters, whose code runs in each, what the last run of its checks found, and what to do next.
+//! `cargo learn list`: all chapters, whose code runs in each, what its last run found, and what to do next.
 
 use std::collections::BTreeSet;
 use std::path::Path;

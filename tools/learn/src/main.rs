@@ -1,11 +1,11 @@
 //! `cargo learn`: the companion beside the reader's editor.
 //!
-//! It watches `exercises/`. On each save it compiles, runs the checks of the current task, then all others, and shows one
-//! thing: the task, what is green, the first failure in the check's own words, and where the page explains it. Everything
-//! else is a key away. Hints and questions come from the page.
+//! It watches `exercises/`. On each save it compiles, runs the checks of the current task, then all others, and shows
+//! one thing: the task, what is green, the first failure in the check's own words, and where the page explains it.
+//! Everything else is a key away. Hints and questions come from the page.
 //!
-//! `app` holds the state, and runs the loop; `keys` answers keys; `current` is the chapter and its verdict; `run` runs cargo;
-//! `view` draws.
+//! `app` holds the state, and runs the loop; `keys` answers keys; `current` is the chapter and its verdict; `run` runs
+//! cargo; `view` draws.
 
 mod app;
 mod book;
@@ -39,7 +39,8 @@ use crate::app::App;
 
 /// Check a chapter each time you save it, and show the first failure.
 ///
-/// Edit the chapter's file in exercises/ in your own editor beside this. Without a chapter it continues where you left off.
+/// Edit the chapter's file in exercises/ in your own editor beside this. Without a chapter it continues where you left
+/// off.
 #[derive(Parser)]
 #[command(name = "cargo learn", bin_name = "cargo learn", version, args_conflicts_with_subcommands = true)]
 struct Arguments {
@@ -78,8 +79,8 @@ enum Task {
 fn number(text: &str) -> Result<usize, String> {
     let digits = text.trim_start_matches("ch").split('_').next().unwrap_or_default();
     digits.parse().map_err(|_| {
-        "a chapter is named by its number: `cargo learn 6` opens chapter 6, `cargo learn list` lists all, `cargo learn hint 6` \
-         prints a hint"
+        "a chapter is named by its number: `cargo learn 6` opens chapter 6, `cargo learn list` lists all, `cargo learn \
+         hint 6` prints a hint"
             .into()
     })
 }

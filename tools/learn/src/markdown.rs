@@ -139,8 +139,8 @@ mod tests {
 
     #[test]
     fn a_hint_is_lines_without_signs() {
-        let markdown = "Look at `vec![0; len]`,\n*not* at [this](x.md).\n\n```rust\nlet a = 1;\n\n    b\n```\n\n- one\n  line\n- two\n\n\
-                        1. first\n2. **second**\n";
+        let markdown = "Look at `vec![0; len]`,\n*not* at [this](x.md).\n\n```rust\nlet a = 1;\n\n    b\n```\n\n- \
+                        one\n  line\n- two\n\n1. first\n2. **second**\n";
         let found: Vec<String> = lines(markdown).iter().map(Paragraph::text).collect();
         let expected = [
             "Look at vec![0; len], not at this.",

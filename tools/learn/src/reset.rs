@@ -14,8 +14,8 @@ fn handed_out(root: &Path, chapter: &Chapter) -> Result<String> {
     let stub = chapter.stub(root).ok().filter(|stub| stub::fingerprint(stub) == chapter.handed_out);
     stub.with_context(|| {
         format!(
-            "the stub is made from {file}, which has changed: restore that with `git checkout {file}`, or take the stub \
-             from git with `git checkout {}`",
+            "the stub is made from {file}, which has changed: restore that with `git checkout {file}`, or take the \
+             stub from git with `git checkout {}`",
             chapter.exercise()
         )
     })

@@ -132,15 +132,16 @@ impl Run {
 
     fn why_late(&self) -> String {
         format!(
-            "{} of chapter {} was still running after {} seconds, and was stopped. Is there a loop of yours that doesn't end?",
+            "{} of chapter {} was still running after {} seconds, and was stopped. Is there a loop of yours that \
+             doesn't end?",
             self.still_running(),
             self.checks.chapter.number,
             self.checks.time_limit.as_secs()
         )
     }
 
-    /// The check that has not ended. They begin in the order of their names, on several threads, so that it is the first that
-    /// has no result.
+    /// The check that has not ended. They begin in the order of their names, on several threads, so that it is the
+    /// first that has no result.
     fn still_running(&self) -> String {
         let Checks { root, chapter, filter, .. } = &self.checks;
         let grader = std::fs::read_to_string(root.join(chapter.grader())).unwrap_or_default();

@@ -1,6 +1,6 @@
 //! The verdict on a chapter: how its checks ended, in the order of the tasks.
 //!
-//! A check that ends in the `todo!` of a *later* task says nothing about its own: it waits, and is neither green nor red.
+//! A check that ends in the `todo!` of a *later* task says nothing about its own: it waits, neither green nor red.
 
 use std::collections::BTreeMap;
 

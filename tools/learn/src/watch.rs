@@ -1,8 +1,8 @@
 //! Notices which of the reader's files have a different text than before.
 //!
-//! It looks at the texts themselves, a dozen short files that the system keeps in memory: that works on every drive, and a
-//! file that was only touched hasn't changed. An editor that saves may leave a file empty for a moment, so a change counts
-//! when two looks find the same.
+//! It looks at the texts themselves, a dozen short files that the system keeps in memory: that works on every drive,
+//! and a file that was only touched hasn't changed. An editor that saves may leave a file empty for a moment, so a
+//! change counts when two looks find the same.
 
 use std::fs;
 use std::path::{Path, PathBuf};

@@ -15,26 +15,28 @@ fn a_failure_shows_only_what_the_check_printed() {
     for (printed, expected) in [
         // The panic repeats what the check has printed.
         (
-            "gather(0) of 3 tokens\n  your code panicked (exercises/ch02_flat.rs:96): not yet implemented: ch02 task 2: lend\n\
-             note: chapter 1 is yours too: run its checks first\n\nthread 'checks::task_2_lends' (4244) panicked at \
-             src/../exercises/ch02_flat.rs:96:9:\nnot yet implemented: ch02 task 2: lend\nnote: run with `RUST_BACKTRACE=1` x",
-            "gather(0) of 3 tokens\n  your code panicked (exercises/ch02_flat.rs:96): not yet implemented: ch02 task 2: lend\n\
-             note: chapter 1 is yours too: run its checks first",
+            "gather(0) of 3 tokens\n  your code panicked (exercises/ch02_flat.rs:96): not yet implemented: ch02 task \
+             2: lend\nnote: chapter 1 is yours too: run its checks first\n\nthread 'checks::task_2_lends' (4244) \
+             panicked at src/../exercises/ch02_flat.rs:96:9:\nnot yet implemented: ch02 task 2: lend\nnote: run with \
+             `RUST_BACKTRACE=1` x",
+            "gather(0) of 3 tokens\n  your code panicked (exercises/ch02_flat.rs:96): not yet implemented: ch02 task \
+             2: lend\nnote: chapter 1 is yours too: run its checks first",
         ),
         // Of insta's lines only the difference stays.
         (
-            "exercises/ch02_flat.rs: the transcript goes another way at its line 1\n━━━━━ Snapshot Summary ━━━━━\n\
-             Snapshot file: tests/snapshots/ch02_grow.snap\nSnapshot: ch02_grow\nSource: tests/ch02_flat.rs:333\n──────────\n\
-             In a difference, lines with - are expected\n──────────\n-old snapshot\n+new results\n────┬─────\n  1 │-done\n  1 │+gone\n\
-             ────┴─────\nStopped on the first failure. Run `cargo insta test` to run all snapshots.\n\n\
-             thread 'checks::whole_transcript' (4245) panicked at insta-1.49.0/src/runtime.rs:720:13:\n\
-             snapshot assertion for 'ch02_grow' failed in line 333",
-            "exercises/ch02_flat.rs: the transcript goes another way at its line 1\nIn a difference, lines with - are expected\n\
-             ────┬─────\n  1 │-done\n  1 │+gone\n────┴─────",
+            "exercises/ch02_flat.rs: the transcript goes another way at its line 1\n━━━━━ Snapshot Summary \
+             ━━━━━\nSnapshot file: tests/snapshots/ch02_grow.snap\nSnapshot: ch02_grow\nSource: \
+             tests/ch02_flat.rs:333\n──────────\nIn a difference, lines with - are expected\n──────────\n-old \
+             snapshot\n+new results\n────┬─────\n  1 │-done\n  1 │+gone\n────┴─────\nStopped on the first failure. Run \
+             `cargo insta test` to run all snapshots.\n\nthread 'checks::whole_transcript' (4245) panicked at \
+             insta-1.49.0/src/runtime.rs:720:13:\nsnapshot assertion for 'ch02_grow' failed in line 333",
+            "exercises/ch02_flat.rs: the transcript goes another way at its line 1\nIn a difference, lines with - are \
+             expected\n────┬─────\n  1 │-done\n  1 │+gone\n────┴─────",
         ),
         // A panic that no check caught, with its place.
         (
-            "thread 'checks::task_1_a' (1) panicked at src/../exercises/ch02_flat.rs:50:7:\nindex out of bounds\n\n\n\nthird",
+            "thread 'checks::task_1_a' (1) panicked at src/../exercises/ch02_flat.rs:50:7:\nindex out of \
+             bounds\n\n\n\nthird",
             "your code panicked (exercises/ch02_flat.rs:50): index out of bounds\n\nthird",
         ),
     ] {

@@ -14,8 +14,8 @@ fn here() -> &'static Path {
     Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../.."))
 }
 
-/// Chapter 2 of this repository with this text as its file; untouched if it is empty. The record and the file are in a folder
-/// of their own.
+/// Chapter 2 of this repository with this text as its file; untouched if it is empty. The record and the file are in a
+/// folder of their own.
 fn app(text: &str) -> App {
     let chapters = chapters::all(here()).unwrap();
     let root = tempfile::tempdir().unwrap().keep();
@@ -45,8 +45,8 @@ fn after_checks(checks: &[(&str, &str)]) -> App {
     after(RunResult::Finished(verdict(checks)))
 }
 
-const LONG: &str = "rows copied in all after extend(3) on 0 tokens: a token counts once, although its rows are copied in \
-                    every layer of the model\n  expected: 0\n  yours:    3";
+const LONG: &str = "rows copied in all after extend(3) on 0 tokens: a token counts once, although its rows are copied \
+                    in every layer of the model\n  expected: 0\n  yours:    3";
 const FIRST: &str = "x\n  your code panicked (x): not yet implemented: ch02 task 1: copy";
 const SECOND: &str = "gather(0) of 3 tokens\n  your code panicked (x): not yet implemented: ch02 task 2: lend";
 const THIRD: &str = "gather\n  your code panicked (x): not yet implemented: ch02 task 3: store";
@@ -137,8 +137,8 @@ type Case = (fn() -> App, &'static str, &'static str);
 #[test]
 fn what_there_is_to_know_about_each_state_is_in_words() {
     let third = "▸ 3 write the new rows 0/1 | 0 of 1 check green Not written yet: store";
-    let all = "Task 1: make room 1 of 2 checks green ✗ task_1_rows | Task 2: gather 0 of 2 checks green, 1 waits for task 3 1 \
-               check reaches a todo! of this task | !✗ whole_story | !panicked";
+    let all = "Task 1: make room 1 of 2 checks green ✗ task_1_rows | Task 2: gather 0 of 2 checks green, 1 waits for \
+               task 3 1 check reaches a todo! of this task | !✗ whole_story | !panicked";
     let cases: [Case; 23] = [
         (untouched, "", "Not started. Edit exercises/ch02_flat.rs | Task 1: make room todo in exercises/ch02_flat.rs:"),
         (untouched, "x", "is untouched: there is nothing to reset"),

@@ -157,8 +157,8 @@ fn waits(current: &Current, Wait { chapter, task }: Wait) -> Vec<Paragraph> {
     vec![
         prose("Nothing is red.", BOLD),
         plain(format!(
-            "{checks} {verb} for task {task} of chapter {chapter}, which you have begun: this chapter uses it. Finish that one \
-             first (cargo learn {chapter}), or reset it there to use the reference again."
+            "{checks} {verb} for task {task} of chapter {chapter}, which you have begun: this chapter uses it. Finish \
+             that one first (cargo learn {chapter}), or reset it there to use the reference again."
         )),
     ]
 }
@@ -187,8 +187,8 @@ fn compile_errors(current: &Current, errors: &[Diagnostic], layout: Layout) -> V
     let mut lines = Vec::new();
     if !errors[0].is_in_file {
         let file = current.chapter.exercise();
-        let advice = "Has a name or a signature changed that others use? Or does another chapter of yours not compile? It is \
-                      compiled together with this one.";
+        let advice = "Has a name or a signature changed that others use? Or does another chapter of yours not compile? \
+                      It is compiled together with this one.";
         lines.push(prose(format!("The compiler finds no error in {file}, but one elsewhere."), BOLD));
         lines.extend([prose(advice, DIM), blank()]);
     }
@@ -210,7 +210,8 @@ fn done(current: &Current, layout: Layout) -> Vec<Paragraph> {
     let (number, checks) = (current.chapter.number, count(current.verdict().total().of, "check"));
     let [page, questions, next] = ["o", "c", "n"].map(|key| layout.key(key));
     let next = format!(
-        "Read on in the page after its last task{page}, answer its questions{questions}, then go on to the next chapter{next}."
+        "Read on in the page after its last task{page}, answer its questions{questions}, then go on to the next \
+         chapter{next}."
     );
     vec![prose(format!("Chapter {number} is done: all {checks} are green."), GREEN), plain(next)]
 }

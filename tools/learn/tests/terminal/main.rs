@@ -1,5 +1,6 @@
-//! `cargo learn` as readers use it: in a terminal, with a course of two chapters, an editor that saves, and a cargo that answers
-//! at once. What the screen shows is tested in `src/view/tests.rs`; here it is processes, signals, files and the terminal.
+//! `cargo learn` as readers use it: in a terminal, with a course of two chapters, an editor that saves, and a cargo
+//! that answers at once. What the screen shows is tested in `src/view/tests.rs`; here it is processes, signals and
+//! files.
 #![cfg(target_os = "linux")]
 
 mod sample;
@@ -328,9 +329,9 @@ fn without_a_terminal_it_prints_one_verdict() {
     let (code, out, err) = run(&[]);
     let line = mine.lines().position(|line| line.contains("task 2")).unwrap() + 1;
     let expected = format!(
-        "Chapter 1, Sums: exercises/ch01_sum.rs\n  task 1, add: 1 of 1 check green\n  task 2, divide: 0 of 1 check green\n\n\
-         Task 2: divide   todo in exercises/ch01_sum.rs:{line}\n0 of 1 check green\n\nNot written yet: divide\nThe page \
-         explains what it must do.\n"
+        "Chapter 1, Sums: exercises/ch01_sum.rs\n  task 1, add: 1 of 1 check green\n  task 2, divide: 0 of 1 check \
+         green\n\nTask 2: divide   todo in exercises/ch01_sum.rs:{line}\n0 of 1 check green\n\nNot written yet: \
+         divide\nThe page explains what it must do.\n"
     );
     assert_eq!((code, out, err), (Some(1), expected, String::new()));
     sample.save(&without(&["todo!"]));
