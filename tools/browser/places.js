@@ -31,10 +31,9 @@ export function placeChecks(checkAs, { browser, address, pages, published, progr
       }),
     );
   for (const width of [WIDE, NARROW]) {
-    check(`${width} wide, light and dark`, HOME, looks, { width });
+    check(`${width} wide, light and dark, and cancel frees pages`, HOME, looks, { width });
   }
   check("nothing is fetched before Run, and its stories are the program's", HOME, (tab) => stories(tab, program));
-  check("cancel frees pages", HOME, cancel);
   check("with the keyboard alone, and the page answers while it runs", HOME, keyboard);
   check("page sizes", "ch06_paged.html", pageSizes);
   check("drafts", "ch08_speculative.html", drafts);
@@ -60,9 +59,6 @@ const press = (tab, name) => place(tab).getByRole("button", { name, exact: true 
 const ended = (tab) => place(tab).getByRole("button", { name: "Run again" }).waitFor();
 
 const says = (tab, what) => place(tab).locator("p[class]").filter({ hasText: what }).waitFor();
-
-/** Waits until no page of the pool looks like this. */
-const gone = (tab, like, options) => place(tab).locator(`.grid ${like}`, options).first().waitFor({ state: "detached" });
 
 /** Moves a slider to this value. */
 async function move(tab, label, value) {
@@ -98,15 +94,13 @@ async function looks(tab, faults) {
   await step(tab, 12, "12 of 240 new tokens");
   assert.equal(await place(tab).locator("img:visible").count(), 0, "the picture is still there");
   faults.push(...(await unreadable(tab)));
-  await cancelAll(tab);
+  await pressAll(place(tab).getByRole("button", { name: /^Cancel sequence/ }));
+  await ended(tab);
+  assert.equal(await place(tab).locator(".grid :is(.own, .shared)").count(), 0);
+  await says(tab, /^All fitted into at most \d+ of 100 pages\./);
   faults.push(...(await unreadable(tab)));
   await choose(tab, "navy");
   faults.push(...(await inaccessible(tab)).map((fault) => `in navy: ${fault}`));
-}
-
-async function cancelAll(tab) {
-  await pressAll(place(tab).getByRole("button", { name: /^Cancel sequence/ }));
-  await ended(tab);
 }
 
 async function stories(tab, program) {
@@ -122,16 +116,6 @@ async function stories(tab, program) {
   const theirs = JSON.parse(stdout).outputs.map(({ text }) => prompt + text);
   assert.equal(theirs.length, 8);
   assert.deepEqual(ours.sort(), theirs.sort());
-}
-
-async function cancel(tab) {
-  await step(tab, 24, "24 of 240 new tokens");
-  await place(tab).getByRole("button", { name: "Cancel sequence C" }).click();
-  await says(tab, /^Sequence C is cancelled\. Its \d+ pages: \d+ free again/);
-  await gone(tab, ".own", { hasText: "C" });
-  await cancelAll(tab);
-  await gone(tab, ":is(.own, .shared)");
-  await says(tab, /^All fitted into at most \d+ of 100 pages\./);
 }
 
 async function keyboard(tab) {
@@ -236,7 +220,8 @@ async function interlude(tab) {
   assert.equal(await place(tab).locator(".grid .shared").count(), 2);
   await step(tab, 98, "100 of 300 new tokens");
   await place(tab).getByRole("button", { name: "Cancel sequence C" }).click();
-  await says(tab, "Its 9 pages: 1 free again, 8 kept by the prefix cache or other sequences.");
+  await says(tab, "Sequence C is cancelled. Its 9 pages: 1 free again, 8 kept by the prefix cache or other sequences.");
+  assert.equal(await place(tab).locator(".grid .own", { hasText: "C" }).count(), 0);
   await move(tab, "Pages", 64);
   await press(tab, "Continue");
   await cards(tab, "was preempted and waits, number 1 in the queue").first().waitFor();
