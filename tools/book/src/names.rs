@@ -56,22 +56,14 @@ impl Names {
     fn read_items(&mut self, module: &str, items: &[Item]) {
         self.add(module, []);
         for item in items {
-            let name = match item {
-                Item::Fn(item) => &item.sig.ident,
-                Item::Const(item) => &item.ident,
-                Item::Static(item) => &item.ident,
-                Item::Type(item) => {
-                    self.add(&item.ident.to_string(), []);
-                    &item.ident
-                }
-                Item::Struct(item) => {
-                    self.add(&item.ident.to_string(), item.fields.iter().filter_map(|field| field.ident.as_ref()));
-                    &item.ident
-                }
-                Item::Enum(item) => {
-                    self.add(&item.ident.to_string(), item.variants.iter().map(|variant| &variant.ident));
-                    &item.ident
-                }
+            // With its members, if it can have some.
+            let (name, members): (&Ident, Option<Vec<&Ident>>) = match item {
+                Item::Fn(item) => (&item.sig.ident, None),
+                Item::Const(item) => (&item.ident, None),
+                Item::Static(item) => (&item.ident, None),
+                Item::Type(item) => (&item.ident, Some(Vec::new())),
+                Item::Struct(item) => (&item.ident, Some(item.fields.iter().flat_map(|field| &field.ident).collect())),
+                Item::Enum(item) => (&item.ident, Some(item.variants.iter().map(|variant| &variant.ident).collect())),
                 Item::Trait(item) => {
                     let members = item.items.iter().filter_map(|member| match member {
                         TraitItem::Fn(member) => Some(&member.sig.ident),
@@ -79,14 +71,13 @@ impl Names {
                         TraitItem::Type(member) => Some(&member.ident),
                         _ => None,
                     });
-                    self.add(&item.ident.to_string(), members);
-                    &item.ident
+                    (&item.ident, Some(members.collect()))
                 }
                 Item::Mod(item) => {
                     if let Some((_, items)) = &item.content {
                         self.read_items(&item.ident.to_string(), items);
                     }
-                    &item.ident
+                    (&item.ident, None)
                 }
                 Item::Impl(item) => {
                     self.read_impl(item);
@@ -95,6 +86,9 @@ impl Names {
                 _ => continue,
             };
             self.add(module, [name]);
+            if let Some(members) = members {
+                self.add(&name.to_string(), members);
+            }
         }
     }
 

@@ -51,14 +51,8 @@ pub fn serve(root: &Path, is_mine: bool, port: u16, open: bool) -> Result<Infall
     let mut mine = is_mine.then(|| Mine::new(root));
     let site = root.join(if is_mine { COPY_FOLDER } else { BUILD_FOLDER });
     let watch = Watch::start(root, is_mine);
-    let first = mine::build(root, mine.as_mut(), None)?;
-    // Until the book has been in order once there is nothing better to show.
-    let mut was_good = first.findings.is_empty();
-    if !was_good {
-        eprintln!("{}; here it is as it stands", first.findings);
-    }
-    publish(first.folder.path(), &site)?;
-    drop(first);
+    let mut was_good = false;
+    rebuild(root, mine.as_mut(), &site, &mut was_good)?;
 
     let listener = listen(port)?;
     let address = format!("http://{}/", listener.local_addr()?);
@@ -82,14 +76,15 @@ pub fn serve(root: &Path, is_mine: bool, port: u16, open: bool) -> Result<Infall
     })
 }
 
-/// Publishes the book as it is now; but not one with faults in place of one without.
+/// Publishes the book as it is now. Until it has been in order once there is nothing better to show; afterwards a book with
+/// faults is refused.
 fn rebuild(root: &Path, mine: Option<&mut Mine>, site: &Path, was_good: &mut bool) -> Result<()> {
     let Build { folder, findings, .. } = mine::build(root, mine, None)?;
     if *was_good && !findings.is_empty() {
         bail!("{findings}");
     }
     if !findings.is_empty() {
-        eprintln!("{findings}");
+        eprintln!("{findings}; here it is as it stands");
     }
     *was_good = findings.is_empty();
     publish(folder.path(), site)
