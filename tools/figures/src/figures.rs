@@ -1,7 +1,8 @@
 //! The book's figures, one file each: what to run, and how to draw what was seen.
 //!
-//! A figure is a list of frames, and each frame is the whole picture of one state, drawn once for each width. What differs from
-//! the frame before is found here, by place: a changed cell gets a line around it, and what it was is still to be seen, struck through.
+//! A figure is a list of frames, and each frame is the whole picture of one state, drawn once for each width. What
+//! differs from the frame before is found here, by place: a changed cell gets a line around it, and what it was is
+//! still to be seen, struck through.
 
 use page_by_page::chapters::{self, Source};
 
@@ -18,8 +19,8 @@ mod prelude {
     pub use crate::words::*;
 }
 
-/// What was seen of the code, drawn and in words. `book/stepper.js` lays the frames on top of each other; without it the kept
-/// ones stand below each other.
+/// What was seen of the code, drawn and in words. `book/stepper.js` lays the frames on top of each other; without it
+/// the kept ones stand below each other.
 #[derive(Default)]
 pub struct Figure {
     /// As in [`FIGURES`], which gives it.
@@ -53,7 +54,6 @@ impl Figure {
         self.frames.push(Frame { text: text.into(), pictures: drawn(draw) });
     }
 
-    /// The state before the first frame.
     pub fn starts_from(&mut self, draw: impl Fn(&mut Picture)) {
         self.before = Some(drawn(draw));
     }
@@ -64,8 +64,8 @@ impl Figure {
         self
     }
 
-    /// The fragment that a page includes. No line is blank, because that would end the HTML in Markdown; no element has an
-    /// id, because the print page renames those.
+    /// The fragment that a page includes. No line is blank, because that would end the HTML in Markdown; no element has
+    /// an id, because the print page renames those.
     pub fn html(&self) -> String {
         let Figure { name, number, message, setup, frames, .. } = self;
         let kept = self.kept();
@@ -89,8 +89,8 @@ impl Figure {
             let (class, picture) = (["narrow", "wide"][size], &pictures[size]);
             let (width, height) = (picture.full, picture.y.ceil() + 2.0);
             format!(
-                "<svg class=\"{class}\" viewBox=\"0 0 {width} {height}\" width=\"{width}\" height=\"{height}\" role=\"img\" \
-                 aria-label=\"{label}\">\n{}</svg>\n",
+                "<svg class=\"{class}\" viewBox=\"0 0 {width} {height}\" width=\"{width}\" height=\"{height}\" \
+                 role=\"img\" aria-label=\"{label}\">\n{}</svg>\n",
                 picture.svg(before.map(|before| &before[size]))
             )
         };
@@ -130,7 +130,8 @@ impl Figure {
         let item = |(cell, words): &(Cell, &str)| {
             let sample = cell_svg(Area { x: 3.0, y: 3.0, width: 22.0, height: 16.0 }, cell, None);
             format!(
-                "<span><svg viewBox=\"0 0 28 22\" width=\"28\" height=\"22\" aria-hidden=\"true\">{}</svg>{words}</span>",
+                "<span><svg viewBox=\"0 0 28 22\" width=\"28\" height=\"22\" \
+                 aria-hidden=\"true\">{}</svg>{words}</span>",
                 sample.trim()
             )
         };
@@ -177,8 +178,8 @@ figures! {
     ch11_trie, ch11_hit_rate, ch12_timeline, server_pages, ch13_runs, ch14_head, ch15_shrink, ch16_file,
 }
 
-/// Runs the code of every figure. Fails when a chapter has been started: the book shows the reference at work, not an exercise
-/// half done.
+/// Runs the code of every figure. Fails when a chapter has been started: the book shows the reference at work, not an
+/// exercise half done.
 pub fn all() -> Result<Vec<Figure>> {
     for chapter in chapters::all() {
         ensure!(
@@ -215,8 +216,6 @@ mod tests {
     use std::sync::LazyLock;
 
     use super::*;
-    use crate::picture::{Anchor, Text};
-    use crate::words::text_width;
 
     static ALL: LazyLock<Vec<Figure>> = LazyLock::new(|| all().unwrap());
 
@@ -224,14 +223,10 @@ mod tests {
     const HIGHEST: f64 = 540.0;
 
     /// What a text takes up.
-    fn area(text: &Text) -> Area {
-        let width = text_width(&text.text);
-        let x = match text.anchor {
-            Anchor::Start => text.x,
-            Anchor::Middle => text.x - width / 2.0,
-            Anchor::End => text.x - width,
-        };
-        Area { x, y: text.y - 10.0, width, height: 12.0 }
+    fn area((x, y): (f64, f64), anchor: Anchor, text: &str) -> Area {
+        let width = text_width(text);
+        let to_the_left = [0.0, width / 2.0, width][anchor as usize];
+        Area { x: x - to_the_left, y: y - 10.0, width, height: 12.0 }
     }
 
     fn overlap(a: &Area, b: &Area) -> bool {
@@ -265,12 +260,12 @@ mod tests {
             }
         }
         for mark in &picture.marks {
-            let Mark::Text(text) = mark else { continue };
-            let area = area(text);
-            assert!(fits(&area), "{place}: {} leaves the picture", text.text);
+            let Mark::Text { x, y, anchor, text, .. } = mark else { continue };
+            let area = area((*x, *y), *anchor, text);
+            assert!(fits(&area), "{place}: {text} leaves the picture");
             let below = taken.iter().find(|(other, _)| overlap(&area, other));
-            assert!(below.is_none(), "{place}: {} lies on {below:?}", text.text);
-            taken.push((area, &text.text));
+            assert!(below.is_none(), "{place}: {text} lies on {below:?}");
+            taken.push((area, text));
         }
     }
 

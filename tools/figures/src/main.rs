@@ -1,12 +1,12 @@
 //! The book's figures, recorded and not drawn.
 //!
-//! For each figure a short program runs the chapter's code, notes what the cache holds after every step, and draws that: a
-//! picture of each state, in two widths, with what is said of it, in `book/src/figures/NAME.html`.
+//! For each figure a short program runs the chapter's code, notes what the cache holds after every step, and draws
+//! that: a picture of each state, in two widths, with what is said of it, in `book/src/figures/NAME.html`.
 //!
 //! `record` writes the files; `check` does the same work and compares. So a figure cannot disagree with the code.
 //!
-//! `mine` records one figure from the chapters that the reader has started, for the reader's own copy of the book, and says
-//! where it departs from the reference's. `cargo book --mine` runs it for every figure.
+//! `mine` records one figure from the chapters that the reader has started, for the reader's own copy of the book, and
+//! says where it departs from the reference's. `cargo book --mine` runs it for every figure.
 
 mod chart;
 mod figures;
@@ -36,8 +36,8 @@ enum Command {
     Check,
     /// Record one figure from your own code and say where it departs from the reference's
     ///
-    /// Takes each chapter that you have started from exercises/, and the others from solutions/. `cargo book --mine` does
-    /// this for every figure whose chapters are green, and shows them in your own copy of the book.
+    /// Takes each chapter that you have started from exercises/, and the others from solutions/. `cargo book --mine`
+    /// does this for every figure whose chapters are green, and shows them in your own copy of the book.
     Mine {
         /// The figure, such as ch05_table: the name of its file in book/src/figures
         name: String,

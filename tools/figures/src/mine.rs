@@ -1,7 +1,8 @@
-//! A figure from the reader's own code, for the reader's own copy of the book, and where it departs from the reference's, in
-//! words: `Step 2 of 3: yours has page 7, the reference page 5`.
+//! A figure from the reader's own code, for the reader's own copy of the book, and where it departs from the
+//! reference's, in words: `Step 2 of 3: yours has page 7, the reference page 5`.
 //!
-//! Both are compared as fragments that a page includes. A step departs if it is drawn differently, or if its text differs.
+//! Both are compared as fragments that a page includes. A step departs if it is drawn differently, or if its text
+//! differs.
 
 use std::fs;
 use std::panic::{self, PanicHookInfo};
@@ -23,8 +24,8 @@ const SAME: &str = "the same as the reference, step by step";
 /// How long a figure may take to record. The longest takes a few seconds.
 const LONGEST: Duration = Duration::from_secs(30);
 
-/// Bounds the reader's code for the rest of this process: it does not run for ever, and it fails in one line. How much memory
-/// it holds is bounded by the allocator that the graders' crate brings along.
+/// Bounds the reader's code for the rest of this process: it does not run for ever, and it fails in one line. How much
+/// memory it holds is bounded by the allocator that the graders' crate brings along.
 pub fn set_limits() {
     panic::set_hook(Box::new(|panicked| eprintln!("error: {}", in_a_line(panicked))));
     thread::spawn(|| {
@@ -45,8 +46,8 @@ fn in_a_line(panicked: &PanicHookInfo<'_>) -> String {
     format!("the code panicked{place}: {message}")
 }
 
-/// Records a figure from the chapters that were compiled, and writes it into the folder `to`. Returns the outcome in a line.
-/// Fails when the reader has started none of its chapters.
+/// Records a figure from the chapters that were compiled, and writes it into the folder `to`. Returns the outcome in a
+/// line. Fails when the reader has started none of its chapters.
 pub fn record(root: &Path, name: &str, to: &Path) -> Result<String> {
     let figure = figures::find(name)?;
     let numbers = course::stands_on(root, name).map_err(Error::msg)?;
@@ -109,8 +110,8 @@ fn steps(fragment: &str) -> Vec<(&str, &str)> {
         .collect()
 }
 
-/// The first difference between two fragments, in words, and your steps that differ, counted from 0. There are none if only
-/// the words for the whole figure differ.
+/// The first difference between two fragments, in words, and your steps that differ, counted from 0. There are none if
+/// only the words for the whole figure differ.
 fn departure(yours: &str, reference: &str) -> (String, Vec<usize>) {
     let (mine, theirs) = (steps(yours), steps(reference));
     let differs: Vec<usize> = (0..mine.len()).filter(|step| theirs.get(*step) != Some(&mine[*step])).collect();
@@ -165,8 +166,8 @@ mod tests {
         let reference = committed(&root(), &path("ch05_table")).unwrap();
         let (html, outcome) = compared(figure(), &reference, &[5], &[4]);
         assert_eq!(outcome, SAME);
-        let line = "<p class=\"pbp-whose\">Recorded from your code: chapter 5; of the reference: chapter 4. It is the same as the \
-                    reference, step by step.</p>\n";
+        let line = "<p class=\"pbp-whose\">Recorded from your code: chapter 5; of the reference: chapter 4. It is the \
+                    same as the reference, step by step.</p>\n";
         assert_eq!(html.matches(line).count(), 1);
         assert_eq!(html.replace(line, ""), reference);
     }
@@ -208,7 +209,8 @@ mod tests {
         assert_eq!(outcome, "departs from the reference. Step 2 of 2: yours has page 9, the reference page 7");
         for part in [
             "<figure class=\"pbp-figure\" data-opens=\"1\" data-figure=\"ch05_table\">\n",
-            "Recorded from your code: chapters 4 and 5. <b>It departs from the reference. Step 2 of 2: yours has page 9, ",
+            "Recorded from your code: chapters 4 and 5. <b>It departs from the reference. Step 2 of 2: yours has page \
+             9, ",
             "<b>2 of 2</b> <b class=\"pbp-departs\">Departs.</b> <code>grow(3)</code> fills page 3, takes page 9",
             "<span class=\"pbp-theirs\">The reference: <code>grow(3)</code> fills page 3, takes page 7 and",
         ] {

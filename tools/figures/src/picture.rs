@@ -1,4 +1,5 @@
-//! A picture of one state, laid out from top to bottom in the width that it has: 340 units for a phone, 640 for a desktop.
+//! A picture of one state, laid out from top to bottom in the width that it has: 340 units for a phone, 640 for a
+//! desktop.
 //!
 //! ```text
 //!   label  [ ][ ][ ][ ]  [ ][ ][ ][ ]  note     row
@@ -7,8 +8,8 @@
 //!   left              right                     beside: one below the other on a phone
 //! ```
 //!
-//! Each of them is drawn at the height that [`Picture::y`] has reached, and moves it down. Colours are those of the book's
-//! stylesheet: a colour for each owner, and an outline or hatching for what became of a cell.
+//! Each of them is drawn at the height that [`Picture::y`] has reached, and moves it down. Colours are those of the
+//! book's stylesheet: a colour for each owner, and an outline or hatching for what became of a cell.
 
 use std::fmt::Display;
 
@@ -157,15 +158,6 @@ pub enum Anchor {
     End,
 }
 
-#[derive(Clone, Debug, PartialEq)]
-pub struct Text {
-    pub x: f64,
-    pub y: f64,
-    pub anchor: Anchor,
-    class: &'static str,
-    pub text: String,
-}
-
 /// Where the cells of a row are: in groups, and in several lines if one is too short.
 #[derive(Clone, Copy)]
 pub struct Grid {
@@ -176,7 +168,6 @@ pub struct Grid {
     groups_per_line: usize,
     /// From a line to the next.
     line: f64,
-    lines: usize,
 }
 
 impl Grid {
@@ -204,7 +195,13 @@ impl Grid {
 #[derive(Clone, Debug, PartialEq)]
 pub enum Mark {
     Cell(Area, Cell),
-    Text(Text),
+    Text {
+        x: f64,
+        y: f64,
+        anchor: Anchor,
+        class: &'static str,
+        text: String,
+    },
     /// The class of a path, and its data.
     Path(String, String),
 }
@@ -243,11 +240,11 @@ impl Picture {
     }
 
     pub fn text(&mut self, x: f64, y: f64, anchor: Anchor, text: impl Display) {
-        self.marks.push(Mark::Text(Text { x, y, anchor, class: "", text: text.to_string() }));
+        self.marks.push(Mark::Text { x, y, anchor, class: "", text: text.to_string() });
     }
 
     pub fn bold(&mut self, x: f64, y: f64, anchor: Anchor, text: impl Display) {
-        self.marks.push(Mark::Text(Text { x, y, anchor, class: "b", text: text.to_string() }));
+        self.marks.push(Mark::Text { x, y, anchor, class: "b", text: text.to_string() });
     }
 
     pub fn path(&mut self, class: impl Display, data: String) {
@@ -298,7 +295,6 @@ impl Picture {
             per,
             groups_per_line: per_line,
             line: CELL + BELOW,
-            lines: groups.div_ceil(per_line),
         }
     }
 
@@ -318,10 +314,9 @@ impl Picture {
     }
 
     fn place(&mut self, grid: Grid, cells: Vec<Cell>) {
-        for (i, cell) in cells.into_iter().enumerate() {
-            self.cell(grid.cell(i), cell);
-        }
-        self.y = grid.y + grid.lines as f64 * grid.line;
+        let lines = cells.len().div_ceil(grid.per).div_ceil(grid.groups_per_line).max(1);
+        self.y = grid.y + lines as f64 * grid.line;
+        self.marks.extend(cells.into_iter().enumerate().map(|(i, cell)| Mark::Cell(grid.cell(i), cell)));
     }
 
     /// Groups of `per` cells, each under its name and a bracket. `name`: that of a group, by its number.
@@ -399,9 +394,11 @@ impl Picture {
                 Some(was) => (!was.looks_like(cell)).then_some(&was.word),
                 None => (!matches!(cell.kind, Kind::Free | Kind::Blank)).then_some(""),
             },
-            Mark::Text(text) => self.marks.iter().find_map(|mark| match mark {
-                Mark::Text(was) if (was.x, was.y, was.anchor) == (text.x, text.y, text.anchor) => {
-                    (was.text != text.text).then_some(was.text.as_str())
+            Mark::Text { x, y, anchor, text, .. } => self.marks.iter().find_map(|mark| match mark {
+                Mark::Text { x: was_x, y: was_y, anchor: was_anchor, text: was, .. }
+                    if (was_x, was_y, was_anchor) == (x, y, anchor) =>
+                {
+                    (was != text).then_some(was.as_str())
                 }
                 _ => None,
             }),
@@ -422,7 +419,7 @@ impl Mark {
     fn svg(&self, was: Option<&str>) -> String {
         match self {
             Mark::Cell(area, cell) => cell_svg(*area, cell, was),
-            Mark::Text(Text { x, y, anchor, class, text }) => {
+            Mark::Text { x, y, anchor, class, text } => {
                 let changed = if was.is_some() { " b" } else { "" };
                 let class = format!("{class}{}{changed}", ["", " m", " e"][*anchor as usize]);
                 format!("<text x=\"{x:.1}\" y=\"{y:.1}\" class=\"{}\">{}</text>\n", class.trim(), escaped(text))
@@ -480,8 +477,8 @@ pub fn cell_svg(area: Area, cell: &Cell, was: Option<&str>) -> String {
     format!("<g class=\"{}\">{body}</g>\n", classes.trim_end())
 }
 
-/// What a cell shows of the word that was in it before, which stands above the new one, and of the new one. A number and the
-/// one before it stand in one line, `1 → 0`. What has no room is left out.
+/// What a cell shows of the word that was in it before, which stands above the new one, and of the new one. A number
+/// and the one before it stand in one line, `1 → 0`. What has no room is left out.
 fn change<'a>(was: &'a str, word: &str, width: f64) -> (&'a str, String) {
     let is_number = |text: &str| text.rsplit(' ').next().is_some_and(|last| last.parse::<u64>().is_ok());
     let fits = |text: &str| !text.contains('\n') && text_width(text) <= width;

@@ -183,8 +183,8 @@ impl Page {
     }
 }
 
-/// Sequences a and b in one slab of four pages, after each operation on one of them. The first ones, `earlier`, have run when
-/// the figure starts.
+/// Sequences a and b in one slab of four pages, after each operation on one of them. The first ones, `earlier`, have
+/// run when the figure starts.
 pub fn figure(message: &str, setup: String, operations: &[(char, Operation)], earlier: usize) -> Result<Figure> {
     let slab = new_slab(4)?;
     let mut sequences = [('a', PagedCache::new(&slab)?), ('b', PagedCache::new(&slab)?)];

@@ -9,8 +9,8 @@ use super::prelude::*;
 
 const LENGTHS: [usize; 9] = [1, 32, 64, 96, 128, 160, 192, 224, 256];
 
-/// Rows that chapter 1 projects for `n` tokens after a prompt, and those that the flat cache lets the model project and copies.
-/// Which tokens does not matter.
+/// Rows that chapter 1 projects for `n` tokens after a prompt, and those that the flat cache lets the model project and
+/// copies. Which tokens does not matter.
 pub fn counted(prompt: usize, n: usize) -> Result<[u64; 3]> {
     let model = model(DRAFT)?;
     let run = |model: &mut dyn LanguageModel| {
@@ -41,7 +41,8 @@ pub fn figure() -> Result<Figure> {
     };
     let message = "Without a cache, the work grows with the square of the length.";
     let setup = format!(
-        "For {n} new tokens after a prompt of one, the model projects {recompute} rows without a cache and {cached} with one."
+        "For {n} new tokens after a prompt of one, the model projects {recompute} rows without a cache and {cached} \
+         with one."
     );
     Ok(chart.figure(message, setup))
 }

@@ -21,12 +21,13 @@ pub fn figure() -> Result<Figure> {
     ensure!(total as usize == n * (n + 1) / 2, "each step projects all rows before it again, and the newest one");
     let figure = Figure {
         label: format!(
-            "A triangle of cells. Line 1 has one cell, line {n} has {n}: the rows that are projected to choose each new token. In \
-             each line only the last cell is new. {total} rows in all."
+            "A triangle of cells. Line 1 has one cell, line {n} has {n}: the rows that are projected to choose each \
+             new token. In each line only the last cell is new. {total} rows in all."
         ),
         message: "Without a cache, each new token projects a row for every token before it.".into(),
         setup: format!(
-            "{n} new tokens cost {total} rows, of which {n} were needed; <em>start</em> is the mark that begins every sequence."
+            "{n} new tokens cost {total} rows, of which {n} were needed; <em>start</em> is the mark that begins every \
+             sequence."
         ),
         legend: vec![
             (held('a', ""), "needed: the newest token’s row"),

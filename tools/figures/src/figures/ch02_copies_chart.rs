@@ -1,4 +1,5 @@
-//! Chapter 2: the rows that `chapters::ch01_recompute` projects, and those that `chapters::ch02_flat` projects and copies instead.
+//! Chapter 2: the rows that `chapters::ch01_recompute` projects, and those that `chapters::ch02_flat` projects and
+//! copies instead.
 
 use super::ch01_rows_chart::counted;
 use super::prelude::*;
@@ -16,16 +17,16 @@ pub fn figure() -> Result<Figure> {
     let n = NEW_TOKENS[NEW_TOKENS.len() - 1];
     let figure = Figure {
         label: format!(
-            "Pairs of bars for {} to {n} new tokens. The bars of a pair are equally long: the rows that chapter 1 projects, and the \
-             rows that the flat cache copies, after a thin slice of rows that it projects. For {n} new tokens {recompute} rows are \
-             projected, or {projected} projected and {copied} copied.",
+            "Pairs of bars for {} to {n} new tokens. The bars of a pair are equally long: the rows that chapter 1 \
+             projects, and the rows that the flat cache copies, after a thin slice of rows that it projects. For {n} \
+             new tokens {recompute} rows are projected, or {projected} projected and {copied} copied.",
             NEW_TOKENS[0]
         ),
         message: "The flat cache turns projected rows into copied ones, and their number still grows with the square."
             .into(),
         setup: format!(
-            "For {n} new tokens after a prompt of {PROMPT}, chapter 1 projects {recompute} rows. The flat cache projects {projected}, \
-             the thin slice at the left, and copies {copied}."
+            "For {n} new tokens after a prompt of {PROMPT}, chapter 1 projects {recompute} rows. The flat cache \
+             projects {projected}, the thin slice at the left, and copies {copied}."
         ),
         legend: vec![(held(PROJECTED, ""), "projected"), (held(COPIED, ""), "copied")],
         ..Figure::default()

@@ -27,12 +27,13 @@ pub fn figure() -> Result<Figure> {
     let in_all = cache.usage().rows_copied;
     let figure = Figure {
         label: format!(
-            "{TOKENS} tensors, one below the other, of 1 to {TOKENS} rows. Arrows lead from every row of one to the same row of the \
-             next, which has one new row at its end. {in_all} rows are copied in all."
+            "{TOKENS} tensors, one below the other, of 1 to {TOKENS} rows. Arrows lead from every row of one to the \
+             same row of the next, which has one new row at its end. {in_all} rows are copied in all."
         ),
         message: "A tensor without spare room cannot grow, so each new token copies every row.".into(),
         setup: format!(
-            "Each line is the tensor after one more <code>extend(1)</code> and <code>write</code>; {TOKENS} tokens copy {in_all} rows."
+            "Each line is the tensor after one more <code>extend(1)</code> and <code>write</code>; {TOKENS} tokens \
+             copy {in_all} rows."
         ),
         legend: vec![
             (held(PROJECTED, ""), "projected: the new row"),

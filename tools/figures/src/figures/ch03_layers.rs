@@ -55,12 +55,13 @@ pub fn figure() -> Result<Figure> {
         figure.frame(text, |picture| draw(picture, &rows, cache.len()));
     }
     figure.label = format!(
-        "The {ROWS} rows of one tensor, {CAPACITY} for each of {} layers. Tokens fill the rows of both layers from the left, and \
-         no row ever moves.",
+        "The {ROWS} rows of one tensor, {CAPACITY} for each of {} layers. Tokens fill the rows of both layers from the \
+         left, and no row ever moves.",
         LAYOUT.n_layers
     );
     figure.setup = format!(
-        "The keys of two layers, for {CAPACITY} tokens each. Layer 1 begins at row {CAPACITY}, however few rows layer 0 has filled. Rows copied: {}.",
+        "The keys of two layers, for {CAPACITY} tokens each. Layer 1 begins at row {CAPACITY}, however few rows layer \
+         0 has filled. Rows copied: {}.",
         cache.usage().rows_copied
     );
     Ok(figure)

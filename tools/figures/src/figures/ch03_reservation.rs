@@ -36,12 +36,13 @@ pub fn figure() -> Result<Figure> {
     let (empty_slots, large_empty_slots) = (empty_slots(&usages), empty_slots(&large));
     let figure = Figure {
         label: format!(
-            "Rows of {CAPACITY} cells, one for each of four sequences of {lengths} tokens; the other cells are empty. {empty_slots}."
+            "Rows of {CAPACITY} cells, one for each of four sequences of {lengths} tokens; the other cells are empty. \
+             {empty_slots}."
         ),
         message: "In this example, nearly half of what is reserved stays empty.".into(),
         setup: format!(
-            "Four sequences of {lengths} tokens reserve {CAPACITY} slots each. With {} slots each and {large_lengths} tokens, \
-             {large_empty_slots}.",
+            "Four sequences of {lengths} tokens reserve {CAPACITY} slots each. With {} slots each and {large_lengths} \
+             tokens, {large_empty_slots}.",
             grouped(LARGE_CAPACITY as u64)
         ),
         legend: vec![(held('a', ""), "holds a token"), (empty('b'), "reserved, empty")],

@@ -109,11 +109,7 @@ fn draw_memory(picture: &mut Picture, unit: usize, pieces: &[Piece]) {
 pub fn figure() -> Result<Figure> {
     let (regions, pool) = (Regions::new(SLOTS), PagePool::new(PAGES)?);
     let mut memories = Memories { regions, pool, in_regions: Vec::new(), in_pages: Vec::new() };
-    let mut figure = Figure {
-        message: "Memory can be free and of no use.".into(),
-        legend: vec![(free(""), "free")],
-        ..Figure::default()
-    };
+    let mut figure = Figure { message: "Memory can be free and of no use.".into(), ..Figure::default() };
     figure.starts_from(memories.drawing(None)?);
     for (name, tokens) in ('a'..).zip(SEQUENCES) {
         memories.in_regions.push((name, memories.regions.reserve(tokens)?));
@@ -121,8 +117,8 @@ pub fn figure() -> Result<Figure> {
     }
     let (slots, pages) = (memories.regions.free(), memories.pool.n_free());
     let text = format!(
-        "Sequences a, b and c of {} tokens arrive. Above, each reserves a region of just its size. Below, they take {} pages. That \
-         leaves {slots} slots above and {pages} pages below.",
+        "Sequences a, b and c of {} tokens arrive. Above, each reserves a region of just its size. Below, they take {} \
+         pages. That leaves {slots} slots above and {pages} pages below.",
         listed(&SEQUENCES.map(|tokens| grouped(tokens as u64))),
         listed(&memories.in_pages.iter().map(|(_, pages)| pages.len()).collect::<Vec<_>>())
     );
@@ -135,8 +131,8 @@ pub fn figure() -> Result<Figure> {
     let gaps = joined(&memories.regions.gaps().iter().map(Range::len).collect::<Vec<_>>(), " and ");
     let (slots, free) = (memories.regions.free(), memories.pool.n_free());
     let text = format!(
-        "Sequence a ends. Above, {slots} slots are free now, but in gaps of {gaps}. Below, {free} pages are free, and it doesn\u{2019}t \
-         matter where they are."
+        "Sequence a ends. Above, {slots} slots are free now, but in gaps of {gaps}. Below, {free} pages are free, and \
+         it doesn\u{2019}t matter where they are."
     );
     figure.frame(text, memories.drawing(None)?);
 
@@ -147,19 +143,20 @@ pub fn figure() -> Result<Figure> {
     let of_d: Vec<usize> = of_d.map(|(_, run)| run.len()).collect();
     let (n, places, runs) = (of_d.iter().sum::<usize>(), of_d.len(), joined(&of_d, " and "));
     let text = format!(
-        "Sequence d of {ASKED} tokens arrives. Above, no gap is that long. Below, it gets its {n} pages in {places} places, {runs} of them. \
-         That\u{2019}s fine, because a list of page numbers can lead to each token, wherever its page lies."
+        "Sequence d of {ASKED} tokens arrives. Above, no gap is that long. Below, it gets its {n} pages in {places} \
+         places, {runs} of them. That\u{2019}s fine, because a list of page numbers can lead to each token, wherever \
+         its page lies."
     );
     let outcomes = [format!("d does not fit: the longest gap has {longest}"), format!("d fits: {runs} pages")];
     figure.frame(text, memories.drawing(Some(outcomes))?);
     figure.label = format!(
-        "Two bars, to scale. Above, {} slots with one region for each sequence: in the end gaps of {gaps} slots are free. Below, \
-         the same memory as {PAGES} pages, and the pages of one sequence in two places.",
+        "Two bars, to scale. Above, {} slots with one region for each sequence: in the end gaps of {gaps} slots are \
+         free. Below, the same memory as {PAGES} pages, and the pages of one sequence in two places.",
         grouped(SLOTS as u64),
     );
     figure.setup = format!(
-        "The same sequences in regions and in pages of {PAGE_SIZE} slots: {slots} slots are free, but {ASKED} tokens fit only if \
-         they can be cut into pages."
+        "The same sequences in regions and in pages of {PAGE_SIZE} slots: {slots} slots are free, but {ASKED} tokens \
+         fit only if they can be cut into pages."
     );
     Ok(figure)
 }

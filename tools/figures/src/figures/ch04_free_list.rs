@@ -54,7 +54,8 @@ impl State {
                 format!("{did}. It has {now} now, so the free list stays as it was.")
             }
             Ok(_) => format!(
-                "takes away page {changed}\u{2019}s last owner. The page goes on top of the free list and will be the next one out."
+                "takes away page {changed}\u{2019}s last owner. The page goes on top of the free list and will be the \
+                 next one out."
             ),
         }
     }

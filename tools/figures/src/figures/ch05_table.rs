@@ -50,15 +50,16 @@ pub fn figure() -> Result<Figure> {
     table.grow(GROWN, &mut pool)?;
     let (taken, left) = (&table.pages()[before.len()..], table.slots() - table.len());
     let text = format!(
-        "<code>grow({GROWN})</code> fills page {}, takes {} and leaves {left} of its slots empty. Again, only the last page has any.",
+        "<code>grow({GROWN})</code> fills page {}, takes {} and leaves {left} of its slots empty. Again, only the last \
+         page has any.",
         listed(&before[before.len() - 1..]),
         pages(taken)
     );
     figure.frame(text, |picture| draw(picture, &table, &pool));
     let (tokens, own) = (table.len(), listed(table.pages()));
     figure.label = format!(
-        "{tokens} tokens in pages {own} of {PAGE_SIZE} slots each. Below, the pool\u{2019}s {POOL} pages in the order of their \
-         numbers: lines lead from the table\u{2019}s entries to pages {own}, and cross.",
+        "{tokens} tokens in pages {own} of {PAGE_SIZE} slots each. Below, the pool\u{2019}s {POOL} pages in the order \
+         of their numbers: lines lead from the table\u{2019}s entries to pages {own}, and cross.",
     );
     figure.setup =
         format!("A sequence of {TOKENS}, then {tokens} tokens in a pool that had pages {} left.", listed(&PAGES));

@@ -9,11 +9,13 @@ use super::prelude::*;
 use crate::rows::{self, LAYOUT};
 use crate::slab::{PAGE_SIZE, Page, State};
 
-/// The sequences and their tokens. Before `a`, `d` and `e` end, and `a` gets their pages: the page that was freed last first.
+/// The sequences and their tokens. Before `a`, `d` and `e` end, and `a` gets their pages: the page that was freed last
+/// first.
 const SEQUENCES: [(char, usize); 4] = [('d', 4), ('b', 3), ('e', 4), ('a', TOKENS)];
 pub const TOKENS: usize = 6;
 
-/// A slab in which `a` has pages that held other rows before, and the caches. `write`: writes the rows of a sequence's tokens.
+/// A slab in which `a` has pages that held other rows before, and the caches. `write`: writes the rows of a sequence's
+/// tokens.
 pub fn reused_pages(
     layout: KvLayout,
     write: impl Fn(&mut PagedCache, char, usize),
@@ -50,19 +52,20 @@ pub fn figure() -> Result<Figure> {
     let (own_pages, stale) = (pages(own), listed(&stale));
     let mut figure = Figure {
         label: format!(
-            "A pool of pages in which a has {own_pages}, in this order. Arrows lead from the slots of a into one dense tensor of {TOKENS} \
-             rows, and none from the stale rows {stale}."
+            "A pool of pages in which a has {own_pages}, in this order. Arrows lead from the slots of a into one dense \
+             tensor of {TOKENS} rows, and none from the stale rows {stale}."
         ),
         message: "A gather follows the table, not the memory, and takes only filled slots.".into(),
         setup: format!(
-            "Here a reuses the pages of sequences that have ended: {stale} still lie in its last page, and nothing reads them."
+            "Here a reuses the pages of sequences that have ended: {stale} still lie in its last page, and nothing \
+             reads them."
         ),
         legend: vec![(free(""), "not gathered yet")],
         ..Figure::default()
     };
     let text = format!(
-        "Sequence a has {TOKENS} tokens in {own_pages}, in this order. Its last page still holds {stale}, which an earlier sequence \
-         left there."
+        "Sequence a has {TOKENS} tokens in {own_pages}, in this order. Its last page still holds {stale}, which an \
+         earlier sequence left there."
     );
     let mut dense: Vec<(String, usize)> = Vec::new();
     figure.frame(text, |picture| draw(picture, &state, &dense, 0));
@@ -77,8 +80,8 @@ pub fn figure() -> Result<Figure> {
             }
         };
         let text = format!(
-            "<code>gather</code> goes to page {page}, which is entry {entry} of the table, and copies {} into rows {} of the \
-             dense tensor.{rest}",
+            "<code>gather</code> goes to page {page}, which is entry {entry} of the table, and copies {} into rows {} \
+             of the dense tensor.{rest}",
             span(&tokens),
             span(&gathered)
         );
@@ -90,7 +93,8 @@ pub fn figure() -> Result<Figure> {
     Ok(figure)
 }
 
-/// `dense`: the rows of the gathered tensor and the slots that they came from. Arrows lead to those after the first `old`.
+/// `dense`: the rows of the gathered tensor and the slots that they came from. Arrows lead to those after the first
+/// `old`.
 fn draw(picture: &mut Picture, state: &State, dense: &[(String, usize)], old: usize) {
     let slab = state.draw_pages(picture);
     picture.y += 44.0;

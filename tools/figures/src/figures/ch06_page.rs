@@ -18,14 +18,14 @@ pub fn figure() -> Result<Figure> {
     let token = &page[SLOT].word;
     let figure = Figure {
         label: format!(
-            "Page {PAGE} in memory: {PAGE_SIZE} rows of keys for each of {0} layers, and as many rows of values. Each layer\u{2019}s \
-             slot {SLOT} holds {token}.",
+            "Page {PAGE} in memory: {PAGE_SIZE} rows of keys for each of {0} layers, and as many rows of values. Each \
+             layer\u{2019}s slot {SLOT} holds {token}.",
             LAYOUT.n_layers
         ),
         message: "A page holds its tokens\u{2019} rows in every layer.".into(),
         setup: format!(
-            "Page {PAGE} as it lies in memory, in a model of {} layers: token {token} is in slot {SLOT} of each, as a row of keys and \
-             a row of values.",
+            "Page {PAGE} as it lies in memory, in a model of {} layers: token {token} is in slot {SLOT} of each, as a \
+             row of keys and a row of values.",
             LAYOUT.n_layers
         ),
         ..Figure::default()

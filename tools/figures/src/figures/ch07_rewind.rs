@@ -1,4 +1,5 @@
-//! Chapter 7: a sequence goes back over a page boundary, and the other sequence takes the page, by `chapters::ch07_rewind`.
+//! Chapter 7: a sequence goes back over a page boundary, and the other sequence takes the page, by
+//! `chapters::ch07_rewind`.
 
 use super::prelude::*;
 use crate::slab::{self, Operation::*};

@@ -58,8 +58,8 @@ impl State {
         let free: Vec<PageId> = PAGES.into_iter().filter(|page| !own.contains(page)).collect();
         match operation {
             Operation::Extend(..) if stale.is_empty() => format!(
-                "the flat cache has {flat_slots} for its {tokens} tokens, the contiguous one has reserved {slots}, and the paged one \
-                 has taken {}.",
+                "the flat cache has {flat_slots} for its {tokens} tokens, the contiguous one has reserved {slots}, and \
+                 the paged one has taken {}.",
                 pages(own)
             ),
             Operation::Extend(..) => format!(
@@ -68,8 +68,8 @@ impl State {
                 count(flat.rows_copied, "row")
             ),
             Operation::Rewind(n) => format!(
-                "the flat cache shortens its tensors by {}, but the memory stays allocated. In all three caches, {} stay where they \
-                 are, now stale, and {} is free for others. Rows copied: {}.",
+                "the flat cache shortens its tensors by {}, but the memory stays allocated. In all three caches, {} \
+                 stay where they are, now stale, and {} is free for others. Rows copied: {}.",
                 count(n, "row"),
                 listed(&stale),
                 pages(&free),
@@ -104,7 +104,8 @@ pub fn figure() -> Result<Figure> {
                     still lie in the slots that the next token takes."
             .into();
     figure.setup = format!(
-        "Only the flat cache copies, {copied} in all, and not to rewind but to grow again. Pages have {PAGE_SIZE} slots."
+        "Only the flat cache copies, {copied} in all, and not to rewind but to grow again. Pages have {PAGE_SIZE} \
+         slots."
     );
     Ok(figure)
 }

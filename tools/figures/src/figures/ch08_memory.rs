@@ -1,13 +1,13 @@
-//! Chapter 8: a step in which the whole draft is accepted: what each model's cache holds before it, when all is computed, and
-//! after it.
+//! Chapter 8: a step in which the whole draft is accepted: what each model's cache holds before it, when all is
+//! computed, and after it.
 
 use super::prelude::*;
 use crate::speculation::{self, K, Step, italic};
 
 /// The whole draft is accepted in it.
 const PLACE: usize = 3;
-/// The target, and the draft model: its name, its owner's letter, and how many draft tokens it computes at first. The draft
-/// model leaves out its last one.
+/// The target, and the draft model: its name, its owner's letter, and how many draft tokens it computes at first. The
+/// draft model leaves out its last one.
 const MODELS: [(&str, char, usize); 2] = [("target", 'a', K), ("draft", 'b', K - 1)];
 
 pub fn figure() -> Result<Figure> {
@@ -18,14 +18,15 @@ pub fn figure() -> Result<Figure> {
     let last = italic(&drafted[K - 1..]);
     let figure = Figure {
         label: format!(
-            "The tokens in the caches of target and draft model at three moments of one step. Before: all but the newest token. \
-             In between the target has computed {} more tokens and the draft model {K}. After: the draft model has computed one \
-             more, and both hold all but the newest token again.",
+            "The tokens in the caches of target and draft model at three moments of one step. Before: all but the \
+             newest token. In between the target has computed {} more tokens and the draft model {K}. After: the draft \
+             model has computed one more, and both hold all but the newest token again.",
             K + 1,
         ),
         message: "Before and after a step, both caches hold all but the newest token.".into(),
         setup: format!(
-            "In this step, the whole draft is accepted. Nothing is forgotten, but the draft model needs one more pass, for {last}."
+            "In this step, the whole draft is accepted. Nothing is forgotten, but the draft model needs one more pass, \
+             for {last}."
         ),
         legend: vec![
             (held('a', ""), "in the target\u{2019}s cache"),

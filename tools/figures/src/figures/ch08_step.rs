@@ -17,7 +17,8 @@ pub fn figure() -> Result<Figure> {
     let n = new_tokens.len();
     let mut figure = Figure {
         label: format!(
-            "One step in three acts: the draft model proposes {proposed}, the target answers {answers}, and the new tokens are {new}."
+            "One step in three acts: the draft model proposes {proposed}, the target answers {answers}, and the new \
+             tokens are {new}."
         ),
         message: format!("One pass of the target gives {n} tokens, the very ones that it would have generated alone."),
         setup: format!("A step after \u{201c}{text}\u{201d}, with <em>k</em> = {K}."),
@@ -33,14 +34,16 @@ pub fn figure() -> Result<Figure> {
     let (last, own) = (&new_tokens[accepted - 1], &new_tokens[accepted]);
     let text = [
         format!(
-            "Draft and verify. The draft model takes {passes} passes. In one pass, the target chooses what follows each token."
+            "Draft and verify. The draft model takes {passes} passes. In one pass, the target chooses what follows \
+             each token."
         ),
         format!(
-            "Accept. Both agree on {agreed}. Then the target\u{2019}s own <em>{own}</em> ends the step, and the rows after it are wasted."
+            "Accept. Both agree on {agreed}. Then the target\u{2019}s own <em>{own}</em> ends the step, and the rows \
+             after it are wasted."
         ),
         format!(
-            "Rewind. The target forgets {of_target}, the draft model {of_draft}. Both caches now end with <em>{last}</em>, and \
-             <em>{own}</em> is the newest token."
+            "Rewind. The target forgets {of_target}, the draft model {of_draft}. Both caches now end with \
+             <em>{last}</em>, and <em>{own}</em> is the newest token."
         ),
     ];
     figure.starts_from(|picture| {

@@ -10,7 +10,8 @@ const Q: [f32; 3] = [0.25, 0.25, 0.5];
 /// A random number stands for each of this many equal parts. No threshold lies within a part, so counting is exact.
 const PARTS: usize = 24;
 
-/// Counts the first new tokens over all draft tokens and random numbers, in shares of all: accepted drafts, and replacements.
+/// Counts the first new tokens over all draft tokens and random numbers, in shares of all: accepted drafts, and
+/// replacements.
 fn counted() -> Result<[[f64; 3]; 2]> {
     let (mut accepted, mut replaced) = ([0.0; 3], [0.0; 3]);
     for (drafted, q) in Q.iter().enumerate() {
@@ -42,13 +43,15 @@ pub fn figure() -> Result<Figure> {
     let [p, q] = [P, Q].map(|row| joined(&row, ", "));
     let figure = Figure {
         label: format!(
-            "Bars for three tokens: their probabilities in the draft, {q}, and the result, in which accepted and replaced tokens \
-             together have the target\u{2019}s probabilities, {p}. Arrows lead from what is rejected to what replaces it."
+            "Bars for three tokens: their probabilities in the draft, {q}, and the result, in which accepted and \
+             replaced tokens together have the target\u{2019}s probabilities, {p}. Arrows lead from what is rejected \
+             to what replaces it."
         ),
         message: "Accepting and replacing together give each token the target\u{2019}s probability.".into(),
         setup: format!(
-            "The draft proposes token 2 too often, so {rejected} is rejected there and goes to the tokens that it proposes too \
-             rarely. Counted over {PARTS} × {PARTS} pairs of random numbers, one to judge a draft token and one to replace it."
+            "The draft proposes token 2 too often, so {rejected} is rejected there and goes to the tokens that it \
+             proposes too rarely. Counted over {PARTS} × {PARTS} pairs of random numbers, one to judge a draft token \
+             and one to replace it."
         ),
         legend: vec![
             (held(DRAFTED, ""), "accepted"),

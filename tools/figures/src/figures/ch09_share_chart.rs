@@ -1,5 +1,6 @@
-//! Chapter 9: draft tokens accepted by the match rule and by the sample rule, and how many the latter should accept. The
-//! stories are by `chapters::ch08_speculative` and `chapters::ch09_chance`, over caches that rewind by `chapters::ch07_rewind`.
+//! Chapter 9: draft tokens accepted by the match rule and by the sample rule, and how many the latter should accept.
+//! The stories are by `chapters::ch08_speculative` and `chapters::ch09_chance`, over caches that rewind by
+//! `chapters::ch07_rewind`.
 
 use page_by_page::decode::drafting::AcceptRule;
 use page_by_page::experiments::PROMPTS;
@@ -19,8 +20,8 @@ fn drafted(k: usize, accept: AcceptRule) -> Result<Drafted> {
     models.stories(TEMPERATURE, k, accept)
 }
 
-/// Of 100 draft tokens in drafts of `k`: those that the sample rule accepts, those that the match rule accepts, and those that the
-/// sample rule should accept.
+/// Of 100 draft tokens in drafts of `k`: those that the sample rule accepts, those that the match rule accepts, and
+/// those that the sample rule should accept.
 fn shares(k: usize) -> Result<[f64; 3]> {
     let [sample, matching] = [drafted(k, AcceptRule::Sample)?, drafted(k, AcceptRule::Match)?];
     let share = |some: f64, of: &Drafted| (100.0 * some / of.counters.drafted as f64).round_ties_even();
@@ -49,8 +50,8 @@ pub fn figure() -> Result<Figure> {
     let message =
         "With these models at temperature 0.8, the sample rule accepts more draft tokens than the match rule.";
     let setup = format!(
-        "Over {} sequences of {} new tokens at temperature {TEMPERATURE}, top-p 0.95; <em>expected</em>, the circles, is what \
-             <code>share_to_expect</code> returns for the sample rule.",
+        "Over {} sequences of {} new tokens at temperature {TEMPERATURE}, top-p 0.95; <em>expected</em>, the circles, \
+             is what <code>share_to_expect</code> returns for the sample rule.",
         PROMPTS.len() * SEQUENCES_EACH,
         Bundled::NEW_TOKENS
     );

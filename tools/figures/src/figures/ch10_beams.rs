@@ -27,8 +27,8 @@ struct Run {
     rows_copied: u64,
 }
 
-/// A beam in the tree: its step, its place among the beams of the step, the place of the beam that it was forked from, and its
-/// cell.
+/// A beam in the tree: its step, its place among the beams of the step, the place of the beam that it was forked from,
+/// and its cell.
 type Node = (usize, usize, Option<usize>, Cell);
 
 fn record() -> Result<Run> {
@@ -83,14 +83,14 @@ pub fn figure() -> Result<Figure> {
     let (n, n_apart, rows_copied) = (pages.len(), WIDTH * n_pages, run.rows_copied);
     let figure = Figure {
         label: format!(
-            "A tree of {STEPS} steps with {WIDTH} beams in each, joined to the beams they were forked from. Below, the {n} pages of \
-             the last beams, each as high as the beams that share it."
+            "A tree of {STEPS} steps with {WIDTH} beams in each, joined to the beams they were forked from. Below, the \
+             {n} pages of the last beams, each as high as the beams that share it."
         ),
         message: format!("The last {WIDTH} beams hold {n} pages, where separate caches would hold {n_apart}."),
         setup: format!(
-            "After \u{201c}{PROMPT}\u{201d}, each step keeps the {WIDTH} likeliest continuations, the best at the top. By step {STEPS}, \
-             {rows_copied} rows have been copied. Pages have {PAGE_SIZE} slots, page 0 begins with the start token, and a \
-             beam\u{2019}s newest token has no row yet."
+            "After \u{201c}{PROMPT}\u{201d}, each step keeps the {WIDTH} likeliest continuations, the best at the top. \
+             By step {STEPS}, {rows_copied} rows have been copied. Pages have {PAGE_SIZE} slots, page 0 begins with \
+             the start token, and a beam\u{2019}s newest token has no row yet."
         ),
         legend: vec![(shared(&['a', 'b'], ""), "shared by several beams"), (stale(None, ""), "dropped")],
         ..Figure::default()

@@ -10,13 +10,13 @@ use crate::slab::{PAGE_SIZE, State, new_slab};
 pub fn figure() -> Result<Figure> {
     let mut figure = Figure {
         label: format!(
-            "A pool of 4 pages of {PAGE_SIZE} slots, and the tables of sequence a and of its fork b, after each operation on one of \
-             them."
+            "A pool of 4 pages of {PAGE_SIZE} slots, and the tables of sequence a and of its fork b, after each \
+             operation on one of them."
         ),
         message: "A fork copies rows only when it would write into a shared page.".into(),
         setup: format!(
-            "Sequence a has six tokens in pages of {PAGE_SIZE} slots when b is forked from it. The tokens that b adds are called \
-             b6, b7 and b8."
+            "Sequence a has six tokens in pages of {PAGE_SIZE} slots when b is forked from it. The tokens that b adds \
+             are called b6, b7 and b8."
         ),
         ..Figure::default()
     };
@@ -24,7 +24,8 @@ pub fn figure() -> Result<Figure> {
     let mut a = ForkCache::new(&slab)?;
     rows::append(&mut a, 'a', 6)?;
     let mut copied = a.usage().rows_copied;
-    // A frame for what has just run, and what to notice in it (HTML): `{b}` stands for the pages of b, `{copied}` for rows.
+    // A frame for what has just run, and what to notice in it (HTML): `{b}` stands for the pages of b, `{copied}` for
+    // rows.
     let mut frame = |sequences: &[(char, &ForkCache)], call: &str, notice: &str| -> Result<()> {
         let before = std::mem::replace(&mut copied, sequences.iter().map(|(_, cache)| cache.usage().rows_copied).sum());
         let rows = match copied.saturating_sub(before) {
@@ -44,8 +45,8 @@ pub fn figure() -> Result<Figure> {
     frame(&[('a', &a), ('b', &b)], "b = a.fork()", notice)?;
 
     rows::append(&mut b, 'b', 1)?;
-    let notice = "copies {copied}. The next slot is in a page that a also owns, so b moves into a page of its own before it \
-                  writes b6. It now has {b}.";
+    let notice = "copies {copied}. The next slot is in a page that a also owns, so b moves into a page of its own \
+                  before it writes b6. It now has {b}.";
     frame(&[('a', &a), ('b', &b)], "b.extend(1)", notice)?;
 
     rows::append(&mut a, 'a', 1)?;
@@ -53,8 +54,8 @@ pub fn figure() -> Result<Figure> {
     frame(&[('a', &a), ('b', &b)], "a.extend(1)", notice)?;
 
     rows::append(&mut b, 'b', 2)?;
-    let notice = "copies {copied}. b fills its tail and takes a new page, so it has {b}. Page 0 stays shared, because it is \
-                  full.";
+    let notice = "copies {copied}. b fills its tail and takes a new page, so it has {b}. Page 0 stays shared, because \
+                  it is full.";
     frame(&[('a', &a), ('b', &b)], "b.extend(2)", notice)?;
 
     drop(a);

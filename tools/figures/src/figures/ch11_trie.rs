@@ -71,8 +71,8 @@ impl Run {
         let own = table.pages();
         Ok(match before.iter().zip(own).find(|(old, new)| old != new) {
             Some((old, new)) => format!(
-                "<code>insert</code> finds these tokens in page {new}, so it puts page {new} into {name}\u{2019}s table, in place of \
-                 page {old}."
+                "<code>insert</code> finds these tokens in page {new}, so it puts page {new} into {name}\u{2019}s \
+                 table, in place of page {old}."
             ),
             None => {
                 let [.., parent, last] = own else { return Ok(computed) };
@@ -103,8 +103,8 @@ impl Run {
         Ok((0..PAGES as u32).map(|page| self.pool.owners(PageId(page))).collect::<Result<_, _>>()?)
     }
 
-    /// The pages of the trie, found by looking up every sequence and one more token. That counts as use of them, so the run
-    /// is over then.
+    /// The pages of the trie, found by looking up every sequence and one more token. That counts as use of them, so the
+    /// run is over then.
     fn nodes(&mut self) -> Result<Vec<Node>> {
         let owners = self.owners()?;
         let mut nodes: Vec<Node> = Vec::new();
@@ -132,14 +132,14 @@ fn words(name: char) -> &'static str {
 pub fn figure() -> Result<Figure> {
     let mut figure = Figure {
         label: format!(
-            "The trie after each of {} operations: its pages with their words and reference counts, each page joined to the one \
-             before it.",
+            "The trie after each of {} operations: its pages with their words and reference counts, each page joined \
+             to the one before it.",
             OPERATIONS.len() - EARLIER,
         ),
         message: "Later sequences reuse what earlier ones have computed.".into(),
         setup: format!(
-            "{PAGES} pages of {PAGE_SIZE} slots. Sequence a, \u{201c}{}\u{201d}, has ended; its last word was in a page of its own, \
-             which was not full and is free again.",
+            "{PAGES} pages of {PAGE_SIZE} slots. Sequence a, \u{201c}{}\u{201d}, has ended; its last word was in a \
+             page of its own, which was not full and is free again.",
             words('a')
         ),
         legend: vec![

@@ -1,4 +1,5 @@
-//! Chapter 12: the schedule of `chapters::ch12_scheduler` as a time line. A row for each sequence, a column for each step.
+//! Chapter 12: the schedule of `chapters::ch12_scheduler` as a time line. A row for each sequence, a column for each
+//! step.
 
 use page_by_page::chapters::ch06_paged::PageSlab;
 use page_by_page::chapters::ch11_prefix_cache::PrefixCache;
@@ -33,8 +34,7 @@ fn record() -> Result<(Vec<Frame>, Vec<SequenceCounters>)> {
     for step in 0.. {
         for (place, (_, n_prompt, most)) in REQUESTS.iter().enumerate().filter(|(_, request)| request.0 == step) {
             let prompt = (0..*n_prompt as u32).map(|token| 100 * (place as u32 + 1) + token).collect();
-            let id = serving.submit(prompt, *most, sampler(0))?;
-            ensure!(id == SequenceId(place as u64), "requests come in their order");
+            serving.submit(prompt, *most, sampler(0))?;
         }
         if serving.is_done() {
             break;
@@ -81,14 +81,14 @@ pub fn figure() -> Result<Figure> {
     let (others, recomputed) = (REQUESTS[2].1 - cached, computed - once as u64);
     let figure = Figure {
         label: format!(
-            "A time line of {steps} steps with a row for each of {n} sequences: when it computes its prompt, decodes, waits, is \
-             preempted and recomputes. Below, the tokens computed, free pages and cached pages."
+            "A time line of {steps} steps with a row for each of {n} sequences: when it computes its prompt, decodes, \
+             waits, is preempted and recomputes. Below, the tokens computed, free pages and cached pages."
         ),
         message: "Sequences join and leave between any two steps.".into(),
         setup: format!(
-            "{n} requests of {asked} tokens, prompt + output, share {PAGES} pages of {PAGE_SIZE} slots. A step computes at most {BUDGET} \
-             tokens, for at most {RUNNING} sequences. After its preemption, c finds {cached} tokens of its prompt cached and \
-             computes the other {others}, {recomputed} of them for the second time."
+            "{n} requests of {asked} tokens, prompt + output, share {PAGES} pages of {PAGE_SIZE} slots. A step \
+             computes at most {BUDGET} tokens, for at most {RUNNING} sequences. After its preemption, c finds {cached} \
+             tokens of its prompt cached and computes the other {others}, {recomputed} of them for the second time."
         ),
         legend: vec![
             (held('a', "5"), "computes 5 tokens of its prompt"),

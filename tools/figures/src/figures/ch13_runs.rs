@@ -33,15 +33,17 @@ pub fn figure() -> Result<Figure> {
     let copied_by_gather = if matches!(cache.gather(0), (Cow::Owned(_), _)) { cache.len() } else { 0 };
     let mut figure = Figure {
         label: format!(
-            "A pool of {PAGES} pages, once its keys and once its values. Arrows lead from the keys of sequence a to {TOKENS} scores, \
-             which become weights, and from its values to one sum; none comes from b\u{2019}s page or from a stale slot."
+            "A pool of {PAGES} pages, once its keys and once its values. Arrows lead from the keys of sequence a to \
+             {TOKENS} scores, which become weights, and from its values to one sum; none comes from b\u{2019}s page or \
+             from a stale slot."
         ),
         message: format!(
-            "Attention walks through the pages twice and copies {copied} rows, where a gather would copy {copied_by_gather}."
+            "Attention walks through the pages twice and copies {copied} rows, where a gather would copy \
+             {copied_by_gather}."
         ),
         setup: format!(
-            "The newest of the {TOKENS} tokens of sequence a has the query ({:.1}, {:.1}). Each key and each value is two numbers, \
-             and there is one layer, so page 2 begins at number 16.",
+            "The newest of the {TOKENS} tokens of sequence a has the query ({:.1}, {:.1}). Each key and each value is \
+             two numbers, and there is one layer, so page 2 begins at number 16.",
             QUERY[0], QUERY[1],
         ),
         outline: Some("read or computed in this step"),
@@ -76,7 +78,8 @@ fn walk(figure: &mut Figure, cache: &PagedCache, slab: &[Page]) -> Result<()> {
         let Run { start, rows } = *run;
         let notice = if first == 0 {
             format!(
-                "page {page} comes first, because it is first in a\u{2019}s table, and its {rows} keys are scored where they lie."
+                "page {page} comes first, because it is first in a\u{2019}s table, and its {rows} keys are scored \
+                 where they lie."
             )
         } else {
             format!("the run ends after {rows} keys of page {page}, so the stale {} get no scores.", listed(&stale))
@@ -97,8 +100,8 @@ fn walk(figure: &mut Figure, cache: &PagedCache, slab: &[Page]) -> Result<()> {
         let last = first + run.rows - 1;
         let notice = if last + 1 == TOKENS { "That is the output." } else { "Only the sum is written." };
         let text = format!(
-            "Second pass, page {page}: each value of positions {first} to {last} is multiplied by its weight and added to the \
-             sum. {notice}"
+            "Second pass, page {page}: each value of positions {first} to {last} is multiplied by its weight and added \
+             to the sum. {notice}"
         );
         (seen.values, seen.sum) = (Some((page, run.rows)), sum.to_vec());
         figure.frame(text, |picture| draw(picture, slab, &seen));

@@ -62,14 +62,14 @@ pub fn figure() -> Result<Figure> {
     let (sizes, told) = (listed(&sizes), listed(&told));
     let figure = Figure {
         label: format!(
-            "A chart of {n} numbers and the error of each in three formats, both axes logarithmic. {told}. The errors of f16 and bf16 \
-             fall with the numbers, those of int8 do not."
+            "A chart of {n} numbers and the error of each in three formats, both axes logarithmic. {told}. The errors \
+             of f16 and bf16 fall with the numbers, those of int8 do not."
         ),
         message: "f16 and bf16 round small numbers more finely, while int8 rounds all numbers of a head alike.".into(),
         setup: format!(
-            "A key after \u{201c}{PROMPT}\u{201d}, {n} numbers in {in_f32} bytes as f32, {sizes}. A point is a number and its error, \
-             a circle in f16, a square in bf16, a triangle in int8, and a line is the bound. Errors below 10\u{207b}\u{2077} are \
-             drawn at the bottom."
+            "A key after \u{201c}{PROMPT}\u{201d}, {n} numbers in {in_f32} bytes as f32, {sizes}. A point is a number \
+             and its error, a circle in f16, a square in bf16, a triangle in int8, and a line is the bound. Errors \
+             below 10\u{207b}\u{2077} are drawn at the bottom."
         ),
         ..Figure::default()
     };

@@ -63,13 +63,13 @@ pub fn figure() -> Result<Figure> {
     let story: Vec<String> = story.lines().map(|line| escaped(line.trim())).collect();
     let figure = Figure {
         label: format!(
-            "Lists of events, each shorter than the one above it, as strips, from {n} events to {left}. In each of them the rule \
-             {rule} is still broken."
+            "Lists of events, each shorter than the one above it, as strips, from {n} events to {left}. In each of \
+             them the rule {rule} is still broken."
         ),
         message: format!("A failing run of {n} events shrinks to {left}."),
         setup: format!(
-            "With the planted bug <code>{}</code>, seed {seed} breaks the rule <em>{rule}</em>. Each line is a shorter list that still \
-             breaks it, and the last one runs as follows: {}.",
+            "With the planted bug <code>{}</code>, seed {seed} breaks the rule <em>{rule}</em>. Each line is a shorter \
+             list that still breaks it, and the last one runs as follows: {}.",
             BUG.name(),
             joined(&story, "; ")
         ),

@@ -27,8 +27,8 @@ const EARLIER: [&str; 3] = ["once upon a time", "once upon a king", "the fox"];
 /// The words of a sequence, and what runs with them. It returns what happened in words; HTML.
 const OPERATIONS: [(&str, Operation); 7] = [
     ("", |_, _| {
-        let text = "Three sequences have finished, and each of their full pages is a record. Records 2 and 3 both follow record 1, \
-                    so its page is in the file only once.";
+        let text = "Three sequences have finished, and each of their full pages is a record. Records 2 and 3 both \
+                    follow record 1, so its page is in the file only once.";
         Ok(text.into())
     }),
     ("", Run::restart),
@@ -99,8 +99,8 @@ impl Run {
         self.torn = (number, old);
         let part = if written < SHAPE.head_bytes() { "head mixes" } else { "rows mix" };
         Ok(format!(
-            "Record {number}, \u{201c}{words}\u{201d}, is written {to}. The program is killed after {written} of {} bytes, so the \
-             {part} bytes of records {number} and {old}.",
+            "Record {number}, \u{201c}{words}\u{201d}, is written {to}. The program is killed after {written} of {} \
+             bytes, so the {part} bytes of records {number} and {old}.",
             SHAPE.record_bytes()
         ))
     }
@@ -112,12 +112,12 @@ impl Run {
         let read: Vec<_> = missing.into_iter().map(|page| self.file.read(page)).collect();
         Ok(match self.file.load(&tokens, &read, &mut self.trie, &self.slab)? {
             0 => format!(
-                "But when \u{201c}{words}\u{201d} is requested, the rows fail their checksum, so the page is recomputed and its \
-                 place is free."
+                "But when \u{201c}{words}\u{201d} is requested, the rows fail their checksum, so the page is \
+                 recomputed and its place is free."
             ),
             n => format!(
-                "\u{201c}{words}\u{201d} is requested. Its first {} are read, checked and copied into the pool, so only the last \
-                 word has to be computed.",
+                "\u{201c}{words}\u{201d} is requested. Its first {} are read, checked and copied into the pool, so \
+                 only the last word has to be computed.",
                 count(n, "page")
             ),
         })
@@ -168,14 +168,14 @@ pub fn figure() -> Result<Figure> {
     }
     let mut figure = Figure {
         label: format!(
-            "A file with {PLACES} places after each of {} operations. A place holds a record: a head, with its words, its number and \
-             the record that it follows, and rows.",
+            "A file with {PLACES} places after each of {} operations. A place holds a record: a head, with its words, \
+             its number and the record that it follows, and rows.",
             OPERATIONS.len()
         ),
         message: "Pages outlive the process, and a half-written one is never used.".into(),
         setup: format!(
-            "A file of {PLACES} places for pages of {} tokens. The program is killed twice while it writes, once in the head and \
-             once in the rows.",
+            "A file of {PLACES} places for pages of {} tokens. The program is killed twice while it writes, once in \
+             the head and once in the rows.",
             SHAPE.page_size
         ),
         legend: vec![(held('a', ""), "can be found"), (again('a', ""), "half written")],

@@ -1,4 +1,5 @@
-//! The page on the model: the engine as boxes, from a prompt to its output, with the numbers of the chapters that build them.
+//! The page on the model: the engine as boxes, from a prompt to its output, with the numbers of the chapters that build
+//! them.
 
 use std::collections::BTreeSet;
 
@@ -26,8 +27,8 @@ const BANDS: [&[Part]; 6] = [
     &[("pages on disk", &[16])],
 ];
 const FLOW: usize = 2;
-/// What passes between a band and the next, and how far to the right, in shares of the width, narrow and wide: there is a box
-/// on both sides.
+/// What passes between a band and the next, and how far to the right, in shares of the width, narrow and wide: there is
+/// a box on both sides.
 const BETWEEN: [(&str, [f64; 2]); 5] = [
     ("prompts in, tokens out", [0.75, 0.75]),
     ("tokens of a step", [0.75, 0.3]),
@@ -50,8 +51,8 @@ pub fn figure() -> Result<Figure> {
         .collect();
     let figure = Figure {
         label: format!(
-            "The engine as boxes, from the server at the top to the disk at the bottom. With the chapters that build them: {}. \
-             Tokenizer, embedding, logits and the server are given.",
+            "The engine as boxes, from the server at the top to the disk at the bottom. With the chapters that build \
+             them: {}. Tokenizer, embedding, logits and the server are given.",
             listed(&told)
         ),
         message: "The model is given; you build the memory in its middle and the loop around it.".into(),

@@ -15,14 +15,15 @@ pub fn figure() -> Result<Figure> {
     let (x, q, inner) = (config.hidden_size, config.n_heads * config.head_dim, config.intermediate_size);
     let figure = Figure {
         label: format!(
-            "One layer as boxes. Attention: x is normed and becomes q, k and v; q and k are normed and turned; k and v go into the KV \
-             cache; attention reads q and the cache; o leads back to a row of {x}, which is added to x. Feed-forward: the sum is \
-             normed and becomes gate and up, down leads back to a row of {x}, and that is added."
+            "One layer as boxes. Attention: x is normed and becomes q, k and v; q and k are normed and turned; k and v \
+             go into the KV cache; attention reads q and the cache; o leads back to a row of {x}, which is added to x. \
+             Feed-forward: the sum is normed and becomes gate and up, down leads back to a row of {x}, and that is \
+             added."
         ),
         message: "Of all rows that a layer computes for a token, only k and v are kept.".into(),
         setup: format!(
-            "One token in one of the storyteller\u{2019}s {} layers. Boxes are numbered as the steps are; after a colon is the width \
-             of a row.",
+            "One token in one of the storyteller\u{2019}s {} layers. Boxes are numbered as the steps are; after a \
+             colon is the width of a row.",
             config.n_layers
         ),
         legend: vec![(held(BUILT, ""), "you build it"), (part(""), "given")],

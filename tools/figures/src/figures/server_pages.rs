@@ -1,8 +1,8 @@
 //! The server: what `/pages` shows of a few sequences in one pool, one line for each of the views. It runs
 //! `chapters::ch12_scheduler`, and greedy sampling `chapters::ch01_recompute`.
 //!
-//! The frames are views as the server sends them. Requests come and are cancelled after fixed steps, so that the run is the
-//! same each time.
+//! The frames are views as the server sends them. Requests come and are cancelled after fixed steps, so that the run is
+//! the same each time.
 
 use std::collections::BTreeMap;
 
@@ -36,9 +36,8 @@ fn record() -> Result<Vec<(View, Vec<String>)>> {
     let mut engine = Engine::new(&model, &slab, prefixes, limits, &model.config().eos_token_ids)?;
     let (mut frames, mut ended) = (Vec::new(), Vec::new());
     for step in 0..SHOWN[SHOWN.len() - 1] {
-        for (place, (_, prompt, seed, most)) in REQUESTS.iter().enumerate().filter(|(_, request)| request.0 == step) {
-            let id = engine.submit(tokenizer.encode(prompt)?, *most, sampler(*seed))?;
-            ensure!(id == SequenceId(place as u64), "requests come in their order");
+        for (_, prompt, seed, most) in REQUESTS.iter().filter(|request| request.0 == step) {
+            engine.submit(tokenizer.encode(prompt)?, *most, sampler(*seed))?;
         }
         if CANCELLED.0 == step {
             ended.push(ending(&engine.cancel(SequenceId(CANCELLED.1))?));
@@ -79,13 +78,13 @@ pub fn figure() -> Result<Figure> {
     let counts = &frames[frames.len() - 1].0.counts;
     let mut figure = Figure {
         label: format!(
-            "A pool of {PAGES} pages of {PAGE_SIZE} slots. A cell is a page, with the letter of its sequence or the number of \
-             sequences that share it."
+            "A pool of {PAGES} pages of {PAGE_SIZE} slots. A cell is a page, with the letter of its sequence or the \
+             number of sequences that share it."
         ),
         message: "Sequences share the full pages of a common prompt, and what they leave stays cached.".into(),
         setup: format!(
-            "{PAGES} pages of {PAGE_SIZE} slots, as <code>/pages</code> shows them. After step {}, B is cancelled and D arrives. In \
-             the end, {} of {} prompt tokens were cached.",
+            "{PAGES} pages of {PAGE_SIZE} slots, as <code>/pages</code> shows them. After step {}, B is cancelled and \
+             D arrives. In the end, {} of {} prompt tokens were cached.",
             CANCELLED.0, counts.cached, counts.prompt_tokens
         ),
         legend: vec![(shared(&['a', 'b'], ""), "shared by several sequences")],
