@@ -1,8 +1,6 @@
 //! Line charts: axes from 0, lines with a name each, and a point for each value.
 
-use crate::figures::Figure;
-use crate::picture::{Anchor, Picture};
-use crate::words::{grouped, text_width};
+use crate::figures::prelude::*;
 
 /// The first line is drawn through, the others in dashes of their own. Hollow points have no line.
 const LOOKS: [&str; 3] = ["plot", "plot dash", "plot dot"];

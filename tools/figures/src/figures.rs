@@ -9,8 +9,9 @@ use page_by_page::chapters::{self, Source};
 use self::prelude::*;
 
 /// What each figure is made with.
-mod prelude {
+pub mod prelude {
     pub use anyhow::{Context, Result, ensure};
+    pub use page_by_page::cache::{CacheError, KvCache, KvLayout, PageId, Rewind, Usage};
 
     pub use super::Figure;
     pub use crate::chart::Chart;

@@ -1,14 +1,10 @@
 //! The slab of pages after each operation: which slot holds what, and who owns the page.
 
-use anyhow::{Result, ensure};
-use page_by_page::cache::{CacheError, PageId, Rewind};
 use page_by_page::chapters::ch05_page_table::PageTable;
 use page_by_page::chapters::ch06_paged::{PageSlab, PagedCache, SharedSlab};
 
-use crate::figures::Figure;
-use crate::picture::{Cell, Grid, Picture, blank, empty, free, held, owned, stale};
+use crate::figures::prelude::*;
 use crate::rows::{self, LAYOUT, names};
-use crate::words::{count, joined, listed, pages, span};
 
 pub const PAGE_SIZE: usize = 4;
 

@@ -1,7 +1,6 @@
 //! A step of greedy speculative decoding with the bundled models, and what each model computes and forgets in it, by
 //! `chapters::ch07_rewind`.
 
-use anyhow::{Result, ensure};
 use page_by_page::chapters::ch01_recompute::argmax;
 use page_by_page::chapters::ch03_contiguous::ContiguousCache;
 use page_by_page::chapters::ch08_speculative::{DraftModel, Speculation, accept_matching};
@@ -9,8 +8,7 @@ use page_by_page::decode::{CachedModel, Draft, RewindableModel};
 use page_by_page::model::Model;
 use page_by_page::model::tokenizer::Tokenizer;
 
-use crate::models::{DRAFT, STORYTELLER, model, tokenizer};
-use crate::words::joined;
+use crate::figures::prelude::*;
 
 const PROMPT: &str = "The king lived in a great castle";
 pub const K: usize = 3;

@@ -1,6 +1,5 @@
 //! Chapter 1: rows projected for *n* new tokens, without a cache and with one.
 
-use page_by_page::cache::KvCache;
 use page_by_page::chapters::ch01_recompute::{Recompute, generate};
 use page_by_page::chapters::ch02_flat::FlatCache;
 use page_by_page::decode::{CachedModel, LanguageModel, Limits};

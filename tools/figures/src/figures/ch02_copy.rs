@@ -1,6 +1,5 @@
 //! Chapter 2: to grow by a row, the flat cache copies all the rows it has.
 
-use page_by_page::cache::KvCache;
 use page_by_page::chapters::ch02_flat::FlatCache;
 
 use super::ch02_copies_chart::{COPIED, PROJECTED};

@@ -1,6 +1,5 @@
 //! Chapter 3: one reservation, all layers in it, and where each row lies.
 
-use page_by_page::cache::KvCache;
 use page_by_page::chapters::ch03_contiguous::ContiguousCache;
 
 use super::prelude::*;

@@ -1,6 +1,5 @@
 //! Chapter 3: four reservations of one size for four sequences of different lengths.
 
-use page_by_page::cache::{KvCache, Usage};
 use page_by_page::chapters::ch03_contiguous::{ContiguousCache, wasted_share};
 
 use super::prelude::*;

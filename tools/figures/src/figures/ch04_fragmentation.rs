@@ -2,7 +2,6 @@
 
 use std::ops::Range;
 
-use page_by_page::cache::PageId;
 use page_by_page::chapters::ch04_page_pool::PagePool;
 use page_by_page::experiments::first_fit::{NoGap, Regions};
 

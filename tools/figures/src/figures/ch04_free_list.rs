@@ -1,6 +1,5 @@
 //! Chapter 4: the reference count of each page, and the free list, a stack.
 
-use page_by_page::cache::{CacheError, PageId};
 use page_by_page::chapters::ch04_page_pool::PagePool;
 
 use super::prelude::*;

@@ -1,6 +1,5 @@
 //! Chapter 5: ten tokens in pages 12, 5 and 3, and three more: the page table, and where the pages lie.
 
-use page_by_page::cache::{CacheError, PageId};
 use page_by_page::chapters::ch04_page_pool::PagePool;
 use page_by_page::chapters::ch05_page_table::PageTable;
 

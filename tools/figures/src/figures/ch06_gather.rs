@@ -2,7 +2,6 @@
 
 use std::collections::BTreeMap;
 
-use page_by_page::cache::{KvCache, KvLayout};
 use page_by_page::chapters::ch06_paged::{PageSlab, PagedCache, SharedSlab};
 
 use super::prelude::*;

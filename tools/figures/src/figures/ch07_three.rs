@@ -1,6 +1,5 @@
 //! Chapter 7: the same rewind in all three caches, by `chapters::ch07_rewind`.
 
-use page_by_page::cache::{KvCache, PageId, Rewind};
 use page_by_page::chapters::ch02_flat::FlatCache;
 use page_by_page::chapters::ch03_contiguous::ContiguousCache;
 use page_by_page::chapters::ch06_paged::{PageSlab, PagedCache};

@@ -1,6 +1,5 @@
 //! Chapter 10: two sequences share pages; one grows, copies the rows of the shared tail, and the other stays.
 
-use page_by_page::cache::KvCache;
 use page_by_page::chapters::ch10_fork::ForkCache;
 
 use super::prelude::*;

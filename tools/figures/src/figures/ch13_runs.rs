@@ -3,7 +3,6 @@
 use std::borrow::Cow;
 
 use page_by_page::cache::in_place::{F32Heads, InPlace};
-use page_by_page::cache::{KvCache, KvLayout};
 use page_by_page::chapters::ch06_paged::PagedCache;
 use page_by_page::chapters::ch13_paged_attention::{attend_row, row_starts};
 use page_by_page::kernels::{Heads, Run, add_scaled, dot, softmax_scaled};

@@ -1,6 +1,5 @@
 //! Chapter 14: the numbers of a key of the storyteller, and how far each is off in each format.
 
-use page_by_page::cache::KvCache;
 use page_by_page::chapters::ch03_contiguous::ContiguousCache;
 use page_by_page::chapters::ch14_half_the_bytes::{decode, encode, words};
 use page_by_page::kernels::RowFormat;

@@ -1,6 +1,5 @@
 //! Chapter 16: the content of a file of four places, from sequence to sequence and from run to run.
 
-use page_by_page::cache::{KvCache, KvLayout};
 use page_by_page::chapters::ch06_paged::{PageSlab, SharedSlab};
 use page_by_page::chapters::ch10_fork::ForkCache;
 use page_by_page::chapters::ch11_prefix_cache::PrefixCache;
