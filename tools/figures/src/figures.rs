@@ -10,6 +10,8 @@ use self::prelude::*;
 
 /// What each figure is made with.
 pub mod prelude {
+    pub use std::collections::BTreeMap;
+
     pub use anyhow::{Context, Result, ensure};
     pub use page_by_page::cache::{CacheError, KvCache, KvLayout, PageId, Rewind, Usage};
 

@@ -4,9 +4,6 @@
 //! that: a picture of each state, in two widths, with what is said of it, in `book/src/figures/NAME.html`.
 //!
 //! `record` writes the files; `check` does the same work and compares. So a figure cannot disagree with the code.
-//!
-//! `mine` records one figure from the chapters that the reader has started, for the reader's own copy of the book, and
-//! says where it departs from the reference's. `cargo book --mine` runs it for every figure.
 
 mod chart;
 mod figures;

@@ -69,10 +69,8 @@ pub fn record(root: &Path, name: &str, to: &Path) -> Result<String> {
 fn compared(mut figure: Figure, reference: &str, mine: &[usize], others: &[usize]) -> (String, String) {
     let html = figure.html();
     let yours = course::chapters(mine);
-    let rest = match others {
-        [] => String::new(),
-        _ => format!("; of the reference: {}", course::chapters(others)),
-    };
+    let rest =
+        if others.is_empty() { String::new() } else { format!("; of the reference: {}", course::chapters(others)) };
     let whose = format!("Recorded from your code: {yours}{rest}.");
     if html == reference {
         return (with_note(&html, &format!("{whose} It is {SAME}.")), SAME.into());

@@ -83,14 +83,6 @@ impl State {
         Ok(State { slab: pages, sequences: sequences.collect() })
     }
 
-    /// `a has 6 tokens in pages 0 and 1, and b has 1 token in page 2`
-    fn sentence(&self) -> String {
-        let of_one = |(name, tokens, own): &(_, usize, Vec<_>)| {
-            format!("{name} has {} in {}", count(*tokens, "token"), pages(own))
-        };
-        joined(&self.sequences.iter().map(of_one).collect::<Vec<_>>(), ", and ")
-    }
-
     /// What an operation did to the state before it, and what to notice; HTML.
     fn step(&self, before: &State, operation: &str, outcome: Result<(), CacheError>) -> String {
         if let Err(error) = outcome {
@@ -197,7 +189,8 @@ pub fn figure(message: &str, setup: String, operations: &[(char, Operation)], ea
         }
         before = state;
     }
-    let (n, end) = (before.slab.len(), before.sentence());
-    figure.label = format!("A pool of {n} pages of {PAGE_SIZE} slots. In the end {end}.");
+    let [a, b] = sequences
+        .map(|(name, cache)| format!("{name} has {} in {}", count(cache.len(), "token"), pages(cache.table().pages())));
+    figure.label = format!("A pool of 4 pages of {PAGE_SIZE} slots. In the end {a}, and {b}.");
     Ok(figure)
 }

@@ -1,7 +1,5 @@
 //! Chapter 6: a page that was used before, and a gather that skips what is left in it.
 
-use std::collections::BTreeMap;
-
 use page_by_page::chapters::ch06_paged::{PageSlab, PagedCache, SharedSlab};
 
 use super::prelude::*;

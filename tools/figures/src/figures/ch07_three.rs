@@ -55,25 +55,26 @@ impl State {
         let stale: Vec<&String> = contiguous.rows[*tokens..].iter().flatten().collect();
         let [flat_slots, slots] = [flat, contiguous].map(|cache| count(cache.slots, "slot"));
         let free: Vec<PageId> = PAGES.into_iter().filter(|page| !own.contains(page)).collect();
+        let (own, free) = (pages(own), pages(&free));
         match operation {
             Operation::Extend(..) if stale.is_empty() => format!(
                 "the flat cache has {flat_slots} for its {tokens} tokens, the contiguous one has reserved {slots}, and \
-                 the paged one has taken {}.",
-                pages(own)
+                 the paged one has taken {own}."
             ),
-            Operation::Extend(..) => format!(
-                "to hold {}, the flat cache copies {}. The other two write the new row over a stale one.",
-                count(*tokens, "token"),
-                count(flat.rows_copied, "row")
-            ),
-            Operation::Rewind(n) => format!(
-                "the flat cache shortens its tensors by {}, but the memory stays allocated. In all three caches, {} \
-                 stay where they are, now stale, and {} is free for others. Rows copied: {}.",
-                count(n, "row"),
-                listed(&stale),
-                pages(&free),
-                self.caches.iter().map(|cache| cache.rows_copied).sum::<usize>()
-            ),
+            Operation::Extend(..) => {
+                let (held, copied) = (count(*tokens, "token"), count(flat.rows_copied, "row"));
+                format!(
+                    "to hold {held}, the flat cache copies {copied}. The other two write the new row over a stale one."
+                )
+            }
+            Operation::Rewind(n) => {
+                let (rows, stale) = (count(n, "row"), listed(&stale));
+                let copied: usize = self.caches.iter().map(|cache| cache.rows_copied).sum();
+                format!(
+                    "the flat cache shortens its tensors by {rows}, but the memory stays allocated. In all three caches, \
+                     {stale} stay where they are, now stale, and {free} is free for others. Rows copied: {copied}."
+                )
+            }
         }
     }
 }

@@ -39,15 +39,6 @@ fn largest(numbers: &[f32]) -> f32 {
     numbers.iter().fold(0.0, |largest, x| largest.max(x.abs()))
 }
 
-/// The bits of precision of a format that rounds each number by itself.
-fn bits(format: RowFormat) -> Option<i32> {
-    match format {
-        RowFormat::F16 => Some(11),
-        RowFormat::Bf16 => Some(8),
-        RowFormat::F32 | RowFormat::Int8 => None,
-    }
-}
-
 pub fn figure() -> Result<Figure> {
     let key = key()?;
     let [f32, rounded @ ..] = RowFormat::ALL.map(|format| packed(format, &key));
@@ -98,10 +89,15 @@ fn draw(picture: &mut Picture, key: &[f32], formats: &[Packed]) {
     }
     picture.text((left + right) / 2.0, bottom + 38.0, Anchor::Middle, "size of the number");
     for (place, Packed { format, words, errors }) in formats.iter().enumerate() {
-        // The first word of int8 is its step.
-        let bound = |x: f32| bits(*format).map_or(words[0] / 2.0, |bits| x * 2f32.powi(-bits));
+        // Bits of precision, where each number is rounded by itself. The first word of int8 is the step of all.
+        let bits = match format {
+            RowFormat::F16 => Some(11),
+            RowFormat::Bf16 => Some(8),
+            RowFormat::F32 | RowFormat::Int8 => None,
+        };
+        let bound = |x: f32| bits.map_or(words[0] / 2.0, |bits| x * 2f32.powi(-bits));
         let [first, last] = ACROSS.map(|exponent| 10f32.powf(exponent as f32));
-        let last = if bits(*format).is_some() { last } else { largest(key) };
+        let last = if bits.is_some() { last } else { largest(key) };
         let [(x1, y1), (x2, y2)] = [first, last].map(|x| at(x, bound(x)));
         picture.path(format!("{} o{place}", LOOKS[place]), format!("M{x1:.1} {y1:.1}L{x2:.1} {y2:.1}"));
         // Clear of the line, which rises.

@@ -4,8 +4,6 @@
 //! The frames are views as the server sends them. Requests come and are cancelled after fixed steps, so that the run is
 //! the same each time.
 
-use std::collections::BTreeMap;
-
 use page_by_page::chapters::ch06_paged::PageSlab;
 use page_by_page::chapters::ch11_prefix_cache::PrefixCache;
 use page_by_page::serving::schedule::{FinishReason, SequenceId, StepLimits};
