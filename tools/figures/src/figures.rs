@@ -10,16 +10,14 @@ use self::prelude::*;
 
 /// What each figure is made with.
 pub mod prelude {
-    pub use std::collections::BTreeMap;
-
-    pub use anyhow::{Context, Result, ensure};
-    pub use page_by_page::cache::{CacheError, KvCache, KvLayout, PageId, Rewind, Usage};
-
     pub use super::Figure;
     pub use crate::chart::Chart;
     pub use crate::models::*;
     pub use crate::picture::*;
     pub use crate::words::*;
+    pub use anyhow::{Context, Result, ensure};
+    pub use page_by_page::cache::{CacheError, KvCache, KvLayout, PageId, Rewind, Usage};
+    pub use std::collections::BTreeMap;
 }
 
 /// What was seen of the code, drawn and in words. `book/stepper.js` lays the frames on top of each other; without it
@@ -121,6 +119,7 @@ impl Figure {
             let is_explained = self.legend.iter().any(|(own, _)| own.kind == kind);
             let Some(first) = cells().find(|cell| cell.kind == kind && !is_explained) else { continue };
             let sample = match kind {
+                // A struck word says more than an empty cell, if it is short enough.
                 Kind::Stale => stale(None, if first.word.len() < 3 { &first.word } else { "" }),
                 _ => Cell { word: String::new(), ..first.clone() }.outlined(false),
             };
@@ -225,13 +224,6 @@ mod tests {
     /// Of a window 900 units high, three fifths.
     const HIGHEST: f64 = 540.0;
 
-    /// What a text takes up.
-    fn area((x, y): (f64, f64), anchor: Anchor, text: &str) -> Area {
-        let width = text_width(text);
-        let to_the_left = [0.0, width / 2.0, width][anchor as usize];
-        Area { x: x - to_the_left, y: y - 10.0, width, height: 12.0 }
-    }
-
     fn overlap(a: &Area, b: &Area) -> bool {
         a.x < b.x + b.width && b.x < a.x + a.width && a.y < b.bottom() && b.y < a.bottom()
     }
@@ -264,7 +256,9 @@ mod tests {
         }
         for mark in &picture.marks {
             let Mark::Text { x, y, anchor, text, .. } = mark else { continue };
-            let area = area((*x, *y), *anchor, text);
+            let width = text_width(text);
+            let to_the_left = [0.0, width / 2.0, width][*anchor as usize];
+            let area = Area { x: x - to_the_left, y: y - 10.0, width, height: 12.0 };
             assert!(fits(&area), "{place}: {text} leaves the picture");
             let below = taken.iter().find(|(other, _)| overlap(&area, other));
             assert!(below.is_none(), "{place}: {text} lies on {below:?}");

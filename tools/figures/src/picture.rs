@@ -394,14 +394,7 @@ impl Picture {
                 Some(was) => (!was.looks_like(cell)).then_some(&was.word),
                 None => (!matches!(cell.kind, Kind::Free | Kind::Blank)).then_some(""),
             },
-            Mark::Text { x, y, anchor, text, .. } => self.marks.iter().find_map(|mark| match mark {
-                Mark::Text { x: was_x, y: was_y, anchor: was_anchor, text: was, .. }
-                    if (was_x, was_y, was_anchor) == (x, y, anchor) =>
-                {
-                    (was != text).then_some(was.as_str())
-                }
-                _ => None,
-            }),
+            Mark::Text { x, y, anchor, text, .. } => self.text_at((*x, *y, *anchor)).filter(|was| was != text),
             Mark::Path(..) => None,
         }
     }
@@ -409,6 +402,13 @@ impl Picture {
     fn cell_at(&self, place: &Area) -> Option<&Cell> {
         self.marks.iter().find_map(|mark| match mark {
             Mark::Cell(area, cell) if area == place => Some(cell),
+            _ => None,
+        })
+    }
+
+    fn text_at(&self, place: (f64, f64, Anchor)) -> Option<&str> {
+        self.marks.iter().find_map(|mark| match mark {
+            Mark::Text { x, y, anchor, text, .. } if (*x, *y, *anchor) == place => Some(text.as_str()),
             _ => None,
         })
     }

@@ -14,13 +14,12 @@ pub fn figure() -> Result<Figure> {
     let counts = NEW_TOKENS.into_iter().map(|n| counted(PROMPT, n)).collect::<Result<Vec<_>>>()?;
     let last = counts[counts.len() - 1];
     let [recompute, projected, copied] = last.map(grouped);
-    let n = NEW_TOKENS[NEW_TOKENS.len() - 1];
+    let [first, .., n] = NEW_TOKENS;
     let figure = Figure {
         label: format!(
-            "Pairs of bars for {} to {n} new tokens. The bars of a pair are equally long: the rows that chapter 1 \
+            "Pairs of bars for {first} to {n} new tokens. The bars of a pair are equally long: the rows that chapter 1 \
              projects, and the rows that the flat cache copies, after a thin slice of rows that it projects. For {n} \
-             new tokens {recompute} rows are projected, or {projected} projected and {copied} copied.",
-            NEW_TOKENS[0]
+             new tokens {recompute} rows are projected, or {projected} projected and {copied} copied."
         ),
         message: "The flat cache turns projected rows into copied ones, and their number still grows with the square."
             .into(),

@@ -30,11 +30,8 @@ pub fn figure() -> Result<Figure> {
         let text = format!("<code>grow({n})</code> {text}. That leaves {left}.{next}");
         figure.frame(text, |picture| draw(picture, &table));
     }
-    figure.label = format!(
-        "A page table that grows to {} tokens in {}, and the slots of its pages.",
-        table.len(),
-        count(table.pages().len(), "page"),
-    );
+    let (n, taken) = (table.len(), count(table.pages().len(), "page"));
+    figure.label = format!("A page table that grows to {n} tokens in {taken}, and the slots of its pages.");
     figure.setup = format!("Cells show positions; below each is its slot, 0 to {}.", PAGE_SIZE - 1);
     Ok(figure)
 }

@@ -9,7 +9,6 @@ pub const PAGE_SIZE: usize = 4;
 const POOL: usize = 16;
 /// The pages that the pool hands out, in this order.
 pub const PAGES: [PageId; 4] = [PageId(12), PageId(5), PageId(3), PageId(9)];
-/// In the first frame, and after it.
 const TOKENS: usize = 10;
 const GROWN: usize = 3;
 const OTHERS: char = 'b';

@@ -71,8 +71,9 @@ impl State {
                 let (rows, stale) = (count(n, "row"), listed(&stale));
                 let copied: usize = self.caches.iter().map(|cache| cache.rows_copied).sum();
                 format!(
-                    "the flat cache shortens its tensors by {rows}, but the memory stays allocated. In all three caches, \
-                     {stale} stay where they are, now stale, and {free} is free for others. Rows copied: {copied}."
+                    "the flat cache shortens its tensors by {rows}, but the memory stays allocated. In all three \
+                     caches, {stale} stay where they are, now stale, and {free} is free for others. Rows copied: \
+                     {copied}."
                 )
             }
         }

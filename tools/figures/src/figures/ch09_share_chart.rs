@@ -49,11 +49,10 @@ pub fn figure() -> Result<Figure> {
     };
     let message =
         "With these models at temperature 0.8, the sample rule accepts more draft tokens than the match rule.";
+    let (n, new_tokens) = (PROMPTS.len() * SEQUENCES_EACH, Bundled::NEW_TOKENS);
     let setup = format!(
-        "Over {} sequences of {} new tokens at temperature {TEMPERATURE}, top-p 0.95; <em>expected</em>, the circles, \
-             is what <code>share_to_expect</code> returns for the sample rule.",
-        PROMPTS.len() * SEQUENCES_EACH,
-        Bundled::NEW_TOKENS
+        "Over {n} sequences of {new_tokens} new tokens at temperature {TEMPERATURE}, top-p 0.95; <em>expected</em>, \
+             the circles, is what <code>share_to_expect</code> returns for the sample rule."
     );
     Ok(chart.figure(message, setup))
 }

@@ -15,6 +15,7 @@ const BUDGET: usize = 8;
 const RUNNING: usize = 3;
 /// The step before which a request comes, tokens of its prompt, new tokens.
 const REQUESTS: [(usize, usize, usize); 4] = [(0, 6, 9), (0, 7, 5), (1, 9, 5), (4, 5, 3)];
+const NAMES: [char; REQUESTS.len()] = ['a', 'b', 'c', 'd'];
 
 struct Frame {
     /// The cell of each sequence and its height; `None` before it comes and after it has finished.
@@ -51,7 +52,7 @@ fn record() -> Result<(Vec<Frame>, Vec<SequenceCounters>)> {
             is_back[sequence.id as usize] |= is_victim;
         }
         for ScheduledChunk { sequence: SequenceId(id), tokens, caught_up, .. } in done.chunks {
-            let (place, name) = (id as usize, letter(id as usize));
+            let (place, name) = (id as usize, NAMES[id as usize]);
             let has_new = before.iter().any(|was| was.id == id && was.new_tokens > 0);
             sequences[place] = Some(match has_new {
                 _ if is_back[place] => (again(name, tokens), CELL),
@@ -65,10 +66,6 @@ fn record() -> Result<(Vec<Frame>, Vec<SequenceCounters>)> {
         before = view.sequences;
     }
     Ok((frames, counters))
-}
-
-fn letter(place: usize) -> char {
-    char::from(b'a' + place as u8)
 }
 
 pub fn figure() -> Result<Figure> {
@@ -115,8 +112,7 @@ fn draw(picture: &mut Picture, frames: &[Frame]) {
         picture.y += 22.0;
     };
     numbers(picture, "step", &|step| step + 1);
-    for place in 0..REQUESTS.len() {
-        let name = format!("{}", letter(place));
+    for (place, name) in NAMES.iter().enumerate() {
         picture.bold(picture.left, picture.y + CELL / 2.0 + 4.5, Anchor::Start, name);
         for (step, frame) in frames.iter().enumerate() {
             if let Some((cell, height)) = &frame.sequences[place] {

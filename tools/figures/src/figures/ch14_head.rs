@@ -20,7 +20,6 @@ fn key() -> Result<Vec<f32>> {
     Ok(cache.gather(0).0[newest..newest + head_dim].to_vec())
 }
 
-/// The key in a format.
 struct Packed {
     format: RowFormat,
     words: Vec<f32>,

@@ -59,8 +59,8 @@ pub fn figure() -> Result<Figure> {
     ensure!(left == failed.case.events, "the same list shrinks to the same");
     let failure = run(&make, &failed.case).err().context("what is left breaks no rule")?;
     let story = story(&make, &failed.case, &failure);
-    let (n, left) = (events.len(), left.len());
-    let story: Vec<String> = story.lines().map(|line| escaped(line.trim())).collect();
+    let (bug, n, left) = (BUG.name(), events.len(), left.len());
+    let story = joined(&story.lines().map(|line| escaped(line.trim())).collect::<Vec<_>>(), "; ");
     let figure = Figure {
         label: format!(
             "Lists of events, each shorter than the one above it, as strips, from {n} events to {left}. In each of \
@@ -68,10 +68,8 @@ pub fn figure() -> Result<Figure> {
         ),
         message: format!("A failing run of {n} events shrinks to {left}."),
         setup: format!(
-            "With the planted bug <code>{}</code>, seed {seed} breaks the rule <em>{rule}</em>. Each line is a shorter \
-             list that still breaks it, and the last one runs as follows: {}.",
-            BUG.name(),
-            joined(&story, "; ")
+            "With the planted bug <code>{bug}</code>, seed {seed} breaks the rule <em>{rule}</em>. Each line is a \
+             shorter list that still breaks it, and the last one runs as follows: {story}."
         ),
         legend: KINDS.iter().map(|(text, letter, _)| (held(*letter, ""), *text)).collect(),
         ..Figure::default()

@@ -10,7 +10,7 @@ const BETWEEN: f64 = 13.0;
 pub fn figure() -> Result<Figure> {
     let model = model(STORYTELLER)?;
     let config = model.config();
-    let kv = config.kv_layout().kv_width();
+    let (kv, n_layers) = (config.kv_layout().kv_width(), config.n_layers);
     // The widths of rows.
     let (x, q, inner) = (config.hidden_size, config.n_heads * config.head_dim, config.intermediate_size);
     let figure = Figure {
@@ -22,9 +22,8 @@ pub fn figure() -> Result<Figure> {
         ),
         message: "Of all rows that a layer computes for a token, only k and v are kept.".into(),
         setup: format!(
-            "One token in one of the storyteller\u{2019}s {} layers. Boxes are numbered as the steps are; after a \
-             colon is the width of a row.",
-            config.n_layers
+            "One token in one of the storyteller\u{2019}s {n_layers} layers. Boxes are numbered as the steps are; \
+             after a colon is the width of a row."
         ),
         legend: vec![(held(BUILT, ""), "you build it"), (part(""), "given")],
         ..Figure::default()
