@@ -8,7 +8,7 @@ use page_by_page::chapters::ch06_paged::PageSlab;
 use page_by_page::chapters::ch11_prefix_cache::PrefixCache;
 use page_by_page::serving::schedule::{FinishReason, SequenceId, StepLimits};
 use page_by_page::serving::view::{SequenceView, State, View};
-use page_by_page::serving::{FinishedSequence, Engine};
+use page_by_page::serving::{Engine, FinishedSequence};
 
 use super::prelude::*;
 
