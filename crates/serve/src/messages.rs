@@ -2,10 +2,10 @@
 //! generates.
 //!
 //! ```text
-//!   http ── Submit(request, events) ──► engine    accepted, or refused with the reason
-//!   http ◄── Output, Output, … ────────── engine   for each sequence of the request
-//!   http ── drops its end of events ──► engine    the client has gone: its sequences are cancelled before the next step
-//!   http ── Cancel, ViewRequest ─────────────► engine    from the page view
+//!   http ── Submit(request, events) ──────► engine   accepted, or refused with the reason
+//!   http ◄── Output, Output, … ──────────── engine   for each sequence of the request
+//!   http ── drops its end of events ──────► engine   the client has gone: its sequences are cancelled
+//!   http ── Cancel, ViewRequest ──────────► engine   from the page view
 //! ```
 
 use std::time::Instant;

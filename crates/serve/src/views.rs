@@ -1,8 +1,8 @@
 //! Views of the pages, for the page at `/`: how many can watch, and what they see.
 //!
 //! ```text
-//!   watcher ── ViewRequest(newer than 7) ──► engine      after its next step, or at once if something has changed already
-//!   watcher ◄── View, version 12 ──── engine      and 50 ms later the watcher asks again
+//!   watcher ── ViewRequest(newer than 7) ──► engine   after its next step, or at once if something has changed
+//!   watcher ◄── View, version 12 ──────────── engine   and 50 ms later the watcher asks again
 //! ```
 //!
 //! The engine makes a view only when a watcher asks for one. A watcher has at most one request under way, and asks

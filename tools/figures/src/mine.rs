@@ -42,7 +42,9 @@ fn in_a_line(panicked: &PanicHookInfo<'_>) -> String {
         let chapter = ["exercises/", "solutions/"].iter().find_map(|folder| Some(&file[file.find(folder)?..]));
         format!(" ({}:{})", chapter.unwrap_or(&file), place.line())
     });
-    let message = panicked.payload_as_str().unwrap_or("without a word").replace('\n', " ");
+    let payload = panicked.payload();
+    let words = payload.downcast_ref::<&str>().copied().or(payload.downcast_ref::<String>().map(String::as_str));
+    let message = words.unwrap_or("without a word").replace('\n', " ");
     format!("the code panicked{place}: {message}")
 }
 
