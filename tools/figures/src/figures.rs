@@ -24,7 +24,6 @@ pub mod prelude {
 /// the kept ones stand below each other.
 #[derive(Default)]
 pub struct Figure {
-    /// As in [`FIGURES`], which gives it.
     pub name: &'static str,
     pub number: String,
     /// The picture in words, for those who do not see it.
@@ -165,6 +164,8 @@ fn drawn(draw: impl Fn(&mut Picture)) -> [Picture; 2] {
 type Entry = (&'static str, fn() -> Result<Figure>);
 
 /// The module of each figure, and what runs its code and draws it, by name.
+///
+/// `cargo fmt` does not find these modules; `rustfmt --edition 2024 tools/figures/src/figures/*.rs` formats them.
 macro_rules! figures {
     ($($name:ident,)*) => {
         $(mod $name;)*

@@ -28,22 +28,22 @@ fn record() -> Result<(Vec<Frame>, Vec<SequenceCounters>)> {
     let model = model(DRAFT)?;
     let slab = PageSlab::new(model.kv_layout(), PAGE_SIZE, PAGES)?;
     let limits = StepLimits { tokens: BUDGET, sequences: RUNNING };
-    let mut serving = Engine::new(&model, &slab, Box::new(PrefixCache::new(PAGE_SIZE)?), limits, &[])?;
+    let mut engine = Engine::new(&model, &slab, Box::new(PrefixCache::new(PAGE_SIZE)?), limits, &[])?;
     let (mut frames, mut counters, mut before) = (Vec::new(), Vec::new(), Vec::new());
     // Preempted, and not yet as far as before.
     let mut is_back = [false; REQUESTS.len()];
     for step in 0.. {
         for (place, (_, n_prompt, most)) in REQUESTS.iter().enumerate().filter(|(_, request)| request.0 == step) {
             let prompt = (0..*n_prompt as u32).map(|token| 100 * (place as u32 + 1) + token).collect();
-            serving.submit(prompt, *most, sampler(0))?;
+            engine.submit(prompt, *most, sampler(0))?;
         }
-        if serving.is_done() {
+        if engine.is_done() {
             break;
         }
-        let done = serving.step()?;
+        let done = engine.step()?;
         counters.extend(done.finished.iter().map(|finished| finished.sequence.counters));
         let slab = slab.borrow();
-        let view = View::of(&serving, &done.chunks);
+        let view = View::of(&engine, &done.chunks);
         let mut sequences = [const { None }; REQUESTS.len()];
         for sequence in view.sequences.iter().filter(|sequence| sequence.state != State::Running) {
             let is_victim =
@@ -61,7 +61,7 @@ fn record() -> Result<(Vec<Frame>, Vec<SequenceCounters>)> {
             });
             is_back[place] &= !caught_up;
         }
-        let cached = serving.scheduler().prefixes().n_evictable(slab.pool());
+        let cached = engine.scheduler().prefixes().n_evictable(slab.pool());
         frames.push(Frame { sequences, numbers: [view.scheduled_tokens, slab.pool().n_free(), cached] });
         before = view.sequences;
     }

@@ -192,7 +192,6 @@ pub fn figure() -> Result<Figure> {
     Ok(figure)
 }
 
-/// `cells`: the head and the rows of each place.
 fn draw(picture: &mut Picture, cells: &[[Cell; 2]]) {
     const HEIGHTS: [f64; 2] = [58.0, 42.0];
     picture.labelled("head");
