@@ -212,6 +212,13 @@ impl<'m> Engine<'m> {
         &self.scheduler.inner
     }
 
+    /// Pages without an owner, pages that the prefix cache alone owns, and pages of sequences.
+    pub fn pages(&self) -> [usize; 3] {
+        let slab = self.slab.borrow();
+        let (free, cached) = (slab.pool().n_free(), self.scheduler().prefixes().n_evictable(slab.pool()));
+        [free, cached, slab.pool().n_pages().saturating_sub(free + cached)]
+    }
+
     /// What a step may hold.
     pub fn limits(&self) -> StepLimits {
         self.limits

@@ -19,7 +19,6 @@ use super::metrics::Metrics;
 use super::refusal::Refusal;
 use super::views::ViewPublisher;
 use page_by_page::cache::CacheError;
-use page_by_page::chapters::ch06_paged::SharedSlab;
 use page_by_page::disk::tier::{Counters, DiskTier};
 use page_by_page::model::StepError;
 use page_by_page::serving::schedule::{NextToken, ScheduleError, ScheduledChunk, SequenceId};
@@ -29,7 +28,6 @@ use page_by_page::serving::{Engine, EngineError, FinishedSequence, OutputDelta, 
 /// Generates the sequences of all requests.
 pub struct EngineThread<'m> {
     engine: Engine<'m>,
-    slab: SharedSlab,
     metrics: &'m Metrics,
     /// Sequences that can wait or run at the same time.
     most_sequences: usize,
@@ -64,11 +62,10 @@ pub enum EngineThreadError {
 }
 
 impl<'m> EngineThread<'m> {
-    /// An engine without sequences. `slab`: that of `engine`. `tier`: the page file under its prefix cache, if there is
-    /// one. `most_sequences`: that can wait or run at the same time.
+    /// For an engine without sequences. `tier`: the page file under its prefix cache, if there is one.
+    /// `most_sequences`: that can wait or run at the same time.
     pub fn new(
         engine: Engine<'m>,
-        slab: &SharedSlab,
         tier: Option<DiskTier>,
         metrics: &'m Metrics,
         most_sequences: usize,
@@ -76,7 +73,6 @@ impl<'m> EngineThread<'m> {
     ) -> Self {
         EngineThread {
             engine,
-            slab: slab.clone(),
             metrics,
             most_sequences,
             prefetcher: Prefetcher::new(tier),
@@ -265,12 +261,7 @@ impl<'m> EngineThread<'m> {
 
     fn update_metrics(&self) {
         let (scheduler, metrics) = (self.engine.scheduler(), self.metrics);
-        {
-            let slab = self.slab.borrow();
-            let (pool, cached) = (slab.pool(), scheduler.prefixes().n_evictable(slab.pool()));
-            let free = pool.n_free();
-            metrics.set_pages([free, cached, pool.n_pages().saturating_sub(free + cached)]);
-        }
+        metrics.set_pages(self.engine.pages());
         metrics.running.set(scheduler.running().count() as i64);
         metrics.waiting.set((self.engine.waiting().count() + self.n_prefetching()) as i64);
         metrics.set_totals(self.engine.totals());

@@ -170,7 +170,7 @@ pub fn serve(
         .name("server".into())
         .spawn(move || serve_clients(runtime, listener, shared, stopped, grace))?;
 
-    let thread = EngineThread::new(engine, &slab, tier, &metrics, most_sequences, ViewPublisher::new(watchers));
+    let thread = EngineThread::new(engine, tier, &metrics, most_sequences, ViewPublisher::new(watchers));
     // What a panic leaves half done is dropped with the engine.
     let ended = panic::catch_unwind(AssertUnwindSafe(|| thread.run(&commands)));
     // Clients that still wait get their error now.
