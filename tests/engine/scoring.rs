@@ -53,7 +53,7 @@ fn taken(model: &Model, is_scored: bool) -> usize {
     MOST.store(before, Ordering::Relaxed);
     let step = engine.step().unwrap();
     let taken = MOST.load(Ordering::Relaxed) - before;
-    let scores = &step.finished[0].delta.scores;
+    let scores = &step.deltas[0].1.scores;
     assert_eq!(scores.as_ref().map(Vec::len), is_scored.then_some(TOKENS - 1));
     taken
 }
