@@ -35,7 +35,7 @@ pub fn check(root: &Path) -> Result<Report> {
             report.add(&chapter.name, format!("{error:#}"));
         }
     }
-    for folder in ["exercises", "solutions", "tests", "tools/check/mistakes"] {
+    for folder in ["exercises", "solutions", "tests", "tools/course/mistakes"] {
         for name in [names(root, folder, ".rs"), names(root, folder, ".toml")].concat() {
             if Chapter::named(&name).is_some() && !chapters.iter().any(|chapter| chapter.name == name) {
                 report.add(folder, format!("has a file of {name}, which is no chapter: run `cargo course stubs`"));
@@ -151,9 +151,9 @@ mod tests {
             ("src/chapters.rs", "../solutions/ch02_flat.rs", "x", "src/chapters.rs: lacks these lines:"),
             (SOLUTION, "use std::borrow::Cow;", "use std::process;", "a chapter may not use std::process"),
             ("tests/snapshots/ch01_old.snap", "", "x", "no test in tests/ names \"ch01_old\""),
-            ("tools/check/mistakes/ch02_flat.toml", "", "", "has 0 mistakes; at least 12 are wanted"),
+            ("tools/course/mistakes/ch02_flat.toml", "", "", "has 0 mistakes; at least 12 are wanted"),
             (
-                "tools/check/mistakes/ch02_flat.toml",
+                "tools/course/mistakes/ch02_flat.toml",
                 "the keys twice",
                 "the keys doubled",
                 "expects the word \"doubled\"",

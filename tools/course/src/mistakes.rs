@@ -19,7 +19,7 @@ use crate::check::Report;
 use crate::files::{names, read};
 use crate::protection::SNAPSHOTS;
 
-const FOLDER: &str = "tools/check/mistakes";
+const FOLDER: &str = "tools/course/mistakes";
 
 /// The checks' own library, which writes a part of their messages.
 const GRADING: &str = "crates/grading/src";
