@@ -114,8 +114,8 @@ mod checks {
         let wide = Usage { bytes: 3 * usage(10, 0).bytes, ..usage(10, 0) };
         let four = [usage(1024, 1024), usage(1024, 700), usage(1024, 300), usage(1024, 224)];
         for (usages, expected, what) in [
-            (&four[..], 1848.0 / 4096.0, "2,248 of 4,096 slots used: 1,848 are empty"),
-            (&[usage(10, 0), usage(30, 30)], 0.25, "0 of 10 and 30 of 30 slots used: 10 of 40 are empty"),
+            (&[usage(10, 0), usage(30, 30)][..], 0.25, "0 of 10 and 30 of 30 slots used: 10 of 40 are empty"),
+            (&four, 1848.0 / 4096.0, "2,248 of 4,096 slots used: 1,848 are empty"),
             (&[usage(8, 8)], 0.0, "a full reservation"),
             (&[usage(8, 0)], 1.0, "an empty reservation"),
             (&[usage(0, 0), usage(8, 2)], 0.75, "no slots, and 2 of 8 slots used: 6 of 8 are empty"),
