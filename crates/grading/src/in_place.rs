@@ -6,7 +6,7 @@ use std::borrow::Cow;
 use page_by_page::cache::{CacheError, KvCache, KvLayout};
 
 use crate::calls::{during, panics};
-use crate::limits::allocates;
+use crate::limits::allocated;
 use crate::oracle::{self, Oracle, extend, fresh, seeded};
 use crate::rows::{self, KINDS, bits};
 use crate::words::count;
@@ -76,8 +76,7 @@ pub fn check_lent(cache: &dyn KvCache) {
     let (layout, len) = (cache.layout(), cache.len());
     let width = layout.kv_width();
     for layer in 0..layout.n_layers {
-        let what = format!("gather({layer}) of {len} tokens");
-        let (k, v) = allocates(0, what, "it lends what is there", || cache.gather(layer));
+        let ((k, v), asked) = allocated(|| cache.gather(layer));
         for (kind, found) in KINDS.into_iter().zip([&k, &v]) {
             let expected = rows::count(len * width, width);
             same!(rows::count(found.len(), width), expected, "{kind} that gather({layer}) gives, {len} tokens held");
@@ -86,6 +85,7 @@ pub fn check_lent(cache: &dyn KvCache) {
                 "gather copied the {kind}: layer {layer}, {len} tokens held; they lie side by side and can be borrowed"
             );
         }
+        same!(asked, 0, "bytes that gather({layer}) of {len} tokens asks the allocator for: it lends what is there");
     }
 }
 
@@ -98,7 +98,7 @@ fn write(cache: &mut dyn KvCache, tokens: &[usize]) {
         let [k, v] = KINDS.map(|kind| rows::rows(layout, tokens, layer, kind));
         let what = format!("write of {} to layer {layer}, {} tokens held", rows::count(k.len(), width), cache.len());
         let (before, usage) = (tensors(cache), cache.usage());
-        allocates(0, &what, "the room is there", || cache.write(layer, &k, &v));
+        let ((), asked) = during(&what, || allocated(|| cache.write(layer, &k, &v)));
         for (other, (now, before)) in tensors(cache).iter().zip(&before).enumerate() {
             for (kind, ((now_at, now), (at, before))) in KINDS.into_iter().zip(now.iter().zip(before)) {
                 let tensor = format!("{kind} of layer {other}");
@@ -112,6 +112,7 @@ fn write(cache: &mut dyn KvCache, tokens: &[usize]) {
             }
         }
         same!(cache.usage(), usage, "usage after a {what}: writing changes none of it");
+        same!(asked, 0, "bytes that a {what}, asks the allocator for: the room is there");
     }
 }
 
