@@ -1,5 +1,5 @@
-// Reads the rendered book in a browser, page by page, as readers do: on a wide and a narrow window, in light and dark, with
-// mouse, keys and fingers, on paper, from a file, without script; then the page of the server, while it generates.
+// Reads the rendered book in a browser, page by page, as readers do: on a wide and a narrow window, in light and dark,
+// with mouse, keys and fingers, on paper, from a file, without script; then the page of the server, while it generates.
 //
 //   tools/browser/run [--test-name-pattern "the live page"]
 

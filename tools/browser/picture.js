@@ -1,5 +1,5 @@
-// The picture on the book's first page, of the pages and stories that take its place: `node tools/browser/picture.js`, after
-// tools/browser/setup and `cargo book build`.
+// The picture on the book's first page, of the pages and stories that take its place: `node tools/browser/picture.js`,
+// after tools/browser/setup and `cargo book build`.
 
 import { fileURLToPath } from "node:url";
 

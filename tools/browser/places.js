@@ -1,5 +1,5 @@
-// The places where the engine runs in a page of the book: its output equals the program's, each control has the effect that the page
-// states, and where the engine can't run, the page says why.
+// The places where the engine runs in a page of the book: its output equals the program's, each control has the effect
+// that the page states, and where the engine can't run, the page says why.
 
 import assert from "node:assert/strict";
 import { execFile } from "node:child_process";
@@ -21,7 +21,7 @@ const BROKEN = [
   ["no engine beside the pages", "**/engine/**", { status: 404 }, "this copy of the book has no engine beside it"],
 ];
 
-/** A window in which the engine steps as fast as it can: at a reader's pace, a check that runs to the end would take a minute or two. */
+/** In such a window the engine steps as fast as it can. At a reader's pace, a check that runs to the end takes minutes. */
 const HURRIED = {
   prepare: () => {
     const { postMessage } = Worker.prototype;
@@ -62,8 +62,8 @@ export function placeChecks(checkAs, { browser, address, pages, published, progr
 const place = (tab) => tab.locator(".pbp-live");
 const press = (tab, name) => place(tab).getByRole("button", { name, exact: true }).click();
 
-// A place draws a view together with its button and its line. So once one of these has been seen, all of them can be read. A button
-// or slider changes the place at once, so the state before it is never taken for the one after.
+// A place draws a view together with its button and its line. So once one of these has been seen, all of them can be
+// read. A button or slider changes the place at once, so the state before it is never taken for the one after.
 
 /** Waits until all is generated. */
 const ended = (tab) => place(tab).getByRole("button", { name: "Run again" }).waitFor();

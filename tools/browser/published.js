@@ -1,5 +1,5 @@
-// What must hold of the book as it is published (tools/publish/run), made for https://example.org/page-by-page/: it works
-// opened as files and below that path, and all that it links to is there.
+// What must hold of the book as it is published (tools/publish/run), made for https://example.org/page-by-page/: it
+// works opened as files and below that path, and all that it links to is there.
 
 import assert from "node:assert/strict";
 import { readFile, readdir } from "node:fs/promises";

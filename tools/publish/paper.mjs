@@ -1,5 +1,6 @@
-// The whole book as a PDF, from the page that mdBook makes for printing: title and contents with page numbers in front, hints
-// and answers at the end of each chapter, as paper cannot be folded, and each reference with the page that it leads to.
+// The whole book as a PDF, from the page that mdBook makes for printing: title and contents with page numbers in front,
+// hints and answers at the end of each chapter, as paper cannot be folded, and each reference with the page that it
+// leads to.
 //
 //   node tools/publish/paper.mjs --book FOLDER --to FILE.pdf [--site-url URL]
 

@@ -8,8 +8,8 @@ const LONGEST: usize = 160;
 /// A shorter first paragraph says too little, and the next is read, too.
 const SHORTEST: usize = 80;
 
-/// The beginning of the page's running text, without its marks, in at most 160 characters; empty if there is none. Figures,
-/// code and tables are left out, and it ends before the first fold.
+/// The beginning of the page's running text, without its marks, in at most 160 characters; empty if there is none.
+/// Figures, code and tables are left out, and it ends before the first fold.
 pub fn description(contents: &Contents) -> String {
     let is_fold = |piece: &Piece| matches!(piece, Piece::Open(element) if element.name == "details");
     let fold = contents.html.iter().find(|(_, piece)| is_fold(piece)).map_or(usize::MAX, |(line, _)| *line);

@@ -1,5 +1,5 @@
-//! What the book says about other engines and about papers stands in one list, each claim with its source. The list must fit
-//! the pages: their words, their links to other engines, and the releases that they name.
+//! What the book says about other engines and about papers stands in one list, each claim with its source. The list
+//! must fit the pages: their words, their links to other engines, and the releases that they name.
 
 use std::collections::BTreeMap;
 use std::{fs, path::Path, sync::LazyLock};

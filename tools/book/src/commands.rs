@@ -63,7 +63,8 @@ fn find(root: &Path) -> Result<Vec<(String, Place)>> {
     Ok(commands)
 }
 
-/// The lines that begin with `$ `, each with its line in the block (from 1). A backslash at the end joins the next line.
+/// The lines that begin with `$ `, each with its line in the block (from 1). A backslash at the end joins the next
+/// line.
 fn typed_lines(block: &str) -> Vec<(usize, String)> {
     let mut typed: Vec<(usize, String)> = Vec::new();
     let mut goes_on = false;

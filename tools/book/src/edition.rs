@@ -242,8 +242,8 @@ impl Edition<'_> {
         )
     }
 
-    /// The book for a language model that is asked about it, as <https://llmstxt.org> proposes: what it is, and the pages as
-    /// Markdown, each with a line.
+    /// The book for a language model that is asked about it, as <https://llmstxt.org> proposes: what it is, and the
+    /// pages as Markdown, each with a line.
     fn llms(&self) -> String {
         let address = self.address.unwrap_or_default();
         let mut text = format!("# {}\n\n> {}. {}\n\n", self.title, self.summary, self.leaves[0].description);

@@ -1,8 +1,8 @@
-//! The engine that runs in pages of the book, in a folder beside them: compiled for browsers, with its worker, the view of the pool and
-//! the bundled models.
+//! The engine that runs in pages of the book, in a folder beside them: compiled for browsers, with its worker, the view
+//! of the pool and the bundled models.
 //!
-//! It takes a compiler for WebAssembly. Where there is none, the pages run the engine of `assets/engine.wasm`, the reference as
-//! `cargo book engine` has compiled it.
+//! It takes a compiler for WebAssembly. Where there is none, the pages run the engine of `assets/engine.wasm`, the
+//! reference as `cargo book engine` has compiled it.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -55,7 +55,8 @@ pub fn runs(root: &Path) -> Result<BTreeSet<usize>> {
 
 pub struct Engine {
     pub module: PathBuf,
-    /// Whose chapters it runs and why, in words for the reader; empty for the reference where the reader has no chapter in it.
+    /// Whose chapters it runs and why, in words for the reader; empty for the reference where the reader has no chapter
+    /// in it.
     pub says: String,
 }
 
@@ -97,7 +98,8 @@ pub enum Speed {
 pub enum Compiler {
     /// rustup's, with the target installed.
     Installed,
-    /// Debian's `rustc-web`, which brings the standard library as source: with the package `rust-web-src`, and the linker of `lld-19`.
+    /// Debian's `rustc-web`, which brings the standard library as source: with the package `rust-web-src`, and the
+    /// linker of `lld-19`.
     Debian,
 }
 
@@ -121,8 +123,8 @@ impl Compiler {
         has_debian.then_some(Compiler::Debian)
     }
 
-    /// Compiles the engine with the reader's chapters, those that are started, and the reference's others. Returns the module, or
-    /// what cargo said.
+    /// Compiles the engine with the reader's chapters, those that are started, and the reference's others. Returns the
+    /// module, or what cargo said.
     pub fn compile(&self, root: &Path, speed: Speed) -> Result<Result<PathBuf, String>> {
         let mut command = self.cargo(root, &["build", "--package", "page-by-page-wasm"]);
         if speed == Speed::ToCompile {

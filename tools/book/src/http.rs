@@ -1,5 +1,5 @@
-//! A web server for one reader on this computer: GET, one request a connection, no bodies. Each connection has a thread and
-//! limits of its own, so that a slow or greedy client cannot keep the reader from the next page.
+//! A web server for one reader on this computer: GET, one request a connection, no bodies. Each connection has a thread
+//! and limits of its own, so that a slow or greedy client cannot keep the reader from the next page.
 
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
@@ -13,8 +13,8 @@ use regex::Regex;
 const REQUEST_BYTES: u64 = 16 << 10;
 /// The longest that the server waits for the client to send or to take more.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// How much more of what the client sends is read after the answer, and for how long: a connection that is closed before
-/// takes the answer away again.
+/// How much more of what the client sends is read after the answer, and for how long: a connection that is closed
+/// before takes the answer away again.
 const REST_BYTES: u64 = 64 << 10;
 const REST_TIME: Duration = Duration::from_millis(500);
 

@@ -65,9 +65,9 @@ struct Arguments {
 enum Task {
     /// Render the book into book/html; exit with 1 if a check fails
     ///
-    /// With --out into a folder to be published, which needs nothing of the repository: it works from a web server, below
-    /// any path, and opened as files. Each page has a description and its Markdown beside it, and llms.txt lists them.
-    /// With --site-url there are canonical links, link previews and sitemap.xml, too.
+    /// With --out into a folder to be published, which needs nothing of the repository: it works from a web server,
+    /// below any path, and opened as files. Each page has a description and its Markdown beside it, and llms.txt lists
+    /// them. With --site-url there are canonical links, link previews and sitemap.xml, too.
     Build {
         /// Write into this folder, new, empty or of an earlier build; files of others in it stay
         #[arg(long, value_name = "FOLDER")]
@@ -75,8 +75,8 @@ enum Task {
         /// Where the folder will be read, such as https://example.org/page-by-page/
         #[arg(long, value_name = "URL", requires = "out", value_parser = edition::site_url)]
         site_url: Option<String>,
-        /// Where the repository can be read, such as https://github.com/owner/name: the pages link to it, and to their own
-        /// source for an edit [default: the git remote `origin`, if that is a public address]
+        /// Where the repository can be read, such as https://github.com/owner/name: the pages link to it, and to their
+        /// own source for an edit [default: the git remote `origin`, if that is a public address]
         #[arg(long, value_name = "URL", requires = "out", value_parser = repository::given)]
         repository: Option<String>,
         /// Put the files of this folder beside the pages: preview.png becomes the picture of link previews,
@@ -89,8 +89,8 @@ enum Task {
     },
     /// Compile the engine that runs in the pages, for browsers
     ///
-    /// Takes the reference's chapters where yours are untouched. Needs `rustup target add wasm32-unknown-unknown`, or Debian's
-    /// packages rustc-web, rust-web-src and lld-19.
+    /// Takes the reference's chapters where yours are untouched. Needs `rustup target add wasm32-unknown-unknown`, or
+    /// Debian's packages rustc-web, rust-web-src and lld-19.
     Engine {
         /// Write this file instead of assets/engine.wasm
         #[arg(long, value_name = "FILE")]
@@ -101,8 +101,8 @@ enum Task {
     },
     /// Run every command that the pages show and see that it works
     ///
-    /// Takes the code blocks marked `console` and runs their lines that begin with `$ `, from the top of the repository,
-    /// each once and for at most ten minutes. Blocks marked `console,norun` are left out.
+    /// Takes the code blocks marked `console` and runs their lines that begin with `$ `, from the top of the
+    /// repository, each once and for at most ten minutes. Blocks marked `console,norun` are left out.
     Commands,
 }
 

@@ -1,5 +1,5 @@
-//! A page as Markdown that reads by itself: its includes in place, each figure told in words, its links to other pages of
-//! the same kind.
+//! A page as Markdown that reads by itself: its includes in place, each figure told in words, its links to other pages
+//! of the same kind.
 
 use std::ops::Range;
 

@@ -1,9 +1,9 @@
 //! The reader's own copy of the book: figures recorded from the reader's code where its chapters are started and green.
 //!
-//! The published book shows the reference at work, and its figures are files in `book/src/figures`. Here each figure that
-//! stands on a chapter in `exercises/` is recorded once more, by the tool for figures, in a process of its own with limits: a
-//! reader's code can panic, hang or compute nonsense. The engine in the pages is compiled with these chapters, finished or not. The
-//! result goes into `book/mine`, and nowhere else.
+//! The published book shows the reference at work, and its figures are files in `book/src/figures`. Here each figure
+//! that stands on a chapter in `exercises/` is recorded once more, by the tool for figures, in a process of its own
+//! with limits: a reader's code can panic, hang or compute nonsense. The engine in the pages is compiled with these
+//! chapters, finished or not. The result goes into `book/mine`, and nowhere else.
 
 use std::collections::BTreeMap;
 use std::fs;

@@ -1,5 +1,5 @@
-//! The names that the pages can use: every type, function, method and module of the engine, the stubs, the reference and the
-//! tests, read from the Rust sources with `syn`.
+//! The names that the pages can use: every type, function, method and module of the engine, the stubs, the reference
+//! and the tests, read from the Rust sources with `syn`.
 
 use std::collections::{HashMap, HashSet};
 use std::fs;
@@ -12,8 +12,8 @@ const SOURCE_FOLDERS: &[&str] = &["src", "exercises", "solutions", "tests"];
 
 #[derive(Default)]
 pub struct Names {
-    /// Type or trait → its methods, constants, variants and fields; module → its items. A chapter's stub, reference and tests
-    /// share one module name.
+    /// Type or trait → its methods, constants, variants and fields; module → its items. A chapter's stub, reference and
+    /// tests share one module name.
     members: HashMap<String, HashSet<String>>,
     /// Type → the traits that it implements.
     traits: HashMap<String, HashSet<String>>,

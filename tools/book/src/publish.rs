@@ -27,7 +27,8 @@ pub fn publish(fresh: &Path, to: &Path) -> Result<()> {
     replace(fresh, to, &files_in(fresh)?, &old)
 }
 
-/// Publishes in a folder named on the command line, and takes away what an earlier build has left there. Other files stay.
+/// Publishes in a folder named on the command line, and takes away what an earlier build has left there. Other files
+/// stay.
 ///
 /// # Errors
 /// Unless the folder is new, empty, or was filled by an earlier build.

@@ -1,5 +1,5 @@
-//! The address of the repository, for links from the published book. It comes from a flag or from the git remote, so that the
-//! sources name none.
+//! The address of the repository, for links from the published book. It comes from a flag or from the git remote, so
+//! that the sources name none.
 
 use std::path::Path;
 use std::process::Command;

@@ -76,8 +76,8 @@ pub fn serve(root: &Path, is_mine: bool, port: u16, open: bool) -> Result<Infall
     })
 }
 
-/// Publishes the book as it is now. Until it has been in order once there is nothing better to show; afterwards a book with
-/// faults is refused.
+/// Publishes the book as it is now. Until it has been in order once there is nothing better to show; afterwards a book
+/// with faults is refused.
 fn rebuild(root: &Path, mine: Option<&mut Mine>, site: &Path, was_good: &mut bool) -> Result<()> {
     let Build { folder, findings, .. } = mine::build(root, mine, None)?;
     if *was_good && !findings.is_empty() {
@@ -178,7 +178,8 @@ fn with_reload(page: Vec<u8>) -> Vec<u8> {
     page.into_bytes()
 }
 
-/// Opens the browser where there is a screen to open it on. The address is printed in any case, so a failure is no error.
+/// Opens the browser where there is a screen to open it on. The address is printed in any case, so a failure is no
+/// error.
 fn open_browser(address: &str) {
     let has = |variable| std::env::var_os(variable).is_some();
     let may_have_screen =

@@ -14,7 +14,8 @@ use crate::publish::BUILD_FOLDER;
 const WATCHED: [&str; 5] = ["book", "src", "solutions", "tests", "assets"];
 /// Edits there show in the reader's own copy only.
 const EXERCISES: &str = "exercises";
-/// How often to look. An editor that saves can change a file several times; a change is over when two looks find the same.
+/// How often to look. An editor that saves can change a file several times; a change is over when two looks find the
+/// same.
 const LOOK: Duration = Duration::from_millis(200);
 
 pub struct Watch {

@@ -1,5 +1,5 @@
-//! The few words that the house's style has replaced by others. It looks at the book's pages only: not at sentences, and not
-//! at code. A page that passes still has to be read aloud.
+//! The few words that the house's style has replaced by others. It looks at the book's pages only: not at sentences,
+//! and not at code. A page that passes still has to be read aloud.
 
 use std::sync::LazyLock;
 

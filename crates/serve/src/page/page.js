@@ -1,5 +1,5 @@
-// Draws the views that /pages sends, twenty times a second at most, and asks the server for sequences. A view is whole, so
-// nothing is lost if one is left out; only what has ended comes once.
+// Draws the views that /pages sends, twenty times a second at most, and asks the server for sequences. A view is whole,
+// so nothing is lost if one is left out; only what has ended comes once.
 "use strict";
 
 /** The server sends something at least every ten seconds. */

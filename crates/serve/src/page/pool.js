@@ -1,5 +1,5 @@
-// A view of a page pool and its sequences: the numbers, the pages, a card for each sequence. It fills the element that it is
-// given and knows nothing of the page around it, so that a page can have several.
+// A view of a page pool and its sequences: the numbers, the pages, a card for each sequence. It fills the element that
+// it is given and knows nothing of the page around it, so that a page can have several.
 //
 // What a model generates and what a prompt says becomes part of the page as text, never as HTML.
 "use strict";
@@ -102,10 +102,10 @@
     #more = element("p", "more");
 
     /**
-     * `model`: its name. `cancel(id)`: asks for the end of a sequence; returns `{ status, refusal }`. `say(message, isBad)`:
-     * shows a message. `keepsOrder`: cards stay in the order of their numbers, instead of moving down at their end. `numbers`:
-     * whether they are shown. `legend`: the kinds of pages to explain, such as `["own", "free"]`. `idle`: the words where there
-     * is no sequence.
+     * `model`: its name. `cancel(id)`: asks for the end of a sequence; returns `{ status, refusal }`.
+     * `say(message, isBad)`: shows a message. `keepsOrder`: cards stay in the order of their numbers, instead of moving
+     * down at their end. `numbers`: whether they are shown. `legend`: the kinds of pages to explain, such as
+     * `["own", "free"]`. `idle`: the words where there is no sequence.
      */
     constructor(root, options) {
       const kinds = LEGEND.map(([kind]) => kind);

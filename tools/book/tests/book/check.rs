@@ -31,7 +31,8 @@ fn ending_in(text: &str) -> (Book, usize) {
     (book, page.lines().count() + 2)
 }
 
-/// Each text, at the end of a page: the build must report the problem on its first line, or for mdBook at the page's top.
+/// Each text, at the end of a page: the build must report the problem on its first line, or for mdBook at the page's
+/// top.
 fn are_found(cases: &[(&str, &str)]) {
     for (text, problem) in cases {
         let (book, line) = ending_in(text);
@@ -159,7 +160,8 @@ fn what_only_looks_like_a_fault_is_none() {
     is_in_order(&book);
 }
 
-/// Faults that no text at the end of a page can have: where a text is put in place of another, and what the build must say.
+/// Faults that no text at the end of a page can have: where a text is put in place of another, and what the build must
+/// say.
 #[test]
 fn faults_of_the_book_as_a_whole() {
     for (file, text, by, problem) in [
