@@ -23,7 +23,8 @@
 //! - [`serving`]: the loop around the scheduler, with many sequences in the pages of one slab. What [scheduler and
 //!   loop](serving::schedule) agree on, and what a [page](serving::view) shows of a run.
 //! - [`prefixes`]: what a prefix cache does.
-//! - [`disk`]: rows in files. Pages of a prefix cache are read on a thread of their own, [one cache](disk::snapshot) as a whole.
+//! - [`disk`]: rows in files. Pages of a prefix cache are read on a thread of their own, [one cache](disk::snapshot) as
+//!   a whole.
 //! - [`simulation`]: a made-up world for schedulers, in which a seed decides everything. Chapter 15 breaks them in it.
 //! - [`workload`]: requests that come and go in a pool of pages, counted without a model.
 //! - [`experiments`]: what the chapters gain, counted on the code that is compiled.

@@ -390,7 +390,7 @@ mod checks {
             let mut others: Vec<PagedCache> = (0..40).map(|_| cache(&slab)).collect();
             others.iter_mut().for_each(|other| extend(other, 1));
             let _others: Vec<PagedCache> = others.into_iter().step_by(2).collect();
-            storyteller.model.set_attention(attention);
+            storyteller.model.attention = attention;
             let mut cache = cache(&slab);
             let what = format!("paged cache, page size {page_size}, attention {attention:?}");
             storyteller.assert_through(&mut cache, &what, 24, || {});

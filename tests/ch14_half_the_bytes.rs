@@ -370,8 +370,8 @@ mod checks {
     /// The storyteller, with rows in this format.
     fn storyteller(format: RowFormat, attention: Attention) -> Storyteller {
         let mut storyteller = Storyteller::open();
-        storyteller.model.set_row_format(format);
-        storyteller.model.set_attention(attention);
+        storyteller.model.row_format = format;
+        storyteller.model.attention = attention;
         storyteller
     }
 

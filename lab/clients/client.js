@@ -1,5 +1,5 @@
-// The server, asked by OpenAI's own JavaScript client: each output is the one that `generate` writes. What does not depend on
-// the client is in client.py.
+// The server, asked by OpenAI's own JavaScript client: each output is the one that `generate` writes. What does not
+// depend on the client is in client.py.
 'use strict';
 
 const assert = require('node:assert/strict');

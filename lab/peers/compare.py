@@ -96,12 +96,9 @@ class Ours:
         self.arithmetic = f"f32, rows in {self.rows}"
 
     def choices(self, sequences: list) -> list:
-        return [self.choice(tokens) for tokens in sequences]
-
-    def choice(self, tokens: list) -> int:
-        answer = answer_of(self.binary, "logits", "--model", self.model, "--tokens", ",".join(map(str, tokens)))
-        logits = json.loads(answer)["logits"]
-        return logits.index(max(logits))
+        command = [self.binary, "logits", "--model", self.model, "--tokens"]
+        rows = [json.loads(answer_of(*command, ",".join(map(str, tokens))))["logits"] for tokens in sequences]
+        return [row.index(max(row)) for row in rows]
 
     def turn(self, tasks: dict, round: int) -> dict:
         between, deep = tasks["batch"][1]["context"] + tasks["batch"][1]["steps"] // 2, tasks["deep"][1]["context"]

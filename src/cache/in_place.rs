@@ -38,22 +38,20 @@ pub enum Attention {
 
 /// Why attention of a batch was refused, by [`check_batch`]. Nothing was written.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[allow(missing_docs)] // The messages say what the numbers are.
+#[allow(missing_docs)] // The messages say what each one means.
 pub enum BatchError {
-    /// The queries are not whole rows.
     #[error("the queries are {numbers} numbers, which are no whole rows of {width}; give a row for each query")]
     NotRows { numbers: usize, width: usize },
-    /// The sequences have more or fewer queries than were given.
     #[error(
-        "the sequences have {queries} queries, but {given} rows of {width} numbers are given; give one row for each query"
+        "the sequences have {queries} queries, but {given} rows of {width} numbers are given; give one row for each \
+         query"
     )]
     WrongQueries { queries: usize, given: usize, width: usize },
-    /// The output has not as many numbers as the queries.
     #[error("the output has {found} numbers, the queries {expected}; give as many")]
     WrongOutput { found: usize, expected: usize },
-    /// More of the newest tokens have queries than there are tokens.
     #[error(
-        "sequence {sequence} has {queries} queries and {tokens} tokens: make room for the new tokens and write them first"
+        "sequence {sequence} has {queries} queries and {tokens} tokens: make room for the new tokens and write them \
+         first"
     )]
     TooFewTokens { sequence: usize, queries: usize, tokens: usize },
     /// A run ends beyond the memory that it should lie in; a run of no rows ends where it starts.

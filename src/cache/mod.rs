@@ -158,41 +158,32 @@ impl std::fmt::Display for PageId {
 
 /// Why a cache, a page table or a page pool refused a call. A refused call changes nothing.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[allow(missing_docs)] // The messages say what the numbers are.
+#[allow(missing_docs)] // The messages say what each one means.
 pub enum CacheError {
-    /// A fixed reservation has too few empty slots left.
     #[error(
         "the cache has no room for {}: {free} of its {capacity} slots are free; reserve more, or ask for fewer tokens",
         count(*needed, "more token")
     )]
     OutOfSlots { needed: usize, free: usize, capacity: usize },
-    /// The pool has too few free pages.
     #[error("pages needed: {needed}, free: {free}; let other sequences finish, or give the pool more pages")]
     OutOfPages { needed: usize, free: usize },
-    /// A page that has no owner was freed.
     #[error("page {0} is free already: it was freed twice, or never allocated")]
     DoubleFree(PageId),
-    /// A page that has no owner cannot be shared.
     #[error("page {0} is free: only a page that has an owner can be shared")]
     FreePage(PageId),
-    /// The pool does not have this page.
     #[error("page {page} is not of this pool: its pages go from 0 to {}", n_pages - 1)]
     ForeignPage { page: PageId, n_pages: usize },
-    /// A pool must have pages.
     #[error("a pool needs at least one page")]
     NoPages,
-    /// Pages must have slots.
     #[error("a page needs at least one slot: the page size is 0")]
     NoSlots,
-    /// No memory can hold this many slots.
     #[error(
-        "no memory holds {slots} slots with a row of {kv_width} numbers in each of {n_layers} layers; ask for fewer slots"
+        "no memory holds {slots} slots with a row of {kv_width} numbers in each of {n_layers} layers; ask for fewer \
+         slots"
     )]
     TooManySlots { slots: usize, n_layers: usize, kv_width: usize },
-    /// No token is held at this position.
     #[error("there is no token at position {position} in a sequence of {}", count(*len, "token"))]
     PastTheEnd { position: usize, len: usize },
-    /// A rewind cannot forget more tokens than are held.
     #[error("cannot rewind {}: the sequence has {len}; rewind {len} to forget all of it", count(*n, "token"))]
     PastTheStart { n: usize, len: usize },
 }

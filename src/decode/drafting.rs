@@ -116,8 +116,8 @@ impl DraftSource {
 
     /// Drafts with this model, which gets an empty cache and keeps and reads rows as the target does.
     pub fn model(mut model: Model, target: &Model, kind: CacheKind, size: CacheSize) -> Result<Self, CacheError> {
-        model.set_attention(target.attention());
-        model.set_row_format(target.row_format());
+        model.attention = target.attention;
+        model.row_format = target.row_format;
         let cache = kind.cache(model.kv_layout(), size)?;
         Ok(DraftSource::Model { model: Box::new(model), cache })
     }

@@ -39,7 +39,7 @@ pub struct CachedModel<'a> {
 }
 
 impl<'a> CachedModel<'a> {
-    /// A model with a sequence's cache, which is read as the model's [attention setting](Model::set_attention) says.
+    /// A model with a sequence's cache, which is read as the model's [attention setting](Model::attention) says.
     pub fn new(model: &'a Model, cache: &'a mut dyn InPlace) -> Self {
         CachedModel { model, cache, rows_projected: 0 }
     }

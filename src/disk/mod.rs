@@ -76,7 +76,7 @@ pub struct PageShape {
 impl PageShape {
     /// What this model's pages have in common. Reads all weights once, for the fingerprint.
     pub fn for_model(model: &Model, page_size: usize) -> Self {
-        let (format, layout) = (model.row_format(), model.kv_layout());
+        let (format, layout) = (model.row_format, model.kv_layout());
         PageShape { model: model.fingerprint(), format, layout, page_size }
     }
 
@@ -225,15 +225,12 @@ impl PageFile {
 
 /// Why a file of pages was not opened, or a page not written.
 #[derive(Debug, thiserror::Error)]
-#[allow(missing_docs)] // The messages say what the numbers are.
+#[allow(missing_docs)] // The messages say what each one means.
 pub enum PageFileError {
-    /// It cannot be read.
     #[error("{0}; give a file of pages, or one that is not there yet")]
     Unreadable(io::Error),
-    /// It cannot be written.
     #[error("a page cannot be written at byte {offset}: {error}; make room, or do without the file")]
     Unwritable { offset: u64, error: io::Error },
-    /// It is something else.
     #[error("this is no file of pages; give a different name, and it is left as it is")]
     NotAPageFile,
     /// Its first bytes have changed: the checksum that they say, and the one that they have.
@@ -245,7 +242,6 @@ pub enum PageFileError {
     /// Its pages have a different shape, or a later version of this program wrote it: with the numbers, and what to do.
     #[error("{0}")]
     Unfit(String),
-    /// The file has no room for a page.
     #[error("a file of {most} bytes at most has no room for a page: it takes {needed}; allow more")]
     TooSmall { most: u64, needed: u64 },
 }

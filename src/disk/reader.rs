@@ -39,8 +39,8 @@ impl PageReader {
         jobs.send(pages).expect(RUNS);
     }
 
-    /// The pages of the next sequence, in the order in which they were submitted; with `wait`, as soon as they are read.
-    /// Without `wait`, `None` if they are not read yet. Waits for ever if nothing was submitted.
+    /// The pages of the next sequence, in the order in which they were submitted; with `wait`, as soon as they are
+    /// read. Without `wait`, `None` if they are not read yet. Waits for ever if nothing was submitted.
     pub fn next(&mut self, wait: bool) -> Option<Vec<PageRead>> {
         match self.done.try_recv() {
             Ok(pages) => Some(pages),

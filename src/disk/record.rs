@@ -42,18 +42,15 @@ pub struct PageRows {
 
 /// Why bytes are not the record that they should be.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[allow(missing_docs)] // The messages say what the numbers are.
+#[allow(missing_docs)] // The messages say what each one means.
 pub enum RecordError {
-    /// There are too few of them, or too many.
     #[error("a record of {expected} bytes, and {found} are there: the file was cut short")]
     WrongLength { found: usize, expected: usize },
     /// The head is damaged, or no record was ever written there.
     #[error("the head's bytes have the checksum {expected:08x}, the head says {found:08x}")]
     DamagedHead { found: u32, expected: u32 },
-    /// The rows are damaged.
     #[error("the rows' bytes have the checksum {expected:08x}, the head says {found:08x}")]
     DamagedRows { found: u32, expected: u32 },
-    /// The record says that it follows one that was written later, or itself.
     #[error("record {number} follows record {parent}, and should follow an earlier one")]
     WrongParent { number: u64, parent: u64 },
 }

@@ -174,7 +174,7 @@ fn check_len(len: usize, model: &Model) -> Result<(), String> {
 
 /// The first number of some rows that is NaN or an infinity, and its place among all heads of the rows.
 fn not_finite(rows: &[f32], model: &Model) -> Option<(usize, f32)> {
-    let (format, n_numbers, n_words) = (model.row_format(), model.config().head_dim, model.kv_layout().head_dim);
+    let (format, n_numbers, n_words) = (model.row_format, model.config().head_dim, model.kv_layout().head_dim);
     let mut numbers = vec![0.0; n_numbers];
     for (place, head) in rows.chunks_exact(n_words).enumerate() {
         // A word of packed numbers may look like NaN, and one that holds NaN like any number.
@@ -194,6 +194,6 @@ fn not_finite(rows: &[f32], model: &Model) -> Option<(usize, f32)> {
 fn most_bytes(model: &Model) -> usize {
     let [layout, other] = [model.kv_layout(), model.config().kv_layout()];
     let layout = if other.kv_width() > layout.kv_width() { other } else { layout };
-    let longest = PageShape { model: 0, format: model.row_format(), layout, page_size: model.config().max_positions };
+    let longest = PageShape { model: 0, format: model.row_format, layout, page_size: model.config().max_positions };
     usize::try_from(longest.offset(1)).unwrap_or(usize::MAX).saturating_add(1 << 20)
 }

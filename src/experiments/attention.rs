@@ -17,7 +17,7 @@ pub fn step<C: InPlace>(model: &Model, caches: &mut [C]) -> Result<Vec<f32>> {
 
 /// Rows that a layer's attention copies together to read these caches. All layers are read alike.
 pub fn copied<C: InPlace>(model: &Model, caches: &[C]) -> usize {
-    caches.iter().map(|cache| model.attention().rows(cache, 0).copied()).sum()
+    caches.iter().map(|cache| model.attention.rows(cache, 0).copied()).sum()
 }
 
 /// Whether two slices hold the same bits.
@@ -38,7 +38,7 @@ pub fn rows_copied(model: &mut Model, sequences: usize, tokens: usize) -> Result
         caches.push(cache);
     }
     let mut way = |attention| {
-        model.set_attention(attention);
+        model.attention = attention;
         let counted = (step(model, &mut caches)?, copied(model, &caches));
         caches.iter_mut().try_for_each(|cache| cache.rewind(1))?;
         anyhow::Ok(counted)

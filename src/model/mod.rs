@@ -45,8 +45,13 @@ pub struct Model {
     norm: Vec<f32>,
     /// `None`: the embedding serves as output too.
     output: Option<Weight>,
-    attention: Attention,
-    row_format: RowFormat,
+    /// How attention reads caches that let it choose; at first [`Attention::Gather`].
+    pub attention: Attention,
+    /// How the numbers of keys and values are stored; at first [`RowFormat::F32`].
+    ///
+    /// Begin with empty caches after a change. Most that hold rows are refused because their layout differs
+    /// ([`StepError::WrongLayout`]), but `F16` and `Bf16` have the same layout.
+    pub row_format: RowFormat,
 }
 
 impl Model {
@@ -59,29 +64,6 @@ impl Model {
     /// The model's shape.
     pub fn config(&self) -> &ModelConfig {
         &self.config
-    }
-
-    /// How attention reads caches that let it choose; at first [`Attention::Gather`].
-    pub fn set_attention(&mut self, attention: Attention) {
-        self.attention = attention;
-    }
-
-    /// How attention reads caches that let it choose.
-    pub fn attention(&self) -> Attention {
-        self.attention
-    }
-
-    /// How the numbers of keys and values are stored; at first [`RowFormat::F32`].
-    ///
-    /// Begin with empty caches then. Most that hold rows are refused because their layout differs
-    /// ([`StepError::WrongLayout`]), but `F16` and `Bf16` have the same layout.
-    pub fn set_row_format(&mut self, format: RowFormat) {
-        self.row_format = format;
-    }
-
-    /// How the numbers of keys and values are stored.
-    pub fn row_format(&self) -> RowFormat {
-        self.row_format
     }
 
     /// The shape of the rows that the model gives its caches: of numbers, or of the 32-bit words that they are packed

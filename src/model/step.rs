@@ -9,25 +9,21 @@ use crate::kernels::{matmul, matmuls, rms_norm, silu_times};
 
 /// Why a step was refused. Nothing has changed, in the cache or elsewhere, unless it says so.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
-#[allow(missing_docs)] // The messages say what the numbers are.
+#[allow(missing_docs)] // The messages say what each one means.
 pub enum StepError {
-    /// A step needs at least one token.
     #[error("no tokens: a step needs at least one; give a prompt")]
     NoTokens,
-    /// A token id outside the vocabulary.
     #[error("token id {token} is outside the vocabulary: ids go from 0 to {}", vocab_size - 1)]
     UnknownToken { token: u32, vocab_size: usize },
-    /// More tokens than the model has positions.
     #[error(
         "{len} tokens are more than the model's {max_positions} positions; shorten the prompt or ask for fewer tokens"
     )]
     TooLong { len: usize, max_positions: usize },
-    /// More rows of logits were asked for than the step has tokens.
     #[error(
-        "the logits after the newest {wanted} tokens were asked for, but the step has {tokens}; ask for at most {tokens}"
+        "the logits after the newest {wanted} tokens were asked for, but the step has {tokens}; ask for at most \
+         {tokens}"
     )]
     TooFewTokens { wanted: usize, tokens: usize },
-    /// The cache was made for a different model.
     #[error("the cache holds rows of {found:?}, the model makes rows of {expected:?}")]
     WrongLayout { found: KvLayout, expected: KvLayout },
     /// The step was computed, and gave logits that no token can be chosen from. The caches of the step hold its tokens,
@@ -37,10 +33,8 @@ pub enum StepError {
          left the range of 32-bit floats; the weights are too large, or not those of this config.json"
     )]
     NotFinite { position: usize, token: u32 },
-    /// The caller wants no more tokens of the sequence.
     #[error("the sequence was cancelled")]
     Cancelled,
-    /// The cache has no room.
     #[error(transparent)]
     Cache(#[from] CacheError),
 }
@@ -174,8 +168,8 @@ impl Model {
         Ok(logits)
     }
 
-    /// Computes a batch with many rows of logits, of which at most `at_once`, 1 or more, are in memory at the same time. `see`
-    /// gets one after the other, in order, with its place. A row is `[vocab_size]`, and finite.
+    /// Computes a batch with many rows of logits, of which at most `at_once`, 1 or more, are in memory at the same
+    /// time. `see` gets one after the other, in order, with its place. A row is `[vocab_size]`, and finite.
     ///
     /// # Errors
     /// [`StepError::NotFinite`]. Rows before that one may have been seen.

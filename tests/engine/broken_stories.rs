@@ -110,13 +110,6 @@ impl<'a> Story<'a> {
         self.tokens.push(self.sampler.pick(&logits));
     }
 
-    /// Adds the next token as if the newest one were the whole sequence.
-    fn go_on_from_the_newest(&mut self) {
-        let newest = &self.tokens[self.tokens.len() - 1..];
-        let logits = self.storyteller.model.step(newest, None).expect("a short sequence fits");
-        self.tokens.push(self.sampler.pick(&logits));
-    }
-
     /// Its text, in lines that fit into the book's terminals.
     fn lines(&self) -> Vec<String> {
         const COLUMNS: usize = 58;
@@ -145,7 +138,11 @@ fn broken_stories() {
 
     let memory = Memory::default();
     let mut story = Story::new(&storyteller, PROMPT, SEED, &memory, &|layer, position, _| own(layer, position));
-    (0..TOKENS).for_each(|_| story.go_on_from_the_newest());
+    for _ in 0..TOKENS {
+        let newest = &story.tokens[story.tokens.len() - 1..];
+        let logits = storyteller.model.step(newest, None).expect("a short sequence fits");
+        story.tokens.push(story.sampler.pick(&logits));
+    }
     tell("chapter 1: the model gets the newest token only", &story);
 
     let of_one: [(&str, Place<'_>); 5] = [

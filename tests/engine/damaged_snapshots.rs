@@ -1,4 +1,5 @@
-//! Files that are no saved caches of this model: cut short, changed, forged, of different rows, or something else. Each is refused.
+//! Files that are no saved caches of this model: cut short, changed, forged, of different rows, or something else. Each
+//! is refused.
 
 use std::fs;
 

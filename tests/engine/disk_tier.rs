@@ -1,4 +1,5 @@
-//! Pages are read from a file while others compute: nothing waits for a slow disk but the sequence whose pages they are.
+//! Pages are read from a file while others compute: nothing waits for a slow disk but the sequence whose pages they
+//! are.
 
 use std::cell::RefCell;
 use std::io;

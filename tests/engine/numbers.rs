@@ -1,5 +1,5 @@
-//! Numbers that cannot be: too large for any memory, or asked of too few tokens. They are refused by name, and nothing has
-//! changed.
+//! Numbers that cannot be: too large for any memory, or asked of too few tokens. They are refused by name, and nothing
+//! has changed.
 
 use grading::story::assets;
 use page_by_page::cache::{CacheError, KvCache, KvLayout};

@@ -4,8 +4,8 @@ use page_by_page::cache::CacheError;
 use page_by_page::chapters::ch04_page_pool::PagePool;
 use page_by_page::chapters::ch05_page_table::PageTable;
 
-/// What FlashInfer's kernels read ([page functions](https://docs.flashinfer.ai/api/page.html)): the pages of all sequences, one
-/// sequence after the other, where those of each begin, and the rows in each one's last page.
+/// What FlashInfer's kernels read ([page functions](https://docs.flashinfer.ai/api/page.html)): the pages of all
+/// sequences, one sequence after the other, where those of each begin, and the rows in each one's last page.
 #[derive(Default)]
 struct PagedKv {
     indptr: Vec<usize>,
@@ -27,8 +27,9 @@ impl PagedKv {
 }
 
 /// What vLLM's workers hand to their kernels
-/// ([`gpu/block_table.py`](https://github.com/vllm-project/vllm/blob/v0.33.0/vllm/v1/worker/gpu/block_table.py)): the pages of each
-/// sequence, padded with 0; its rows; where its new tokens begin among those of the step; and the slot of each new token.
+/// ([`gpu/block_table.py`](https://github.com/vllm-project/vllm/blob/v0.33.0/vllm/v1/worker/gpu/block_table.py)): the
+/// pages of each sequence, padded with 0; its rows; where its new tokens begin among those of the step; and the slot of
+/// each new token.
 #[derive(Default)]
 struct BlockTables {
     block_table: Vec<Vec<u32>>,

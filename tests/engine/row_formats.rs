@@ -11,7 +11,7 @@ const TOKENS: [u32; 5] = [5, 46, 0, 1, 43];
 
 fn open(folder: &Folder, format: RowFormat) -> Model {
     let mut model = Model::open(folder.path().as_ref()).unwrap();
-    model.set_row_format(format);
+    model.row_format = format;
     model
 }
 
@@ -25,7 +25,7 @@ fn what_a_format_cannot_hold_is_noticed() {
     for format in RowFormat::ALL {
         for attention in [Attention::Gather, Attention::Paged, Attention::Plain] {
             let mut model = open(&folder, format);
-            model.set_attention(attention);
+            model.attention = attention;
             let mut cache = ContiguousCache::new(model.kv_layout(), 9);
             for stepped in [model.step(&[1, 2, 3], None), model.step(&[1, 2, 3], Some(&mut cache))] {
                 match format {

@@ -1,5 +1,5 @@
-//! A cache as a file: what was saved comes back to the last bit, into every cache. What is not taken for a saved cache is in
-//! `damaged_snapshots.rs`.
+//! A cache as a file: what was saved comes back to the last bit, into every cache. What is not taken for a saved cache
+//! is in `damaged_snapshots.rs`.
 
 use std::fs;
 use std::path::PathBuf;
@@ -29,7 +29,7 @@ pub fn open(folder: &Folder) -> Model {
 
 pub fn model(format: RowFormat) -> Model {
     let mut model = open(&Folder::copy_of(MODEL));
-    model.set_row_format(format);
+    model.row_format = format;
     model
 }
 

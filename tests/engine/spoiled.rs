@@ -1,5 +1,5 @@
-//! Spoiled files: whatever is wrong with one, the error is one short line that names it and says what to do. Nothing panics, and
-//! no length that a file claims is allocated.
+//! Spoiled files: whatever is wrong with one, the error is one short line that names it and says what to do. Nothing
+//! panics, and no length that a file claims is allocated.
 
 use std::fmt::Display;
 

@@ -199,8 +199,8 @@ impl RowOptions {
     /// If a chapter that this needs is not started.
     pub fn apply(self, model: &mut Model, kv: CacheKind) -> Result<()> {
         chapters::ensure_started(&self.chapters(kv))?;
-        model.set_attention(self.attention());
-        model.set_row_format(self.kv_dtype);
+        model.attention = self.attention();
+        model.row_format = self.kv_dtype;
         Ok(())
     }
 }

@@ -32,7 +32,7 @@ impl Dtype {
 pub struct Matrix<'a> {
     bytes: &'a [u8],
     pub(crate) dtype: Dtype,
-    rows: usize,
+    pub(crate) rows: usize,
     pub(crate) cols: usize,
 }
 
@@ -45,16 +45,6 @@ impl<'a> Matrix<'a> {
         let len = rows.checked_mul(cols).and_then(|numbers| numbers.checked_mul(dtype.size()));
         assert_eq!(Some(bytes.len()), len, "bytes of a [{rows}, {cols}] {dtype:?} matrix");
         Matrix { bytes, dtype, rows, cols }
-    }
-
-    /// Outputs.
-    pub fn rows(&self) -> usize {
-        self.rows
-    }
-
-    /// Inputs.
-    pub fn cols(&self) -> usize {
-        self.cols
     }
 
     pub(crate) fn row(&self, row: usize) -> &'a [u8] {

@@ -33,18 +33,18 @@ pub fn matmuls(x: &[f32], products: &mut [(Matrix<'_>, &mut [f32])]) {
     for (w, out) in products {
         let n = x.len() / w.cols;
         assert_eq!(x.len(), n * w.cols, "input rows of {} numbers", w.cols);
-        assert_eq!(out.len(), n * w.rows(), "{n} output rows of {} numbers", w.rows());
+        assert_eq!(out.len(), n * w.rows, "{n} output rows of {} numbers", w.rows);
         let way = match n {
             0 => return,
             1 if w.cols * w.dtype.size() > SHORT => Way::Stream,
             1..=FEW => Way::Few,
             _ => Way::Tiles,
         };
-        let out = Columns::new(out, w.rows());
+        let out = Columns::new(out, w.rows);
         let width = way.columns(w);
-        let columns = (0..w.rows()).step_by(width).map(|first| first..(first + width).min(w.rows()));
+        let columns = (0..w.rows).step_by(width).map(|first| first..(first + width).min(w.rows));
         blocks.extend(columns.map(|columns| Block { way, x, n, w: *w, columns, out }));
-        work += n * w.rows() * w.cols;
+        work += n * w.rows * w.cols;
     }
     for_each(blocks.into_iter(), work, |block| match block.way {
         Way::Stream => vectorized(Direct::<true>(block)),
@@ -82,7 +82,7 @@ impl Way {
             Way::Tiles => (1 << 17, 5),
         };
         // All threads are to have something.
-        let share = w.rows().div_ceil(2 * threads());
+        let share = w.rows.div_ceil(2 * threads());
         (numbers / w.cols).min(share).div_ceil(width).max(1) * width
     }
 }

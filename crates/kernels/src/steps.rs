@@ -1,5 +1,5 @@
-//! The single steps of a layer: dot product, sum of rows, softmax, gate, norm. Chapter 13 builds attention from the first
-//! three.
+//! The single steps of a layer: dot product, sum of rows, softmax, gate, norm. Chapter 13 builds attention from the
+//! first three.
 //!
 //! **The order of sums.** A dot product and the softmax's sum of exponentials are taken in sixteen lanes, number `i` in
 //! lane `i % 16`, then the lanes in halves; the norm takes the dot product of a row with itself. A weighted sum of rows

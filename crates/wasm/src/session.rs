@@ -116,7 +116,7 @@ fn model(config: &[u8], generation: &[u8], weights: Vec<u8>) -> Result<&'static 
         Model::from_checkpoint(config, &Checkpoint::from_bytes(weights)?)
     };
     let mut model = open().map_err(|error| error.to_string())?;
-    model.set_attention(Attention::Paged);
+    model.attention = Attention::Paged;
     Ok(Box::leak(Box::new(model)))
 }
 

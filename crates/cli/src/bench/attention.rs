@@ -81,7 +81,7 @@ impl AttentionBench {
         chapters::ensure_started(if in_place { &[3, 4, 5, 6, 7, 13] } else { &[3, 4, 5, 6, 7] })?;
         chapters::ensure_started(if self.kv_dtype == RowFormat::F32 { &[] } else { &[14] })?;
         let mut model = self.model.open()?;
-        model.set_row_format(self.kv_dtype);
+        model.row_format = self.kv_dtype;
         let contexts = self.contexts(model.config().max_positions)?;
         let longest = contexts.iter().copied().max().unwrap_or(0) + 1;
         let slots = longest.next_multiple_of(self.page_size as usize);
@@ -136,7 +136,7 @@ impl AttentionBench {
         let mut expected: Option<Vec<f32>> = None;
         for _ in turns("measuring", TURNS, Duration::from_secs(self.seconds)) {
             for (way, times, rows_copied) in &mut measured {
-                model.set_attention(way.unwrap_or(Attention::Gather));
+                model.attention = way.unwrap_or(Attention::Gather);
                 let logits;
                 (logits, *rows_copied) = match way {
                     None => second_step(model, &mut contiguous, times)?,
@@ -180,8 +180,8 @@ fn second_step<C: InPlace>(model: &Model, caches: &mut [C], times: &mut Times) -
 fn filled<C: KvCache>(mut cache: C, tokens: usize, model: &Model, seed: u64) -> Result<C> {
     let (layout, numbers) = (cache.layout(), model.config().kv_layout());
     let mut rows = online::Numbers::new(seed).take(PIECE * numbers.kv_width() * 2);
-    if model.row_format() != RowFormat::F32 {
-        rows = encode_rows(model.row_format(), numbers, &rows);
+    if model.row_format != RowFormat::F32 {
+        rows = encode_rows(model.row_format, numbers, &rows);
     }
     let (keys, values) = rows.split_at(PIECE * layout.kv_width());
     for first in (0..tokens).step_by(PIECE) {

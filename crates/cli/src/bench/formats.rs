@@ -71,7 +71,7 @@ impl Formats {
         let mut formats = Vec::new();
         let mut plain: Option<Answers> = None;
         for format in RowFormat::ALL {
-            model.set_row_format(format);
+            model.row_format = format;
             let answers = self.answers(&model, &text, &prompts, &progress)?;
             let of_f32 = plain.as_ref().unwrap_or(&answers);
             formats.push(compare(&model, &text, &answers, of_f32));
@@ -111,7 +111,7 @@ impl Formats {
 }
 
 fn compare(model: &Model, text: &[u32], answers: &Answers, of_f32: &Answers) -> Row {
-    let (config, format) = (model.config(), model.row_format());
+    let (config, format) = (model.config(), model.row_format);
     let rows = || answers.logits.chunks_exact(config.vocab_size).zip(of_f32.logits.chunks_exact(config.vocab_size));
     let flips = rows().filter(|(row, plain)| argmax(row) != argmax(plain)).count();
     let largest = answers.logits.iter().zip(&of_f32.logits).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);

@@ -180,7 +180,7 @@ impl Generate {
 
     fn lines(&self, setup: &Setup, done: &Done) -> Lines {
         let Done { generated, clock, .. } = done;
-        let format = setup.model.row_format();
+        let format = setup.model.row_format;
         let packed = if format == RowFormat::F32 { String::new() } else { format!(", rows in {format}") };
         // The first step has computed what the cache did not hold of the prompt.
         let kept = setup.restored.map_or(0, |restored| restored.kept);

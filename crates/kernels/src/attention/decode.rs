@@ -1,4 +1,5 @@
-//! Attention of one new token, or of a few: keys and values are read where they lie, each once for the few queries that share them.
+//! Attention of one new token, or of a few: keys and values are read where they lie, each once for the few queries that
+//! share them.
 
 use crate::registers::{Kernel, vectorized};
 use crate::stored::{Head, HeadColumn, Stored};

@@ -55,8 +55,9 @@ impl Vector for Neon {
         lanes
     }
 
-    lanewise!(Neon [0 1 2 3]: mul(b) vmulq_f32, div(b) vdivq_f32, add(b) vaddq_f32, max(other) greater, min(other) less);
-    lanewise!(Neon [0 1 2 3]: mul_add(b, sum) mul_add, zero_below(x, least) zero_below, power_of_two() power_of_two);
+    lanewise!(Neon [0 1 2 3]: mul(b) vmulq_f32, div(b) vdivq_f32, add(b) vaddq_f32, mul_add(b, sum) mul_add);
+    lanewise!(Neon [0 1 2 3]: max(other) greater, min(other) less);
+    lanewise!(Neon [0 1 2 3]: zero_below(x, least) zero_below, power_of_two() power_of_two);
 
     #[inline(always)]
     fn sum(self) -> f32 {

@@ -210,15 +210,10 @@ impl Vector for Avx2 {
 }
 
 /// Adds eight lanes in halves: 8 → 4 → 2 → 1.
-///
-/// # Safety
-/// The processor has AVX.
-#[inline(always)]
-unsafe fn sum_of_8(lanes: __m256) -> f32 {
-    // SAFETY: the processor has these instructions; they touch no memory.
-    unsafe {
-        let four = _mm_add_ps(_mm256_castps256_ps128(lanes), _mm256_extractf128_ps::<1>(lanes));
-        let two = _mm_add_ps(four, _mm_movehl_ps(four, four));
-        _mm_cvtss_f32(_mm_add_ss(two, _mm_movehdup_ps(two)))
-    }
+#[target_feature(enable = "avx2")]
+#[inline]
+fn sum_of_8(lanes: __m256) -> f32 {
+    let four = _mm_add_ps(_mm256_castps256_ps128(lanes), _mm256_extractf128_ps::<1>(lanes));
+    let two = _mm_add_ps(four, _mm_movehl_ps(four, four));
+    _mm_cvtss_f32(_mm_add_ss(two, _mm_movehdup_ps(two)))
 }
