@@ -87,8 +87,8 @@ fn the_bundled_models_open_elsewhere() {
     for (name, layers) in [("storyteller", 6), ("storyteller-draft", 2)] {
         let path = goldens().join("..").join(name).join("config.json");
         let config: serde_json::Value = serde_json::from_slice(&std::fs::read(path).unwrap()).unwrap();
-        let fields = "attention_bias head_dim hidden_act hidden_size intermediate_size max_position_embeddings max_window_layers \
-                      num_attention_heads num_hidden_layers num_key_value_heads rms_norm_eps rope_theta sliding_window \
+        let fields = "attention_bias head_dim hidden_act hidden_size intermediate_size max_position_embeddings \
+                      max_window_layers num_attention_heads num_hidden_layers num_key_value_heads rms_norm_eps rope_theta sliding_window \
                       tie_word_embeddings torch_dtype use_sliding_window vocab_size";
         for field in fields.split(' ') {
             assert!(config.get(field).is_some(), "{name}: config.json says nothing of {field}");

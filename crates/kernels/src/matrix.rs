@@ -2,7 +2,7 @@
 
 use rayon::prelude::*;
 
-use crate::vector::{LANES, Lanes, Plain, Vector, f32_lanes, whole};
+use crate::vector::{LANES, Lanes, Plain, Vector, f32_lanes, padded};
 
 /// How the numbers of a weight are stored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -89,9 +89,9 @@ fn all_finite(dtype: Dtype, bytes: &[u8]) -> bool {
 #[inline(always)]
 pub(crate) fn decode<V: Vector>(dtype: Dtype, bytes: &[u8]) -> V {
     match dtype {
-        Dtype::F32 => V::load(&f32_lanes(&whole(bytes))),
-        Dtype::F16 => V::load_f16(&whole(bytes)),
-        Dtype::Bf16 => V::load_bf16(&whole(bytes)),
+        Dtype::F32 => V::load(&f32_lanes(&padded(bytes))),
+        Dtype::F16 => V::load_f16(&padded(bytes)),
+        Dtype::Bf16 => V::load_bf16(&padded(bytes)),
     }
 }
 

@@ -109,7 +109,7 @@ impl Stored for Int8 {
 pub(crate) struct Head<'a, S: Stored> {
     scale: f32,
     /// The chunks that are full.
-    chunks: &'a [S::Chunk],
+    pub(crate) full: &'a [S::Chunk],
     /// The words after them.
     rest: &'a [f32],
     /// Numbers in the rest.
@@ -121,15 +121,9 @@ impl<'a, S: Stored> Head<'a, S> {
     #[inline(always)]
     pub(crate) fn new(words: &'a [f32], dim: usize) -> Self {
         let (scale, words) = S::split(words);
-        let chunks = &S::Chunk::chunks(words)[..dim / LANES];
-        let rest = &words[size_of_val(chunks) / size_of::<f32>()..];
-        Head { scale, chunks, rest, n_rest: dim % LANES }
-    }
-
-    /// The chunks that are full.
-    #[inline(always)]
-    pub(crate) fn full(&self) -> &'a [S::Chunk] {
-        self.chunks
+        let full = &S::Chunk::chunks(words)[..dim / LANES];
+        let rest = &words[size_of_val(full) / size_of::<f32>()..];
+        Head { scale, full, rest, n_rest: dim % LANES }
     }
 
     /// What the numbers are multiplied by.
@@ -141,7 +135,7 @@ impl<'a, S: Stored> Head<'a, S> {
     /// Chunk number `at`, full or not; lanes after the last number are zero.
     #[inline(always)]
     pub(crate) fn chunk<V: Vector>(&self, at: usize) -> V {
-        match self.chunks.get(at) {
+        match self.full.get(at) {
             Some(chunk) => S::decode(chunk, self.scale()),
             None => V::load(&self.last()),
         }

@@ -5,8 +5,7 @@ use crate::registers::{Kernel, vectorized};
 use crate::stored::{Head, HeadColumn, Stored};
 use crate::vector::{LANES, Lanes, Vector, lane_sums, rows_of};
 
-use super::Attention;
-use super::sums::{put_sums, sums_at};
+use super::{Attention, put_sums, sums_at};
 
 /// Keys that a query meets at a time, so that four sums of lanes are taken together.
 const KEYS: usize = 4;
@@ -79,8 +78,8 @@ impl<S: Stored> Scores<'_, S> {
     fn score<V: Vector, const R: usize>(&mut self, keys: &[Head<'_, S>; KEYS], first: usize, at: usize) -> usize {
         let depth = self.task.depth();
         let rows = rows_of::<_, R>(self.queries, first, depth, depth);
-        let full = keys[0].full().len();
-        let chunks = [keys[0].full(), &keys[1].full()[..full], &keys[2].full()[..full], &keys[3].full()[..full]];
+        let full = keys[0].full.len();
+        let chunks = [keys[0].full, &keys[1].full[..full], &keys[2].full[..full], &keys[3].full[..full]];
         let scales: [V; KEYS] = [keys[0].scale(), keys[1].scale(), keys[2].scale(), keys[3].scale()];
         let mut sums = [[V::splat(0.0); KEYS]; R];
         for k in 0..full {
@@ -227,7 +226,7 @@ fn add<V: Vector, S: Stored, const R: usize, const C: usize>(
         if C == 1 {
             vectors[0] = value.chunk(at);
         } else {
-            let (chunks, scale) = (&value.full()[at..][..C], value.scale());
+            let (chunks, scale) = (&value.full[at..][..C], value.scale());
             for c in 0..C {
                 vectors[c] = S::decode(&chunks[c], scale);
             }

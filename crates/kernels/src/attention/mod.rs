@@ -12,7 +12,6 @@
 
 mod decode;
 mod prefill;
-mod sums;
 
 use std::ops::Range;
 
@@ -20,7 +19,7 @@ use crate::parallel::{Columns, for_each, threads};
 use crate::rows::{RowFormat, SequenceRows};
 use crate::steps::softmax_scaled;
 use crate::stored::{Bf16, F16, F32, HeadColumn, Int8, Stored, words};
-use crate::vector::{LANES, Lanes, padded};
+use crate::vector::{LANES, Lanes, Vector, padded};
 
 /// How attention divides a row into heads.
 #[derive(Clone, Copy, Debug)]
@@ -213,6 +212,28 @@ impl<'a> Attention<'a> {
         let scale = 1.0 / (self.heads.head_dim as f32).sqrt();
         for (query, scores) in scores.chunks_exact_mut(stride).enumerate() {
             softmax_scaled(&mut scores[..self.seen(query)], scale);
+        }
+    }
+}
+
+/// `C` vectors of the sums of `R` queries, `depth` vectors each, from vector `at` on.
+#[inline(always)]
+fn sums_at<V: Vector, const R: usize, const C: usize>(sums: &[Lanes], depth: usize, at: usize) -> [[V; C]; R] {
+    let mut out = [[V::splat(0.0); C]; R];
+    for (r, out) in out.iter_mut().enumerate() {
+        for (c, out) in out.iter_mut().enumerate() {
+            *out = V::load(&sums[r * depth + at + c]);
+        }
+    }
+    out
+}
+
+/// Puts back what [`sums_at`] took.
+#[inline(always)]
+fn put_sums<V: Vector, const R: usize, const C: usize>(out: &[[V; C]; R], sums: &mut [Lanes], depth: usize, at: usize) {
+    for (r, out) in out.iter().enumerate() {
+        for (c, out) in out.iter().enumerate() {
+            sums[r * depth + at + c] = out.lanes();
         }
     }
 }

@@ -7,8 +7,7 @@ use crate::stored::{HeadColumn, Stored};
 use crate::tiles::{InTiles, in_tiles, pack, tile};
 use crate::vector::{LANES, Lanes, Vector, lane_sums, rows_of};
 
-use super::Attention;
-use super::sums::{put_sums, sums_at};
+use super::{Attention, put_sums, sums_at};
 
 /// Keys that are packed at a time: whole tiles.
 const KEYS: usize = 20;

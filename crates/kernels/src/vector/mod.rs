@@ -110,26 +110,13 @@ pub(crate) trait Vector: Copy {
     }
 }
 
-/// The bytes, followed by zeros if there are too few.
+/// The numbers, or bytes, followed by zeros if there are too few.
 #[inline(always)]
-pub(crate) fn whole<const N: usize>(bytes: &[u8]) -> [u8; N] {
-    match bytes.first_chunk() {
-        Some(whole) => *whole,
-        None => {
-            let mut whole = [0; N];
-            whole[..bytes.len()].copy_from_slice(bytes);
-            whole
-        }
-    }
-}
-
-/// The numbers, followed by zeros if there are too few.
-#[inline(always)]
-pub(crate) fn padded<const N: usize>(numbers: &[f32]) -> [f32; N] {
+pub(crate) fn padded<T: Copy + Default, const N: usize>(numbers: &[T]) -> [T; N] {
     match numbers.first_chunk() {
         Some(whole) => *whole,
         None => {
-            let mut whole = [0.0; N];
+            let mut whole = [T::default(); N];
             whole[..numbers.len()].copy_from_slice(numbers);
             whole
         }

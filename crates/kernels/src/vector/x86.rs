@@ -68,21 +68,7 @@ impl Vector for Avx512 {
         unsafe { transmute::<__m512, Lanes>(self.0) }
     }
 
-    #[inline(always)]
-    fn zero_below(self, x: Self, least: Self) -> Self {
-        // SAFETY: the processor has these instructions; they touch no memory.
-        Avx512(unsafe { _mm512_maskz_mov_ps(_mm512_cmp_ps_mask::<_CMP_NLT_UQ>(x.0, least.0), self.0) })
-    }
-
-    #[inline(always)]
-    fn power_of_two(self) -> Self {
-        // SAFETY: the processor has these instructions; they touch no memory.
-        unsafe {
-            let exponents = _mm512_slli_epi32::<23>(_mm512_castps_si512(self.0));
-            let one = _mm512_castps_si512(_mm512_set1_ps(1.0));
-            Avx512(_mm512_castsi512_ps(_mm512_add_epi32(exponents, one)))
-        }
-    }
+    lanewise!(Avx512 [0]: zero_below(x, least) zero_below_16, power_of_two() power_of_two_16);
 
     #[inline(always)]
     fn sum(self) -> f32 {
@@ -181,32 +167,39 @@ impl Vector for Avx2 {
         unsafe { transmute::<[__m256; 2], Lanes>([self.0, self.1]) }
     }
 
-    #[inline(always)]
-    fn zero_below(self, x: Self, least: Self) -> Self {
-        // SAFETY: the processor has these instructions; they touch no memory.
-        unsafe {
-            let low = _mm256_cmp_ps::<_CMP_NLT_UQ>(x.0, least.0);
-            let high = _mm256_cmp_ps::<_CMP_NLT_UQ>(x.1, least.1);
-            Avx2(_mm256_and_ps(low, self.0), _mm256_and_ps(high, self.1))
-        }
-    }
-
-    #[inline(always)]
-    fn power_of_two(self) -> Self {
-        // SAFETY: the processor has these instructions; they touch no memory.
-        unsafe {
-            let one = _mm256_castps_si256(_mm256_set1_ps(1.0));
-            let low = _mm256_slli_epi32::<23>(_mm256_castps_si256(self.0));
-            let high = _mm256_slli_epi32::<23>(_mm256_castps_si256(self.1));
-            Avx2(_mm256_castsi256_ps(_mm256_add_epi32(low, one)), _mm256_castsi256_ps(_mm256_add_epi32(high, one)))
-        }
-    }
+    lanewise!(Avx2 [0 1]: zero_below(x, least) zero_below_8, power_of_two() power_of_two_8);
 
     #[inline(always)]
     fn sum(self) -> f32 {
         // SAFETY: the processor has these instructions; they touch no memory.
         unsafe { sum_of_8(_mm256_add_ps(self.0, self.1)) }
     }
+}
+
+#[target_feature(enable = "avx512f")]
+#[inline]
+fn zero_below_16(number: __m512, x: __m512, least: __m512) -> __m512 {
+    _mm512_maskz_mov_ps(_mm512_cmp_ps_mask::<_CMP_NLT_UQ>(x, least), number)
+}
+
+#[target_feature(enable = "avx2")]
+#[inline]
+fn zero_below_8(number: __m256, x: __m256, least: __m256) -> __m256 {
+    _mm256_and_ps(_mm256_cmp_ps::<_CMP_NLT_UQ>(x, least), number)
+}
+
+#[target_feature(enable = "avx512f")]
+#[inline]
+fn power_of_two_16(number: __m512) -> __m512 {
+    let exponents = _mm512_slli_epi32::<23>(_mm512_castps_si512(number));
+    _mm512_castsi512_ps(_mm512_add_epi32(exponents, _mm512_castps_si512(_mm512_set1_ps(1.0))))
+}
+
+#[target_feature(enable = "avx2")]
+#[inline]
+fn power_of_two_8(number: __m256) -> __m256 {
+    let exponents = _mm256_slli_epi32::<23>(_mm256_castps_si256(number));
+    _mm256_castsi256_ps(_mm256_add_epi32(exponents, _mm256_castps_si256(_mm256_set1_ps(1.0))))
 }
 
 /// Adds eight lanes in halves: 8 → 4 → 2 → 1.
