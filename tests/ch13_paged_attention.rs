@@ -17,6 +17,7 @@ mod checks {
     use grading::paged::cache;
     use grading::pools::{LAYOUT, ONE_NUMBER, slab_of};
     use grading::prelude::*;
+    use grading::rows::{self, KINDS};
 
     /// Tokens enough for a walk through them at every call to take minutes.
     const MANY: usize = if cfg!(miri) { 300 } else { 70_000 };
@@ -395,6 +396,54 @@ mod checks {
             let what = format!("paged cache, page size {page_size}, attention {attention:?}");
             storyteller.assert_through(&mut cache, &what, 24, || {});
         }
+    }
+
+    /// Sequences that grow, fork, rewind and end in one slab: attention over all of them at once, in the pages that they have by
+    /// then, is attention over a plain list of each one's rows.
+    #[test]
+    fn whole_oracle() {
+        let heads = Heads { n_heads: 2 * LAYOUT.n_kv_heads, n_kv_heads: LAYOUT.n_kv_heads, head_dim: LAYOUT.head_dim };
+        for (seed, mut dice) in seeded(12) {
+            let page_size = [1, 3, 4, 16][dice.roll(0, 3)];
+            let slab = slab_of(LAYOUT, page_size, 300 / page_size + 20);
+            let about = format!("seed {seed}, page size {page_size}");
+            let mut sequences = vec![(fork_cache(&slab), Oracle::new(&about))];
+            let mut next = 0;
+            for _ in 0..STEPS {
+                alive();
+                let which = dice.roll(0, sequences.len() - 1);
+                let (cache, oracle) = &mut sequences[which];
+                match dice.roll(0, 9) {
+                    0 => sequences[which] = (fork_cache(&slab), Oracle::new(&about)),
+                    1 | 2 => {
+                        let fork = (made("fork of chapter 10", || cache.fork()), oracle.clone());
+                        sequences.truncate(4);
+                        sequences.push(fork);
+                    }
+                    3 | 4 => oracle.rewind(cache, dice.roll(0, oracle.tokens.len().min(7))),
+                    _ => oracle.append(cache, &fresh(&mut next, dice.roll(0, 6).min(50 - oracle.tokens.len()))),
+                }
+                check_slab(heads, &sequences, dice.roll(0, LAYOUT.n_layers - 1), &mut dice);
+            }
+        }
+    }
+
+    /// Attends all sequences of a slab at once, in one layer.
+    #[track_caller]
+    fn check_slab(heads: Heads, sequences: &[(ForkCache, Oracle)], layer: usize, dice: &mut Dice) {
+        let last = sequences.last().map_or(String::new(), |(_, oracle)| oracle.history.at());
+        let at = format!("layer {layer} of {}, the last of them: {last}", count(sequences.len(), "sequence"));
+        let batch = sequences.iter().map(|(_, oracle)| {
+            let dense = KINDS.map(|kind| rows::rows(LAYOUT, &oracle.tokens, layer, kind));
+            (Paged::of(heads, dense, 4), dice.roll(0, oracle.tokens.len().min(5)))
+        });
+        let batch: Vec<(Paged, usize)> = batch.collect();
+        let lent: Vec<_> = sequences.iter().map(|(cache, _)| during(&at, || cache.rows(layer))).collect();
+        let rows: Vec<_> = lent.iter().zip(&batch).map(|(lent, (_, queries))| lent.of_sequence(*queries)).collect();
+        let n = q_width(heads) * batch.iter().map(|(_, queries)| queries).sum::<usize>();
+        let (q, mut out) = (numbers(n, 77), vec![BEFORE; n]);
+        made(&at, || attend_batch(heads, &mut f32_heads(heads), &rows, &q, &mut out));
+        check_batch(&batch, &q, &out, &at);
     }
 
     #[test]

@@ -1,11 +1,12 @@
-//! Grader of chapter 14: half the bytes. Its caches rewind too, with `ch07_rewind`.
+//! Grader of chapter 14: half the bytes. Its caches rewind too, with `ch07_rewind`, and `Engine` is on top of
+//! `chapters::ch12_scheduler` and `chapters::ch11_prefix_cache`.
 
 grading::grader!();
 
 #[cfg(not(unstarted = "ch14_half_the_bytes"))]
 mod checks {
     use page_by_page::cache::in_place::{Attention, HeadReader, InPlace};
-    use page_by_page::cache::{KvLayout, Rewind};
+    use page_by_page::cache::{KvCache, KvLayout, Rewind};
     use page_by_page::chapters::ch02_flat::FlatCache;
     use page_by_page::chapters::ch03_contiguous::ContiguousCache;
     use page_by_page::chapters::ch06_paged::{PageSlab, PagedCache};
@@ -14,11 +15,17 @@ mod checks {
     use page_by_page::chapters::ch14_half_the_bytes::{
         PackedHeads, decode, encode, encode_rows, packed, token_bytes, words,
     };
+    use page_by_page::decode::sampler::Sampler;
     use page_by_page::kernels::{Heads, RowFormat, SequenceRows, attend};
     use page_by_page::model::Model;
+    use page_by_page::prefixes::prefix_cache;
+    use page_by_page::serving::Engine;
+    use page_by_page::serving::schedule::StepLimits;
 
     use grading::attention::{BEFORE, Paged, STALE, check_batch, kv_width, q_width, same_bits};
+    use grading::oracle::any_layout;
     use grading::packed::{self as plain, PACKED, hex, kernel_reads, numbers};
+    use grading::pools::slab_of;
     use grading::prelude::*;
 
     /// Asks for the words of a head. What the words were before must not matter.
@@ -441,6 +448,81 @@ mod checks {
                 let mut cache = made("PagedCache::new", || PagedCache::new(&slab));
                 let what = format!("paged cache in {format:?}, attention {attention:?}");
                 storyteller.assert_through(&mut cache, &what, 24, || {});
+            }
+        }
+    }
+
+    /// Generated together in a pool that is too small: the output is that of each request alone in the same format.
+    #[test]
+    fn whole_a_preempted_sequence_generates_the_same_story() {
+        for (format, attention) in [(RowFormat::Int8, Attention::Paged), (RowFormat::F16, Attention::Plain)] {
+            let storyteller = storyteller(format, attention);
+            let begin = storyteller.prompt();
+            let prompts = [&[][..], &[12, 77, 301], &[12, 77, 44, 8]].map(|end| [&begin[..], end].concat());
+            let slab = made("PageSlab::new", || PageSlab::new(storyteller.model.kv_layout(), 3, 8));
+            let prefixes = made("PrefixCache::new", || prefix_cache(3, true));
+            let limits = StepLimits { tokens: 5, sequences: 3 };
+            let mut engine = made("Scheduler::new", || Engine::new(&storyteller.model, &slab, prefixes, limits, &[]));
+            for prompt in &prompts {
+                made("submit", || engine.submit(prompt.clone(), 10, Sampler::new(SAMPLING)));
+            }
+            let mut n_finished = 0;
+            for step in 0..300 {
+                for finished in made(format!("step {step} in {format:?}"), || engine.step()).finished {
+                    let alone = storyteller.alone(&prompts[finished.sequence.id.0 as usize], 10);
+                    let alone: Vec<u32> = alone.iter().map(|(token, _)| *token).collect();
+                    storyteller.assert_same_story(finished.sequence.new_tokens(), &alone);
+                    n_finished += 1;
+                }
+            }
+            same!(n_finished, 3, "stories generated in {format:?} after 300 steps");
+            assert!(engine.totals().preemptions > 0, "no request was preempted: the example is badly chosen");
+        }
+    }
+
+    /// Rows of random heads in pages that fill, fork and rewind: what a cache gives is what was packed.
+    #[test]
+    fn whole_oracle() {
+        for (seed, mut dice) in seeded(30) {
+            let (format, layout) = (PACKED[dice.roll(0, 2)], any_layout(&mut dice));
+            let page_size = dice.roll(1, 5);
+            let at = format!("seed {seed}, {format:?}, {layout:?}, page size {page_size}");
+            let _question = calling(&at);
+            let width = packed(format, layout).kv_width();
+            let slab = slab_of(packed(format, layout), page_size, 64);
+            let mut cache = made("ForkCache::new", || ForkCache::new(&slab));
+            // Keys and values of each layer.
+            let mut rows = vec![[Vec::new(), Vec::new()]; layout.n_layers];
+            let mut sequences = Vec::new();
+            for _ in 0..if cfg!(miri) { 3 } else { 12 } {
+                let n = dice.roll(1, 4);
+                made("extend", || cache.extend(n));
+                for (layer, all) in rows.iter_mut().enumerate() {
+                    let new = [0, 1].map(|_| encode_rows(format, layout, &numbers(n * layout.kv_width(), &mut dice)));
+                    cache.write(layer, &new[0], &new[1]);
+                    all.iter_mut().zip(new).for_each(|(all, new)| all.extend(new));
+                }
+                match dice.roll(0, 3) {
+                    0 => {
+                        // The other one keeps these rows, and this one writes after them.
+                        let other = made("fork", || cache.fork());
+                        sequences.push((std::mem::replace(&mut cache, other), rows.clone()));
+                    }
+                    1 => {
+                        let n = dice.roll(0, cache.len());
+                        made("rewind", || cache.rewind(n));
+                        rows.iter_mut().flatten().for_each(|all| all.truncate(cache.len() * width));
+                    }
+                    _ => {}
+                }
+            }
+            sequences.push((cache, rows));
+            for (cache, rows) in &sequences {
+                for (layer, [k, v]) in rows.iter().enumerate() {
+                    let (found_k, found_v) = cache.gather(layer);
+                    same_words(&found_k, k, &format!("{at}: keys of layer {layer}"));
+                    same_words(&found_v, v, &format!("{at}: values of layer {layer}"));
+                }
             }
         }
     }
