@@ -30,7 +30,7 @@
 //! - [`experiments`]: what the chapters gain, counted on the code that is compiled.
 //! - [`files`]: files read only if they are what they should be, written whole or not at all.
 //! - [`escape`]: text from a file or a client, made safe for a terminal.
-//! - [`english`]: numbers and lists as people read them.
+//! - [`english`]: numbers and lists as people read them; [`panics`]: what a panic says.
 
 pub mod cache;
 pub mod caches;
@@ -43,6 +43,7 @@ pub mod escape;
 pub mod experiments;
 pub mod files;
 pub mod model;
+pub mod panics;
 pub mod prefixes;
 pub mod serving;
 pub mod simulation;

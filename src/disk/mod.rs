@@ -29,7 +29,7 @@ use crate::cache::{KvLayout, PageId};
 use crate::kernels::RowFormat;
 use crate::model::Model;
 
-/// Bytes that can be read and written at any place, and are still there tomorrow.
+/// Bytes that can be read and written at any offset, such as those of a file.
 ///
 /// Its calls return what the system says. A write that fails, or is cut off, may have written some of its bytes.
 pub trait Disk {
@@ -100,10 +100,10 @@ impl PageShape {
     ///   60  CRC-32 of what is before                            u32
     /// ```
     pub fn header(&self) -> [u8; HEADER] {
-        let place = RowFormat::ALL.iter().position(|format| *format == self.format);
+        let format = RowFormat::ALL.iter().position(|format| *format == self.format);
         let KvLayout { n_layers, n_kv_heads, head_dim } = self.layout;
         let mut bytes = MAGIC.to_vec();
-        for number in [VERSION, self.model, place.expect("a format is one of all") as u32] {
+        for number in [VERSION, self.model, format.expect("a format is one of all") as u32] {
             bytes.extend(number.to_le_bytes());
         }
         for number in [self.page_size, n_layers, n_kv_heads, head_dim] {

@@ -29,20 +29,20 @@ pub struct DiskTier {
     prefixes: SharedPrefixes,
     slab: SharedSlab,
     /// Sequences whose pages are being read, in the order in which they were asked for.
-    asked: VecDeque<(u64, Vec<u32>)>,
-    n_asked: u64,
+    pending: VecDeque<(u64, Vec<u32>)>,
+    next_ticket: u64,
     /// The numbers of the records that are being read.
     reading: HashSet<u64>,
     /// How many full pages of each sequence that runs the file was offered.
     offered: HashMap<SequenceId, usize>,
-    counters: Counters,
+    counters: TierCounters,
     /// Why nothing is written any more.
     failed: Option<PageFileError>,
 }
 
-/// Pages that went to and fro.
+/// Pages that moved between the file and the prefix cache.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Counters {
+pub struct TierCounters {
     /// Written to the file. Those before a page that could not be written are not counted.
     pub written: u64,
     /// Read from it.
@@ -71,11 +71,11 @@ impl DiskTier {
             reader,
             prefixes,
             slab: slab.clone(),
-            asked: VecDeque::new(),
-            n_asked: 0,
+            pending: VecDeque::new(),
+            next_ticket: 0,
             reading: HashSet::new(),
             offered: HashMap::new(),
-            counters: Counters::default(),
+            counters: TierCounters::default(),
             failed: None,
         })
     }
@@ -91,9 +91,9 @@ impl DiskTier {
         let pages: Vec<_> = missing.into_iter().filter(|page| self.reading.insert(page.number)).collect();
         self.counters.read += pages.len() as u64;
         self.reader.submit(pages);
-        let ticket = self.n_asked;
-        self.n_asked += 1;
-        self.asked.push_back((ticket, tokens.to_vec()));
+        let ticket = self.next_ticket;
+        self.next_ticket += 1;
+        self.pending.push_back((ticket, tokens.to_vec()));
         Ok(Some(ticket))
     }
 
@@ -101,10 +101,10 @@ impl DiskTier {
     /// asked for. With `wait`, the first that is still missing is waited for.
     pub fn take_loaded(&mut self, mut wait: bool) -> Result<Vec<u64>, CacheError> {
         let mut tickets = Vec::new();
-        while !self.asked.is_empty()
+        while !self.pending.is_empty()
             && let Some(pages) = self.reader.next(wait)
         {
-            let Some((ticket, tokens)) = self.asked.pop_front() else { break };
+            let Some((ticket, tokens)) = self.pending.pop_front() else { break };
             wait = false;
             for read in &pages {
                 self.reading.remove(&read.missing.number);
@@ -156,8 +156,8 @@ impl DiskTier {
         &self.file
     }
 
-    /// Pages that went to and fro.
-    pub fn counters(&self) -> Counters {
+    /// Pages that moved so far.
+    pub fn counters(&self) -> TierCounters {
         self.counters
     }
 

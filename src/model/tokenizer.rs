@@ -3,14 +3,13 @@
 //! A `tokenizer.json` is close to a program, and with some that contradict themselves the library panics. Such a panic
 //! ends here, as an error that names the file.
 
-use std::any::Any;
 use std::cell::Cell;
 use std::panic::{self, AssertUnwindSafe};
 use std::path::{Path, PathBuf};
 use std::sync::Once;
 
 use crate::files::FileError;
-use crate::{escape, files};
+use crate::{escape, files, panics};
 
 /// Bytes of a `tokenizer.json`: several times what the largest vocabularies take.
 const MOST_BYTES: usize = 64 << 20;
@@ -157,13 +156,11 @@ fn caught<T>(call: impl FnOnce() -> tokenizers::Result<T>) -> Result<T, String> 
     CALLING.set(before);
     match answer {
         Ok(answer) => answer.map_err(|error| escape::field(&error.to_string())),
-        Err(panic) => Err(format!("the tokenizers library fails with it ({})", escape::field(panic_text(&*panic)))),
+        Err(payload) => {
+            let message = panics::message(&*payload).unwrap_or("no reason given");
+            Err(format!("the tokenizers library fails with it ({})", escape::field(message)))
+        }
     }
-}
-
-fn panic_text(panic: &(dyn Any + Send)) -> &str {
-    let text = panic.downcast_ref::<&str>().copied().or(panic.downcast_ref::<String>().map(String::as_str));
-    text.unwrap_or("no reason given")
 }
 
 /// Turns tokens into text as they come, whole characters only: one character may take several tokens.

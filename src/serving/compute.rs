@@ -3,7 +3,7 @@
 
 use std::collections::{BTreeMap, HashMap};
 
-use super::{Engine, EngineError, SCORED_AT_ONCE, State};
+use super::{Engine, EngineError, SCORED_AT_ONCE, SequenceState};
 use crate::cache::KvCache;
 use crate::chapters::ch10_fork::ForkCache;
 use crate::decode::scoring::{Scoring, TokenLogprobs};
@@ -30,17 +30,17 @@ struct Pass {
 impl Engine<'_> {
     /// Computes the tokens of a plan. The scores of the prompts that are complete now go to their sequences' output.
     pub(super) fn compute(&mut self, plan: &[ScheduledChunk]) -> Result<Computed, EngineError> {
-        let mut inputs = self.scheduler.inner.inputs();
+        let mut inputs = self.scheduler.unchecked.inputs();
         let at_once = self.limits.sequences.min(self.limits.tokens).max(SCORED_AT_ONCE);
         let mut computed = Computed::default();
         if let Ok(pass) = forward(self.model, &self.states, at_once, &mut inputs) {
-            pass.note(&mut computed, &mut self.states);
+            pass.record(&mut computed, &mut self.states);
         } else {
             // Which sequence's logits failed is not known: each is computed alone, and gives the same rows again.
             for input in &mut inputs {
                 self.scheduler.counted.rows_projected += input.chunk.tokens as u64;
                 match forward(self.model, &self.states, at_once, std::slice::from_mut(input)) {
-                    Ok(pass) => pass.note(&mut computed, &mut self.states),
+                    Ok(pass) => pass.record(&mut computed, &mut self.states),
                     Err(error) => {
                         let sequence = input.chunk.sequence;
                         // The prefix cache must not get any of its pages.
@@ -67,8 +67,8 @@ impl Engine<'_> {
 }
 
 impl Pass {
-    /// Notes what counts of it, now that all of it is right.
-    fn note(self, computed: &mut Computed, states: &mut BTreeMap<SequenceId, State<'_>>) {
+    /// Adds its logits and scores to the results. Called only when the whole pass has succeeded.
+    fn record(self, computed: &mut Computed, states: &mut BTreeMap<SequenceId, SequenceState<'_>>) {
         for (sequence, score) in self.scores {
             if let Some(scoring) = states.get_mut(&sequence).and_then(|state| state.scoring.as_mut()) {
                 scoring.push(score);
@@ -82,12 +82,12 @@ impl Pass {
 /// `at_once` rows of logits are there at the same time, beside those that are returned.
 fn forward(
     model: &Model,
-    states: &BTreeMap<SequenceId, State<'_>>,
+    states: &BTreeMap<SequenceId, SequenceState<'_>>,
     at_once: usize,
     inputs: &mut [ChunkInput<'_>],
 ) -> Result<Pass, StepError> {
     let scoring_of = |sequence| states.get(&sequence)?.scoring.as_ref();
-    // For each row of logits its sequence, its place in it, and whether the next token is chosen from it.
+    // For each row of logits: its sequence, its number there, and whether the next token is chosen from it.
     let mut wanted = Vec::new();
     let mut chunks = Vec::new();
     for input in inputs {
@@ -102,8 +102,8 @@ fn forward(
         chunks.push(model.chunk_with_room(input.tokens, input.cache, len - first)?);
     }
     let mut pass = Pass::default();
-    model.forward_in_parts(chunks, at_once, &mut |place, logits| {
-        let (sequence, row, is_newest) = wanted[place];
+    model.forward_in_parts(chunks, at_once, &mut |index, logits| {
+        let (sequence, row, is_newest) = wanted[index];
         if let Some(scoring) = scoring_of(sequence).filter(|scoring| scoring.wants(row)) {
             pass.scores.push((sequence, scoring.score(row, logits)));
         }

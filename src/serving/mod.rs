@@ -46,7 +46,7 @@ use crate::prefixes::Prefixes;
 use crate::serving::schedule::{FinishReason, Finished, NextToken, ScheduleError, Sequence, SequenceId, StepLimits};
 pub(crate) use checked_scheduler::CheckedScheduler;
 use compute::Computed;
-use state::{Next, State};
+use state::{Next, SequenceState};
 
 pub use checked_scheduler::Totals;
 pub use error::{EngineError, SequenceError};
@@ -69,7 +69,7 @@ pub struct Engine<'m> {
     limits: StepLimits,
     end_of_text: Vec<u32>,
     /// The sequences that have not finished.
-    states: BTreeMap<SequenceId, State<'m>>,
+    states: BTreeMap<SequenceId, SequenceState<'m>>,
     /// Sequences that have finished and were not reported yet.
     finished: Vec<FinishedSequence>,
 }
@@ -97,7 +97,7 @@ impl<'m> Engine<'m> {
         })
     }
 
-    /// The same with output in characters.
+    /// Lets steps yield output in characters, as this tokenizer decodes it.
     pub fn with_tokenizer(self, tokenizer: &'m Tokenizer) -> Self {
         Engine { tokenizer: Some(tokenizer), ..self }
     }
@@ -142,15 +142,15 @@ impl<'m> Engine<'m> {
             let (prompt, most) = (request.prompt.clone(), request.max_new_tokens);
             let id = if request.scores_prompt {
                 // A scheduler finishes a sequence without a new token at once. This one ends when its prompt is scored.
-                self.scheduler.inner.submit_without_lookup(prompt, most.max(1))?
+                self.scheduler.unchecked.submit_without_lookup(prompt, most.max(1))?
             } else if are_forks && !ids.is_empty() {
-                let id = self.scheduler.inner.reserve_id();
+                let id = self.scheduler.unchecked.reserve_id();
                 samples.push(Sequence::new(id, prompt, most)?);
                 id
             } else {
-                self.scheduler.inner.submit(prompt, most)?
+                self.scheduler.unchecked.submit(prompt, most)?
             };
-            self.states.insert(id, State::new(&request, sampler, self.tokenizer));
+            self.states.insert(id, SequenceState::new(&request, sampler, self.tokenizer));
             ids.push(id);
         }
         if let Some(first) = ids.first().and_then(|first| self.states.get_mut(first)) {
@@ -176,8 +176,8 @@ impl<'m> Engine<'m> {
         if !self.finished.iter().any(|finished| finished.sequence.id == id) {
             let mut families = self.states.values_mut().map(|state| &mut state.samples);
             let sample = families.find_map(|samples| {
-                let place = samples.iter().position(|sample| sample.id == id)?;
-                Some(samples.remove(place))
+                let index = samples.iter().position(|sample| sample.id == id)?;
+                Some(samples.remove(index))
             });
             match sample {
                 Some(sequence) => self.finish(sequence, Ok(FinishReason::Cancelled)),
@@ -185,8 +185,8 @@ impl<'m> Engine<'m> {
             }
             self.collect()?;
         }
-        let place = self.finished.iter().position(|finished| finished.sequence.id == id);
-        Ok(self.finished.remove(place.ok_or(ScheduleError::UnknownSequence(id))?))
+        let index = self.finished.iter().position(|finished| finished.sequence.id == id);
+        Ok(self.finished.remove(index.ok_or(ScheduleError::UnknownSequence(id))?))
     }
 
     /// Ends all sequences; returns those that were not reported yet, in no order. An error is the scheduler's fault.
@@ -204,12 +204,12 @@ impl<'m> Engine<'m> {
 
     /// How the prompt of a sequence begins, and its output so far. Both are empty without a tokenizer.
     pub(crate) fn text(&self, id: SequenceId) -> (&str, &str) {
-        self.states.get(&id).map_or(("", ""), State::text)
+        self.states.get(&id).map_or(("", ""), SequenceState::text)
     }
 
     /// The scheduler, with the sequences that wait and run.
     pub fn scheduler(&self) -> &Scheduler {
-        &self.scheduler.inner
+        &self.scheduler.unchecked
     }
 
     /// Pages without an owner, pages that the prefix cache alone owns, and pages of sequences.
@@ -269,7 +269,7 @@ impl<'m> Engine<'m> {
         Ok(())
     }
 
-    fn state(&mut self, sequence: SequenceId) -> Result<&mut State<'m>, EngineError> {
+    fn state(&mut self, sequence: SequenceId) -> Result<&mut SequenceState<'m>, EngineError> {
         self.states.get_mut(&sequence).ok_or(EngineError::UnknownSequence(sequence))
     }
 
@@ -321,7 +321,7 @@ impl<'m> Engine<'m> {
                 self.finish(sample, end);
             } else {
                 let fork = forks.get_mut(&first).and_then(Vec::pop);
-                self.scheduler.inner.submit_fork(sample, fork)?;
+                self.scheduler.unchecked.submit_fork(sample, fork)?;
             }
         }
         Ok(())
@@ -339,14 +339,14 @@ impl<'m> Engine<'m> {
                 if let Some(state) = self.states.get_mut(&next.id) {
                     state.samples = samples.collect();
                 }
-                self.scheduler.inner.submit_fork(next, None)?;
+                self.scheduler.unchecked.submit_fork(next, None)?;
             }
             self.finish(sequence, error.map_or(Ok(reason), Err));
         }
         Ok(())
     }
 
-    /// Ends a sequence that the scheduler does not have, or no more.
+    /// Reports the end of a sequence that is not in the scheduler: it has left it, or was never handed to it.
     fn finish(&mut self, sequence: Sequence, end: Result<FinishReason, SequenceError>) {
         let state = self.states.remove(&sequence.id);
         self.finished.extend(state.map(|state| state.finish(sequence, end)));

@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 use std::mem;
 
-use super::state::{Next, State};
+use super::state::{Next, SequenceState};
 use super::{GenerationRequest, Step};
 use crate::cache::in_place::InPlace;
 use crate::decode::sampler::Sampler;
@@ -22,7 +22,7 @@ pub struct OneByOne<'m> {
 
 struct Unfinished<'m> {
     sequence: Sequence,
-    state: State<'m>,
+    state: SequenceState<'m>,
     /// `None`: all tokens are computed in each step.
     cache: Option<Box<dyn InPlace>>,
 }
@@ -45,7 +45,7 @@ impl<'m> OneByOne<'m> {
         cache: Option<Box<dyn InPlace>>,
     ) -> Result<(), ScheduleError> {
         let request = GenerationRequest::new(prompt.clone(), max_new_tokens, Vec::new());
-        let state = State::new(&request, sampler, Some(self.tokenizer));
+        let state = SequenceState::new(&request, sampler, Some(self.tokenizer));
         let sequence = Sequence::new(SequenceId(self.submitted), prompt, max_new_tokens)?;
         self.unfinished.push_back(Unfinished { sequence, state, cache });
         self.submitted += 1;

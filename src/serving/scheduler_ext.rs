@@ -73,25 +73,25 @@ impl Scheduler {
         while !self.fits(&sequence, &cache)
             && let Some(newest) = self.running.pop_if(|running| running.sequence.id > sequence.id)
         {
-            self.wait_again(newest);
+            self.preempt_running(newest);
         }
         if self.fits(&sequence, &cache) {
-            let place = self.running.partition_point(|running| running.sequence.id < sequence.id);
+            let index = self.running.partition_point(|running| running.sequence.id < sequence.id);
             let running = match sequence.counters.forked {
                 0 => Running::start(sequence, cache),
                 _ => Running { sequence, cache },
             };
-            self.running.insert(place, running);
+            self.running.insert(index, running);
         } else {
             sequence.counters.forked = 0;
-            let place = self.waiting.partition_point(|waiting| waiting.id < sequence.id);
-            self.waiting.insert(place, sequence);
+            let index = self.waiting.partition_point(|waiting| waiting.id < sequence.id);
+            self.waiting.insert(index, sequence);
         }
         Ok(())
     }
 
     /// A running sequence gives its pages back and waits again.
-    fn wait_again(&mut self, victim: Running) {
+    fn preempt_running(&mut self, victim: Running) {
         let mut sequence = victim.sequence;
         sequence.counters.preemptions += 1;
         self.waiting.push_front(sequence);

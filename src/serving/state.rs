@@ -35,7 +35,7 @@ impl GenerationRequest {
 }
 
 /// A sequence that has not finished.
-pub(super) struct State<'t> {
+pub(super) struct SequenceState<'t> {
     sampler: Sampler,
     stop_rules: StopRules,
     max_new_tokens: usize,
@@ -72,14 +72,17 @@ pub(super) struct Next {
     pub(super) end: Option<Result<FinishReason, SequenceError>>,
 }
 
-impl<'t> State<'t> {
+impl<'t> SequenceState<'t> {
     pub(super) fn new(request: &GenerationRequest, sampler: Sampler, tokenizer: Option<&'t Tokenizer>) -> Self {
         let GenerationRequest { prompt, max_new_tokens, stop_rules, logprobs, scores_prompt, .. } = request;
         let text = tokenizer.map(|tokenizer| Text {
-            prompt: view::beginning(&tokenizer.decode(view::first(prompt)).unwrap_or_default(), prompt.len()),
+            prompt: view::prompt_preview(
+                &tokenizer.decode(view::previewed_tokens(prompt)).unwrap_or_default(),
+                prompt.len(),
+            ),
             detokenizer: Detokenizer::new(tokenizer, stop_rules),
         });
-        State {
+        SequenceState {
             sampler,
             stop_rules: stop_rules.clone(),
             max_new_tokens: *max_new_tokens,

@@ -16,9 +16,9 @@ use crate::serving::schedule::ScheduledChunk;
 use crate::serving::{Engine, FinishedSequence, Totals};
 
 /// Bytes of an output that are shown, at most: the newest.
-const NEWEST: usize = 4096;
+const PREVIEW_BYTES: usize = 4096;
 /// Tokens of a prompt that are shown, at most: the first.
-const FIRST: usize = 96;
+const PREVIEW_TOKENS: usize = 96;
 
 /// The state after a step.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
@@ -116,7 +116,7 @@ impl View {
                 id: sequence.id.0,
                 state,
                 prompt: prompt.into(),
-                text: newest(text),
+                text: output_preview(text),
                 prompt_tokens: sequence.n_prompt,
                 new_tokens: sequence.new_tokens().len(),
                 max_new_tokens: sequence.max_new_tokens,
@@ -145,7 +145,7 @@ impl View {
         }
     }
 
-    /// The same without the sequences that had finished in an earlier version.
+    /// This view without the sequences that had finished by `version`.
     pub fn since(&self, version: u64) -> View {
         let ended = self.ended.iter().filter(|ended| ended.at > version).cloned().collect();
         View { ended, ..self.clone() }
@@ -159,7 +159,7 @@ impl EndedView {
             id: finished.sequence.id.0,
             at: 0,
             prompt: finished.prompt_text.clone(),
-            text: newest(&finished.text),
+            text: output_preview(&finished.text),
             new_tokens: finished.sequence.new_tokens().len(),
             reason: finished.reason().as_str(),
         }
@@ -171,20 +171,20 @@ pub fn owners(pool: &PagePool) -> Vec<u32> {
     (0..pool.n_pages()).map(|page| pool.owners(PageId(page as u32)).unwrap_or(0)).collect()
 }
 
-/// The tokens that a prompt is shown by.
-pub(super) fn first(prompt: &[u32]) -> &[u32] {
-    &prompt[..prompt.len().min(FIRST)]
+/// The tokens of a prompt that its preview shows.
+pub(super) fn previewed_tokens(prompt: &[u32]) -> &[u32] {
+    &prompt[..prompt.len().min(PREVIEW_TOKENS)]
 }
 
-/// A prompt of `n_prompt` tokens as it is shown. `says`: its [`first`] tokens in characters.
-pub(super) fn beginning(says: &str, n_prompt: usize) -> String {
-    if n_prompt > FIRST { format!("{says}…") } else { says.into() }
+/// The preview of a prompt of `n_prompt` tokens. `text`: its [`previewed_tokens`] in characters.
+pub(super) fn prompt_preview(text: &str, n_prompt: usize) -> String {
+    if n_prompt > PREVIEW_TOKENS { format!("{text}…") } else { text.into() }
 }
 
-/// An output as it is shown: its end, in whole characters.
-pub fn newest(text: &str) -> String {
-    let from = text.len().saturating_sub(NEWEST);
-    let from = (from..text.len()).find(|place| text.is_char_boundary(*place)).unwrap_or(text.len());
+/// The preview of an output: its end, in whole characters.
+pub fn output_preview(text: &str) -> String {
+    let from = text.len().saturating_sub(PREVIEW_BYTES);
+    let from = (from..text.len()).find(|offset| text.is_char_boundary(*offset)).unwrap_or(text.len());
     if from > 0 { format!("…{}", &text[from..]) } else { text.into() }
 }
 
@@ -195,10 +195,13 @@ mod tests {
     #[test]
     fn long_prompts_and_outputs_are_cut_between_characters() {
         let long = "🐉".repeat(2_000);
-        assert_eq!(newest(&format!("a{long}")), format!("…{}", "🐉".repeat(NEWEST / 4)));
-        assert_eq!(newest(&format!("{long}a")), format!("…{}a", "🐉".repeat(NEWEST / 4 - 1)));
-        assert_eq!((newest(""), newest("é")), (String::new(), "é".into()));
-        assert_eq!((first(&[1, 2]), first(&[7; 99]).len()), (&[1, 2][..], FIRST));
-        assert_eq!((beginning("a", FIRST), beginning("a", FIRST + 1)), ("a".into(), "a…".into()));
+        assert_eq!(output_preview(&format!("a{long}")), format!("…{}", "🐉".repeat(PREVIEW_BYTES / 4)));
+        assert_eq!(output_preview(&format!("{long}a")), format!("…{}a", "🐉".repeat(PREVIEW_BYTES / 4 - 1)));
+        assert_eq!((output_preview(""), output_preview("é")), (String::new(), "é".into()));
+        assert_eq!((previewed_tokens(&[1, 2]), previewed_tokens(&[7; 99]).len()), (&[1, 2][..], PREVIEW_TOKENS));
+        assert_eq!(
+            (prompt_preview("a", PREVIEW_TOKENS), prompt_preview("a", PREVIEW_TOKENS + 1)),
+            ("a".into(), "a…".into())
+        );
     }
 }

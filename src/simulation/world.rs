@@ -11,6 +11,7 @@ use crate::chapters::ch04_page_pool::PagePool;
 use crate::chapters::ch05_page_table::PageTable;
 use crate::chapters::ch06_paged::{PageSlab, SharedSlab};
 use crate::chapters::ch10_fork::ForkCache;
+use crate::panics;
 use crate::prefixes::{HeldPage, Prefixes, prefix_cache};
 use crate::serving::schedule::{NextToken, ScheduleError, SequenceId};
 
@@ -332,8 +333,8 @@ fn inside<T>(what: &str, call: impl FnOnce() -> T) -> Result<T, Violation> {
     let outcome = catch_unwind(AssertUnwindSafe(call));
     INSIDE.set(was);
     outcome.map_err(|payload| {
-        let message = payload.downcast_ref::<&str>().copied().or(payload.downcast_ref::<String>().map(String::as_str));
-        Rule::Stopped.broken(format!("{what} panics: {}", message.unwrap_or("without a message")))
+        let message = panics::message(&*payload).unwrap_or("without a message");
+        Rule::Stopped.broken(format!("{what} panics: {message}"))
     })
 }
 

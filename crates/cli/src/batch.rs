@@ -10,6 +10,7 @@ use std::time::Instant;
 
 use anyhow::{Context, Result, ensure};
 use clap::Args;
+use page_by_page::caches::CacheKind;
 use page_by_page::decode::sampler::{Sampler, SamplingDefaults};
 use page_by_page::files;
 use page_by_page::model::Model;
@@ -25,7 +26,6 @@ use crate::interrupt::Interrupt;
 use crate::options::{ModelOption, RowOptions, SEED, SchedulingOptions, sampling};
 use crate::output::{self, add, count, per_second, prompts_cached, rate, say, say_report, thousands, time};
 use crate::page_file::{self, PageFileOptions};
-use page_by_page::caches::CacheKind;
 use request::Request;
 use results::Results;
 
@@ -75,8 +75,8 @@ struct Run<'m> {
     model: &'m Model,
     tokenizer: &'m Tokenizer,
     engine: Engine<'m>,
-    /// Requests whose pages are being read.
-    prefetcher: Prefetcher<Request>,
+    /// Requests whose pages are being read, each with the tokens of its prompt.
+    prefetcher: Prefetcher<(Request, Vec<u32>)>,
     lines: Lines,
     /// A file gives its next line at once; standard input may take its time.
     is_file: bool,
@@ -158,7 +158,9 @@ impl Batch {
     }
 
     fn lines_of_costs(&self, run: &Run<'_>, n_lines: usize) -> Result<output::Lines> {
-        let (totals, elapsed, pool) = (run.engine.totals(), run.start.elapsed(), &self.scheduling.pool);
+        let totals = run.engine.totals();
+        let elapsed = run.start.elapsed();
+        let pool = &self.scheduling.pool;
         let (n_lines, ends, most) = (thousands(n_lines), run.results.describe(), totals.most_sequences);
         let (steps, generated) = (count(totals.steps, "step"), count(totals.new_tokens, "token"));
         let speed = rate(per_second(totals.new_tokens as usize, elapsed));
@@ -191,13 +193,13 @@ impl Run<'_> {
         loop {
             self.read_lines(ahead, interrupt)?;
             // If there is nothing else to do, it waits for the next pages.
-            for request in self.prefetcher.take_ready(self.engine.is_done())? {
-                self.begin(request)?;
+            for (request, tokens) in self.prefetcher.take_ready(self.engine.is_done())? {
+                self.begin(request, tokens)?;
             }
             if interrupt.is_pressed() {
                 say("interrupted: what is done is kept; Ctrl-C again ends at once");
-                for request in self.prefetcher.take_all() {
-                    self.begin(request)?;
+                for (request, tokens) in self.prefetcher.take_all() {
+                    self.begin(request, tokens)?;
                 }
                 let cancelled = self.engine.cancel_all()?;
                 return cancelled.iter().try_for_each(|finished| self.end(finished));
@@ -236,18 +238,22 @@ impl Run<'_> {
             Ok(request) => request,
             Err(problem) => return self.refuse(number, None, &problem),
         };
-        if let Ok(prompt) = self.tokenizer.encode(&request.prompt)
-            && let Some(ticket) = self.prefetcher.prefetch([&prompt[..]])?
-        {
-            self.prefetcher.wait(ticket, request);
-            return Ok(());
+        let tokens = match self.tokenizer.encode(&request.prompt) {
+            Ok(tokens) => tokens,
+            Err(problem) => return self.refuse(number, Some(&request.prompt), &problem.to_string()),
+        };
+        match self.prefetcher.prefetch([&tokens[..]])? {
+            Some(ticket) => {
+                self.prefetcher.wait(ticket, (request, tokens));
+                Ok(())
+            }
+            None => self.begin(request, tokens),
         }
-        self.begin(request)
     }
 
     /// Hands a request to the scheduler, or notes why not.
-    fn begin(&mut self, request: Request) -> Result<()> {
-        match self.submit(&request) {
+    fn begin(&mut self, request: Request, tokens: Vec<u32>) -> Result<()> {
+        match self.submit(&request, tokens) {
             Ok(id) => {
                 self.taken.insert(id, request);
                 Ok(())
@@ -256,7 +262,7 @@ impl Run<'_> {
         }
     }
 
-    fn submit(&mut self, request: &Request) -> Result<SequenceId> {
+    fn submit(&mut self, request: &Request, prompt: Vec<u32>) -> Result<SequenceId> {
         let Request { temperature, top_k, top_p, seed, .. } = *request;
         let config = self.model.config();
         let sampling = sampling(SamplingDefaults { temperature, top_k, top_p }, seed.unwrap_or(SEED), config)?;
@@ -264,7 +270,6 @@ impl Run<'_> {
             // Greedy is `argmax`.
             chapters::ensure_started(&[1])?;
         }
-        let prompt = self.tokenizer.encode(&request.prompt)?;
         let max_new_tokens = request.max_new_tokens.unwrap_or(MAX_NEW_TOKENS);
         // As `generate` does: what does not fit into the model's positions is not written.
         let room = config.max_positions.saturating_sub(prompt.len());

@@ -13,6 +13,7 @@ use std::time::Duration;
 use anyhow::{Result, anyhow, ensure};
 use clap::Args;
 use page_by_page::cache::Usage;
+use page_by_page::caches::CacheKind;
 use page_by_page::model::Model;
 use page_by_page::model::tokenizer::Tokenizer;
 use serde_json::{Value, json};
@@ -21,7 +22,6 @@ use crate::drafts::DraftOptions;
 use crate::input;
 use crate::options::{ModelOption, PageOptions, RowOptions, SamplingOptions, where_weights_lie};
 use crate::output::{count, mib, per_second, rate, say, thousands, time};
-use page_by_page::caches::CacheKind;
 
 /// Generate text, and say what its cache cost
 ///
@@ -51,7 +51,7 @@ pub struct Generate {
     /// How the text begins; several prompts are generated together [default: "Once upon a time"]
     #[arg(value_name = "PROMPT")]
     prompt: Vec<String>,
-    /// The same as an option, as other programs have it
+    /// PROMPT as an option, which is how other programs take it
     #[arg(long = "prompt", value_name = "PROMPT", hide = true, conflicts_with_all = ["prompt", "prompts"])]
     prompt_option: Vec<String>,
     #[command(flatten)]
@@ -108,12 +108,12 @@ struct SequenceOptions {
     prompts: Option<PathBuf>,
     /// Generate N outputs of one prompt, at most 256: the first with --seed, the second with the next number, and so on
     #[arg(long, short = 'n', value_name = "N", value_parser = clap::value_parser!(u16).range(1..=MOST_SEQUENCES as i64),
-          conflicts_with_all = FOR_OTHERS)]
+          conflicts_with_all = EXCLUDED_BY_SAMPLES_AND_BEAMS)]
     samples: Option<u16>,
     /// Look for the likeliest output with K beams, at most 256: they grow side by side, and the best go on. It draws
     /// nothing
     #[arg(long, value_name = "K", value_parser = clap::value_parser!(u16).range(1..=MOST_SEQUENCES as i64),
-          conflicts_with_all = FOR_OTHERS, conflicts_with_all = ["samples", "temperature", "top_k", "top_p"])]
+          conflicts_with_all = EXCLUDED_BY_SAMPLES_AND_BEAMS, conflicts_with_all = ["samples", "temperature", "top_k", "top_p"])]
     beams: Option<u16>,
     /// While outputs grow side by side, generate at most N tokens a second for each; 0 is no limit
     #[arg(long, value_name = "N", default_value_t = 40)]
@@ -121,8 +121,8 @@ struct SequenceOptions {
 }
 
 const PROMPT: &str = "Once upon a time";
-/// Options for several prompts, or for one output, that samples and beams exclude.
-const FOR_OTHERS: [&str; 4] = ["prompts", "drafter", "save_cache", "load_cache"];
+/// Options for several prompts, or for one output alone.
+const EXCLUDED_BY_SAMPLES_AND_BEAMS: [&str; 4] = ["prompts", "drafter", "save_cache", "load_cache"];
 pub const MOST_SEQUENCES: usize = 256;
 /// Tokens of an output at most, unless a command or a request says otherwise.
 pub const MAX_NEW_TOKENS: usize = 200;
@@ -257,6 +257,13 @@ fn describe_cache(kv: CacheKind, rows: &str, usage: Usage) -> String {
         (count(usage.tokens, "token"), count(usage.slots, "slot"), count(usage.rows_copied, "row"));
     let wasted = thousands(usage.wasted());
     format!("{kv}{rows}: {held} in {slots}, {wasted} wasted, {}; {copied} copied", mib(usage.bytes))
+}
+
+/// Pages that are always enough for `n` sequences that share the full pages of their prompt.
+fn pages_of_forks(n_prompt: usize, max_new_tokens: usize, n: usize, page_size: usize) -> usize {
+    let shared = n_prompt / page_size;
+    let each = (n_prompt + max_new_tokens).div_ceil(page_size);
+    shared.saturating_add((each - shared).saturating_mul(n))
 }
 
 fn one_line(text: &str, width: usize) -> String {

@@ -8,7 +8,6 @@
 //!   your code panicked (exercises/ch06_paged.rs:118): index out of bounds: …
 //! ```
 
-use std::any::Any;
 use std::cell::{Cell, RefCell};
 use std::fmt::Debug;
 use std::panic::{self, AssertUnwindSafe, PanicHookInfo};
@@ -16,6 +15,7 @@ use std::sync::Once;
 use std::thread;
 
 use page_by_page::chapters::{self, CompiledChapter};
+use page_by_page::panics;
 use page_by_page::simulation::is_inside;
 
 use crate::{limits, whose_code};
@@ -26,6 +26,9 @@ thread_local! {
     /// What the last panic inside a world said.
     static INSIDE: RefCell<Option<String>> = const { RefCell::new(None) };
 }
+
+/// Stands for the message of a panic without one.
+const NO_MESSAGE: &str = "no words";
 
 /// A call that is being made, until this is dropped.
 #[must_use = "the call is over when this is dropped"]
@@ -64,7 +67,7 @@ pub fn listen() {
                 // The world makes a violation of it, and the check decides whether that is a failure.
                 INSIDE.set(whose_words(panic));
             } else if !QUIET.get() {
-                limits::failed(said(panic.payload()));
+                limits::failed(panics::message(panic.payload()).unwrap_or(NO_MESSAGE));
                 // Once is enough, unless a backtrace is wanted.
                 let is_explained = explain(panic);
                 if std::env::var("RUST_BACKTRACE").is_ok_and(|value| value != "0") {
@@ -74,7 +77,10 @@ pub fn listen() {
                     if !place.file().contains("insta") {
                         let thread = thread::current();
                         let name = thread.name().unwrap_or("a check");
-                        eprintln!("\nthread '{name}' panicked at {place}:\n{}", said(panic.payload()));
+                        eprintln!(
+                            "\nthread '{name}' panicked at {place}:\n{}",
+                            panics::message(panic.payload()).unwrap_or(NO_MESSAGE)
+                        );
                     }
                 }
                 if let Some(note) = whose_code::yours_too() {
@@ -93,7 +99,7 @@ pub fn panics<T>(call: impl FnOnce() -> T) -> Result<String, T> {
     QUIET.set(false);
     match outcome {
         Ok(value) => Err(value),
-        Err(words) => Ok(said(&*words).to_string()),
+        Err(words) => Ok(panics::message(&*words).unwrap_or(NO_MESSAGE).to_string()),
     }
 }
 
@@ -101,11 +107,6 @@ impl Drop for Calling {
     fn drop(&mut self) {
         CALLS.with_borrow_mut(|calls| calls.pop());
     }
-}
-
-fn said(panic: &(dyn Any + Send)) -> &str {
-    let words = panic.downcast_ref::<&str>().copied();
-    words.or(panic.downcast_ref::<String>().map(String::as_str)).unwrap_or("no words")
 }
 
 /// Puts the call before the panic's own words, unless a check has said what is wrong. Returns whether it did.
@@ -126,7 +127,7 @@ fn whose_words(panic: &PanicHookInfo<'_>) -> Option<String> {
     if is_in(file, "tests") || is_in(file, "grading") || file.contains("insta") {
         return None;
     }
-    let words = said(panic.payload());
+    let words = panics::message(panic.payload()).unwrap_or(NO_MESSAGE);
     let at = match file.find("exercises/").or(file.find("solutions/")) {
         Some(start) => format!("{}:{}", &file[start..], place.line()),
         // A sum that overflows panics in Rust's library: the function that asked for it is what the reader looks for.

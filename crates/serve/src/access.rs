@@ -18,7 +18,7 @@ use axum::http::{HeaderMap, Request, StatusCode, Uri};
 use futures_util::StreamExt;
 use tokio::time::timeout;
 
-use super::refusal::Refusal;
+use crate::refusal::Refusal;
 
 /// A body of up to this many times the limit is read to its end before it is refused, because most clients read no
 /// answer before they have sent everything.
@@ -46,7 +46,7 @@ impl Access {
         Err(Refusal::new(StatusCode::UNAUTHORIZED, Some("invalid_api_key"), message))
     }
 
-    /// The same without the key: checks only the host.
+    /// Refuses a request for an unknown host. The key isn't asked for.
     pub(crate) fn check_name(&self, uri: &Uri, headers: &HeaderMap) -> Result<(), Refusal> {
         let in_headers = headers.get(HOST).and_then(|host| host.to_str().ok());
         let host = uri.authority().map(|authority| authority.as_str()).or(in_headers);
@@ -73,8 +73,8 @@ pub(crate) fn check_site(headers: &HeaderMap) -> Result<(), Refusal> {
 /// Takes the same time wherever the first difference is; only the length can be inferred.
 fn is_same(key: &[u8], given: &[u8]) -> bool {
     let mut difference = key.len() ^ given.len();
-    for (place, byte) in key.iter().enumerate() {
-        difference |= usize::from(byte ^ given.get(place).copied().unwrap_or(!byte));
+    for (index, byte) in key.iter().enumerate() {
+        difference |= usize::from(byte ^ given.get(index).copied().unwrap_or(!byte));
         difference = black_box(difference);
     }
     difference == 0

@@ -17,16 +17,16 @@ use std::task::{Poll, ready};
 
 use axum::response::sse::Event as SentEvent;
 use futures_util::stream::{self, Stream};
+use page_by_page::decode::scoring::TokenLogprobs;
+use page_by_page::model::tokenizer::Tokenizer;
+use page_by_page::serving::OutputDelta;
 use serde_json::{Map, Value, json};
 use tokio::sync::mpsc::UnboundedReceiver;
 use tokio::task::spawn_blocking;
 
-use super::http::Asked;
-use super::messages::{Event, Output, OutputEnd};
-use super::refusal::Refusal;
-use page_by_page::decode::scoring::TokenLogprobs;
-use page_by_page::model::tokenizer::Tokenizer;
-use page_by_page::serving::OutputDelta;
+use crate::http::ParsedRequest;
+use crate::messages::{Event, Output, OutputEnd};
+use crate::refusal::Refusal;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
@@ -51,7 +51,7 @@ pub struct Answer {
     pub created: u64,
     pub model: String,
     pub tokenizer: Arc<Tokenizer>,
-    pub asked: Asked,
+    pub request: ParsedRequest,
 }
 
 impl Answer {
@@ -106,7 +106,7 @@ impl Answer {
         ends[index] = end;
         chunks.push_back(self.next_chunk(index, &delta, end).to_string());
         let Some(ends) = ends.iter().copied().collect::<Option<Vec<OutputEnd>>>() else { return false };
-        if self.asked.options.include_usage {
+        if self.request.options.include_usage {
             let mut chunk = self.object(true, Vec::new());
             chunk["usage"] = self.usage(&ends);
             chunks.push_back(chunk.to_string());
@@ -135,7 +135,7 @@ impl Answer {
     /// scores.
     fn first_chunk(&self, index: usize) -> Option<Value> {
         let begins = if self.is_scored() { "" } else { self.echoed(index) };
-        if self.kind == Kind::Completion && begins.is_empty() && !self.asked.options.return_token_ids {
+        if self.kind == Kind::Completion && begins.is_empty() && !self.request.options.return_token_ids {
             return None;
         }
         let content = match self.kind {
@@ -157,7 +157,7 @@ impl Answer {
 
     fn chunk(&self, choice: Value) -> Value {
         let mut object = self.object(true, vec![choice]);
-        if self.asked.options.include_usage {
+        if self.request.options.include_usage {
             object["usage"] = Value::Null;
         }
         object
@@ -184,30 +184,30 @@ impl Answer {
         (field, content): (&str, Value),
     ) -> Value {
         let has_tokens = delta.scores.is_some() || !delta.tokens.is_empty() || delta.end.is_some();
-        let logprobs = (self.asked.options.logprobs.is_some() && has_tokens).then(|| self.logprobs(index, delta));
+        let logprobs = (self.request.options.logprobs.is_some() && has_tokens).then(|| self.logprobs(index, delta));
         let mut choice = json!({ "index": index, "finish_reason": reason, "logprobs": logprobs });
         choice[field] = content;
-        if self.asked.options.return_token_ids {
+        if self.request.options.return_token_ids {
             choice["token_ids"] = delta.tokens.iter().map(|token| token.id).collect();
         }
         choice
     }
 
     fn with_prompt_ids(&self, index: usize, mut choice: Value) -> Value {
-        if self.asked.options.return_token_ids {
-            choice["prompt_token_ids"] = json!(self.asked.prompts[index / self.asked.options.n]);
+        if self.request.options.return_token_ids {
+            choice["prompt_token_ids"] = json!(self.request.prompts[index / self.request.options.n]);
         }
         choice
     }
 
     /// The echoed prompt of a sequence, empty without `echo`.
     fn echoed(&self, index: usize) -> &str {
-        self.asked.echo.get(index / self.asked.options.n).map_or("", String::as_str)
+        self.request.echo.get(index / self.request.options.n).map_or("", String::as_str)
     }
 
     /// Whether the tokens of the prompts are scored.
     fn is_scored(&self) -> bool {
-        self.asked.options.logprobs.is_some() && !self.asked.echo.is_empty()
+        self.request.options.logprobs.is_some() && !self.request.echo.is_empty()
     }
 
     /// The output with its echoed prompt. A scored prompt is shown only with its scores, which a cancelled sequence may
@@ -218,10 +218,10 @@ impl Answer {
     }
 
     fn usage(&self, ends: &[OutputEnd]) -> Value {
-        let prompt_tokens: usize = self.asked.prompts.iter().map(Vec::len).sum();
+        let prompt_tokens: usize = self.request.prompts.iter().map(Vec::len).sum();
         let new_tokens: usize = ends.iter().map(|end| end.new_tokens).sum();
         // Counted for the first sequence of each prompt: the others reuse what that one computed.
-        let cached: usize = ends.iter().step_by(self.asked.options.n).map(|end| end.cached).sum();
+        let cached: usize = ends.iter().step_by(self.request.options.n).map(|end| end.cached).sum();
         json!({
             "prompt_tokens": prompt_tokens,
             "completion_tokens": new_tokens,
@@ -244,7 +244,7 @@ impl Answer {
                     offsets.push(offset);
                 };
                 if let Some(scores) = &delta.scores {
-                    let prompt = &self.asked.prompts[index / self.asked.options.n];
+                    let prompt = &self.request.prompts[index / self.request.options.n];
                     // The first token has no score: nothing comes before it.
                     let scores = [None].into_iter().chain(scores.iter().map(Some));
                     for ((id, offset), score) in prompt.iter().zip(self.offsets(prompt)).zip(scores) {

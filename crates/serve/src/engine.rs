@@ -12,18 +12,18 @@ use std::collections::HashMap;
 use std::sync::mpsc::{Receiver, RecvError};
 use std::time::Instant;
 
-use tokio::sync::mpsc::UnboundedSender;
-
-use super::messages::{Command, Event, NewRequest, Output, OutputEnd};
-use super::metrics::Metrics;
-use super::refusal::Refusal;
-use super::views::ViewPublisher;
 use page_by_page::cache::CacheError;
-use page_by_page::disk::tier::{Counters, DiskTier};
+use page_by_page::disk::tier::{DiskTier, TierCounters};
 use page_by_page::model::StepError;
 use page_by_page::serving::schedule::{NextToken, ScheduleError, ScheduledChunk, SequenceId};
 use page_by_page::serving::view::{EndedView, View};
 use page_by_page::serving::{Engine, EngineError, FinishedSequence, OutputDelta, Prefetcher, Step};
+use tokio::sync::mpsc::UnboundedSender;
+
+use crate::messages::{Command, Event, NewRequest, Output, OutputEnd};
+use crate::metrics::Metrics;
+use crate::refusal::Refusal;
+use crate::views::ViewPublisher;
 
 /// Generates the sequences of all requests.
 pub struct EngineThread<'m> {
@@ -190,7 +190,7 @@ impl<'m> EngineThread<'m> {
             self.metrics.refused.inc();
             let message =
                 format!("{open} of {most} places are taken, and {n_sequences} are needed; ask again in a second");
-            return Some(Refusal::full(message, 1));
+            return Some(Refusal::too_many_requests(message, 1));
         }
         None
     }
@@ -210,7 +210,7 @@ impl<'m> EngineThread<'m> {
         let ids: Vec<_> = self.clients.iter().filter(|(_, client)| unwanted(client)).map(|(id, _)| *id).collect();
         for id in ids {
             let finished = self.cancel(id)?;
-            self.end(finished, Some(if stopped { Refusal::stopping() } else { Refusal::too_slow() }));
+            self.end(finished, Some(if stopped { Refusal::stopping() } else { Refusal::timed_out() }));
         }
         Ok(())
     }
@@ -266,7 +266,7 @@ impl<'m> EngineThread<'m> {
         metrics.waiting.set((self.engine.waiting().count() + self.n_prefetching()) as i64);
         metrics.set_totals(self.engine.totals());
         if let Some(tier) = self.prefetcher.tier() {
-            let Counters { written, read, restored } = tier.counters();
+            let TierCounters { written, read, restored } = tier.counters();
             let pages = [("written", written), ("read", read), ("restored", restored)];
             metrics.set_page_file(pages, tier.failed().is_some());
         }

@@ -3,11 +3,11 @@
 //! As in the protocol, a field that is `null` counts as missing. Unknown fields are ignored: clients send many.
 
 use axum::http::StatusCode;
+use page_by_page::escape;
 use serde::de::DeserializeOwned;
 use serde_json::{Map, Value};
 
-use super::refusal::Refusal;
-use page_by_page::escape;
+use crate::refusal::Refusal;
 
 pub struct Fields(Map<String, Value>);
 

@@ -14,26 +14,26 @@ use axum::middleware::{self, Next};
 use axum::response::IntoResponse;
 use axum::response::sse::{KeepAlive, Sse};
 use axum::routing::{delete, get, post};
-use serde_json::json;
-use tokio::sync::{mpsc, oneshot, watch};
-
-use super::Settings;
-use super::access;
-use super::answer::{Answer, Kind, blocking};
-use super::connections::ClientLimits;
-use super::messages::{Command, Event, NewRequest};
-use super::metrics::{self, Metrics};
-use super::page;
-use super::protocol::{Chat, Completion, GenerationOptions, Prompt, any_number};
-use super::refusal::Refusal;
-use super::template::ChatTemplate;
-use super::views::{self, Watchers};
 use page_by_page::decode::sampler::{Sampler, Sampling, SamplingDefaults};
 use page_by_page::escape;
 use page_by_page::files::FileError;
 use page_by_page::model::tokenizer::Tokenizer;
 use page_by_page::serving::GenerationRequest;
 use page_by_page::serving::schedule::SequenceId;
+use serde_json::json;
+use tokio::sync::{mpsc, oneshot, watch};
+
+use crate::Settings;
+use crate::access;
+use crate::answer::{Answer, Kind, blocking};
+use crate::connections::ClientLimits;
+use crate::messages::{Command, Event, NewRequest};
+use crate::metrics::{self, Metrics};
+use crate::page;
+use crate::protocol::{Chat, Completion, GenerationOptions, Prompt, any_number};
+use crate::refusal::Refusal;
+use crate::template::ChatTemplate;
+use crate::views::{self, Watchers};
 
 /// How often a comment is sent on a stream without new output, so that the connection stays open.
 const KEEP_ALIVE: Duration = Duration::from_secs(10);
@@ -57,13 +57,13 @@ pub struct Shared {
     pub watchers: Watchers,
 }
 
-type Shares = State<Arc<Shared>>;
+type AppState = State<Arc<Shared>>;
 
 pub fn router(shared: Arc<Shared>) -> Router {
     let guarded = Router::new()
         .route("/v1/models", get(models))
-        .route("/v1/completions", post(|State(shared): Shares, request| generate(Kind::Completion, shared, request)))
-        .route("/v1/chat/completions", post(|State(shared): Shares, request| generate(Kind::Chat, shared, request)))
+        .route("/v1/completions", post(|State(shared): AppState, request| generate(Kind::Completion, shared, request)))
+        .route("/v1/chat/completions", post(|State(shared): AppState, request| generate(Kind::Chat, shared, request)))
         .route("/metrics", get(show_metrics))
         .route("/pages", get(pages))
         .route("/sequences/{id}", delete(cancel_sequence))
@@ -79,13 +79,13 @@ pub fn router(shared: Arc<Shared>) -> Router {
     Router::new().route("/health", get(health)).merge(page).merge(guarded).with_state(shared)
 }
 
-async fn check(State(shared): Shares, request: Request<Body>, next: Next) -> Result<Response<Body>, Refusal> {
+async fn check(State(shared): AppState, request: Request<Body>, next: Next) -> Result<Response<Body>, Refusal> {
     shared.settings.access.check(request.uri(), request.headers())?;
     Ok(next.run(request).await)
 }
 
 /// The page itself shows nothing without the key, and asks for it.
-async fn check_page(State(shared): Shares, request: Request<Body>, next: Next) -> Result<Response<Body>, Refusal> {
+async fn check_page(State(shared): AppState, request: Request<Body>, next: Next) -> Result<Response<Body>, Refusal> {
     shared.settings.access.check_name(request.uri(), request.headers())?;
     shared.watchers.check()?;
     Ok(next.run(request).await)
@@ -101,15 +101,15 @@ async fn wrong_method() -> Refusal {
     Refusal::new(StatusCode::METHOD_NOT_ALLOWED, None, message)
 }
 
-async fn health(State(shared): Shares) -> Result<&'static str, Refusal> {
+async fn health(State(shared): AppState) -> Result<&'static str, Refusal> {
     if *shared.stop.borrow() { Err(Refusal::stopping()) } else { Ok("ok\n") }
 }
 
-async fn show_metrics(State(shared): Shares) -> impl IntoResponse {
+async fn show_metrics(State(shared): AppState) -> impl IntoResponse {
     ([(CONTENT_TYPE, metrics::CONTENT_TYPE)], shared.metrics.render())
 }
 
-async fn pages(State(shared): Shares, headers: HeaderMap) -> Result<Response<Body>, Refusal> {
+async fn pages(State(shared): AppState, headers: HeaderMap) -> Result<Response<Body>, Refusal> {
     access::check_site(&headers)?;
     let views = views::stream(shared.engine.clone(), shared.watchers.take()?);
     Ok(Sse::new(views).keep_alive(KeepAlive::new().interval(KEEP_ALIVE)).into_response())
@@ -117,7 +117,7 @@ async fn pages(State(shared): Shares, headers: HeaderMap) -> Result<Response<Bod
 
 /// Cancels a sequence; its client gets the output so far. Open to everyone who can watch.
 async fn cancel_sequence(
-    State(shared): Shares,
+    State(shared): AppState,
     text: Result<Path<String>, PathRejection>,
     uri: Uri,
 ) -> Result<StatusCode, Refusal> {
@@ -133,7 +133,7 @@ async fn cancel_sequence(
     if answer.await.map_err(|_| shared.gone())? { Ok(StatusCode::NO_CONTENT) } else { Err(unknown()) }
 }
 
-async fn models(State(shared): Shares) -> Response<Body> {
+async fn models(State(shared): AppState) -> Response<Body> {
     let model = json!({
         "id": shared.settings.model, "object": "model", "created": 0, "owned_by": "page-by-page",
         "max_model_len": shared.most_tokens,
@@ -141,8 +141,8 @@ async fn models(State(shared): Shares) -> Response<Body> {
     json_response(json!({ "object": "list", "data": [model] }).to_string())
 }
 
-/// What a request asks for, with its prompts as tokens.
-pub struct Asked {
+/// A request whose fields are checked, with its prompts as tokens.
+pub struct ParsedRequest {
     pub options: GenerationOptions,
     pub prompts: Vec<Vec<u32>>,
     /// The prompts as text; empty without `echo`.
@@ -156,9 +156,10 @@ async fn generate(kind: Kind, shared: Arc<Shared>, request: Request<Body>) -> Re
     let body = access::body(request, body_bytes, body).await?;
     let this = shared.clone();
     // A long prompt takes time.
-    let asked = blocking(move || this.read(kind, &body)).await?;
-    let (n_sequences, is_stream) = (asked.prompts.len() * asked.options.n, asked.options.stream);
-    let events = shared.submit(shared.requests(kind, &asked)?, arrived).await?;
+    let parsed = blocking(move || this.read(kind, &body)).await?;
+    let n_sequences = parsed.prompts.len() * parsed.options.n;
+    let is_stream = parsed.options.stream;
+    let events = shared.submit(shared.requests(kind, &parsed)?, arrived).await?;
     let name = if kind == Kind::Chat { "chatcmpl" } else { "cmpl" };
     let since_1970 = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     let answer = Answer {
@@ -167,7 +168,7 @@ async fn generate(kind: Kind, shared: Arc<Shared>, request: Request<Body>) -> Re
         created: since_1970.as_secs(),
         model: shared.settings.model.clone(),
         tokenizer: shared.tokenizer.clone(),
-        asked,
+        request: parsed,
     };
     if is_stream {
         let stream = answer.stream(events, n_sequences);
@@ -211,30 +212,30 @@ impl Shared {
 
     /// Refuses a request whose probabilities would fill the memory: each of its sequences has some for each token.
     fn check_logprobs(&self, requests: &[GenerationRequest]) -> Result<(), Refusal> {
-        let of = |asked: &GenerationRequest| {
-            let prompt = if asked.scores_prompt { asked.prompt.len() } else { 0 };
-            let each = asked.logprobs.map_or(0, |top| top + 1);
-            prompt.saturating_add(asked.max_new_tokens).saturating_mul(each).saturating_mul(asked.samplers.len())
+        let of = |request: &GenerationRequest| {
+            let prompt = if request.scores_prompt { request.prompt.len() } else { 0 };
+            let each = request.logprobs.map_or(0, |top| top + 1);
+            prompt.saturating_add(request.max_new_tokens).saturating_mul(each).saturating_mul(request.samplers.len())
         };
-        let asked = requests.iter().map(of).fold(0, usize::saturating_add);
-        if asked <= MOST_PROBABILITIES {
+        let wanted = requests.iter().map(of).fold(0, usize::saturating_add);
+        if wanted <= MOST_PROBABILITIES {
             return Ok(());
         }
         let message = format!(
-            "the request asks for {asked} log probabilities, and one request gets {MOST_PROBABILITIES} at most; \
+            "the request asks for {wanted} log probabilities, and one request gets {MOST_PROBABILITIES} at most; \
              ask for fewer sequences, fewer logprobs or fewer tokens"
         );
         Err(Refusal::of_field("logprobs", message))
     }
 
-    fn read(&self, kind: Kind, body: &[u8]) -> Result<Asked, Refusal> {
+    fn read(&self, kind: Kind, body: &[u8]) -> Result<ParsedRequest, Refusal> {
         match kind {
             Kind::Completion => self.read_completion(Completion::read(body, self.sampling)?),
             Kind::Chat => self.read_chat(Chat::read(body, self.sampling)?),
         }
     }
 
-    fn read_completion(&self, completion: Completion) -> Result<Asked, Refusal> {
+    fn read_completion(&self, completion: Completion) -> Result<ParsedRequest, Refusal> {
         let Completion { prompts, echo: is_echoed, options } = completion;
         self.check_model(options.model.as_deref())?;
         self.check_places(prompts.len(), options.n)?;
@@ -256,10 +257,10 @@ impl Shared {
                 echo.push(text.map_err(untokenizable)?);
             }
         }
-        Ok(Asked { options, prompts: tokens, echo })
+        Ok(ParsedRequest { options, prompts: tokens, echo })
     }
 
-    fn read_chat(&self, chat: Chat) -> Result<Asked, Refusal> {
+    fn read_chat(&self, chat: Chat) -> Result<ParsedRequest, Refusal> {
         let Chat { messages, for_template, options } = chat;
         self.check_model(options.model.as_deref())?;
         self.check_places(1, options.n)?;
@@ -273,7 +274,7 @@ impl Shared {
         let text = template.render(&messages, &for_template).map_err(|error| refused(error.to_string()))?;
         self.check_bytes(Kind::Chat, &text)?;
         let tokens = self.tokenizer.encode_without_special_tokens(&text).map_err(|error| refused(error.to_string()))?;
-        Ok(Asked { options, prompts: vec![tokens], echo: Vec::new() })
+        Ok(ParsedRequest { options, prompts: vec![tokens], echo: Vec::new() })
     }
 
     /// The limit of generated tokens. A limit that the client gave is kept, and refused later if it does not fit.
@@ -282,7 +283,8 @@ impl Shared {
         let room = most.checked_sub(prompt).filter(|room| *room > 0 || options.max_tokens == Some(0));
         let Some(room) = room else {
             let message = format!(
-                "the prompt has {prompt} tokens, and a sequence holds {most} here, so no token can follow; shorten the prompt"
+                "the prompt has {prompt} tokens, and a sequence holds {most} here, so no token can follow; \
+                 shorten the prompt"
             );
             return Err(Refusal::too_long(kind.prompt(), message));
         };
@@ -292,7 +294,8 @@ impl Shared {
         let min_tokens = options.stop_rules.min_tokens;
         if min_tokens > max_new_tokens {
             let message = format!(
-                "min_tokens is {min_tokens}, and at most {max_new_tokens} tokens are generated; lower it or raise max_tokens"
+                "min_tokens is {min_tokens}, and at most {max_new_tokens} tokens are generated; \
+                 lower it or raise max_tokens"
             );
             return Err(Refusal::of_field("min_tokens", message));
         }
@@ -300,8 +303,8 @@ impl Shared {
     }
 
     /// What a request asks for: `n` sequences of each prompt.
-    fn requests(&self, kind: Kind, asked: &Asked) -> Result<Vec<GenerationRequest>, Refusal> {
-        let Asked { options, prompts, echo } = asked;
+    fn requests(&self, kind: Kind, request: &ParsedRequest) -> Result<Vec<GenerationRequest>, Refusal> {
+        let ParsedRequest { options, prompts, echo } = request;
         let new = |tokens: &Vec<u32>| {
             // The seeds of `generate --samples`.
             let seeds = (0..options.n as u64).map(|sample| options.sampling.seed.wrapping_add(sample));

@@ -40,6 +40,16 @@ use std::sync::{Arc, mpsc};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use page_by_page::chapters::ch06_paged::SharedSlab;
+use page_by_page::disk::tier::DiskTier;
+use page_by_page::escape;
+use page_by_page::files::FileError;
+use page_by_page::model::Model;
+use page_by_page::model::tokenizer::Tokenizer;
+use page_by_page::panics;
+use page_by_page::prefixes::Prefixes;
+use page_by_page::serving::Engine;
+use page_by_page::serving::schedule::{ScheduleError, StepLimits};
 use tokio::runtime::{Builder, Runtime};
 use tokio::sync::watch;
 
@@ -51,16 +61,6 @@ use messages::Command;
 use metrics::Metrics;
 use template::ChatTemplate;
 use views::{ViewPublisher, Watchers};
-
-use page_by_page::chapters::ch06_paged::SharedSlab;
-use page_by_page::disk::tier::DiskTier;
-use page_by_page::escape;
-use page_by_page::files::FileError;
-use page_by_page::model::Model;
-use page_by_page::model::tokenizer::Tokenizer;
-use page_by_page::prefixes::Prefixes;
-use page_by_page::serving::Engine;
-use page_by_page::serving::schedule::{ScheduleError, StepLimits};
 
 /// Threads for clients. Slow work happens elsewhere.
 const THREADS: usize = 2;
@@ -177,7 +177,9 @@ pub fn serve(
     drop(commands);
     stop.ask();
     let clients_ended = clients.join();
-    let panicked = |panic: Box<dyn Any + Send>| ServerError::Panic(panic_text(&*panic));
+    let panicked = |payload: Box<dyn Any + Send>| {
+        ServerError::Panic(escape::field(panics::message(&*payload).unwrap_or("no reason given")))
+    };
     ended.map_err(panicked)??;
     Ok(clients_ended.map_err(panicked)??)
 }
@@ -200,9 +202,4 @@ fn serve_clients(
     let served = runtime.block_on(connections::serve(listener, router, client_limits, stopped, grace));
     runtime.shutdown_timeout(Duration::from_millis(100));
     served
-}
-
-fn panic_text(panic: &(dyn Any + Send)) -> String {
-    let text = panic.downcast_ref::<&str>().copied().or(panic.downcast_ref::<String>().map(String::as_str));
-    escape::field(text.unwrap_or("no reason given"))
 }

@@ -10,12 +10,12 @@
 
 use std::time::Instant;
 
-use tokio::sync::{mpsc, oneshot};
-
-use super::refusal::Refusal;
-use super::views::ViewRequest;
 use page_by_page::serving::schedule::{FinishReason, SequenceId};
 use page_by_page::serving::{GenerationRequest, OutputDelta};
+use tokio::sync::{mpsc, oneshot};
+
+use crate::refusal::Refusal;
+use crate::views::ViewRequest;
 
 pub enum Command {
     Submit(NewRequest),

@@ -37,7 +37,7 @@ impl Refusal {
         Refusal { code: Some("context_length_exceeded"), ..Self::of_field(param, message) }
     }
 
-    pub fn full(message: impl Into<String>, retry_after: u32) -> Self {
+    pub fn too_many_requests(message: impl Into<String>, retry_after: u32) -> Self {
         let refusal = Self::new(StatusCode::TOO_MANY_REQUESTS, Some("rate_limit_exceeded"), message);
         Refusal { retry_after: Some(retry_after), ..refusal }
     }
@@ -46,7 +46,7 @@ impl Refusal {
         Self::new(StatusCode::SERVICE_UNAVAILABLE, Some("server_stopping"), "the server is stopping; try again later")
     }
 
-    pub fn too_slow() -> Self {
+    pub fn timed_out() -> Self {
         let message = "the request ran into the time-out of this server; ask for fewer tokens";
         Self::new(StatusCode::SERVICE_UNAVAILABLE, Some("time_limit"), message)
     }

@@ -17,12 +17,11 @@ use minijinja::syntax::SyntaxConfig;
 use minijinja::value::{Kwargs, Serde};
 use minijinja::{Environment, Error, ErrorKind};
 use minijinja_contrib::pycompat::unknown_method_callback;
+use page_by_page::escape;
+use page_by_page::files::{self, FileError};
 use serde::Serialize;
 use serde_json::ser::{Formatter, PrettyFormatter, Serializer};
 use serde_json::{Map, Value, json};
-
-use page_by_page::escape;
-use page_by_page::files::{self, FileError};
 
 /// Bytes of a template or of the config that holds it.
 const MOST_BYTES: usize = 16 << 20;

@@ -18,12 +18,12 @@ use std::time::Duration;
 use axum::http::StatusCode;
 use axum::response::sse::Event as SentEvent;
 use futures_util::stream::{self, Stream};
+use page_by_page::serving::view::{EndedView, View};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
 use tokio::time::sleep;
 
-use super::messages::Command;
-use super::refusal::Refusal;
-use page_by_page::serving::view::{EndedView, View};
+use crate::messages::Command;
+use crate::refusal::Refusal;
 
 /// The pause between two views of a watcher, short enough to look fluent.
 const BETWEEN_VIEWS: Duration = Duration::from_millis(50);
@@ -58,7 +58,7 @@ impl Watchers {
         self.free.clone().try_acquire_owned().map_err(|_| {
             let all = self.all;
             let message = format!("{all} of {all} places to watch the pages are taken; ask again, or see --watchers");
-            Refusal::full(message, 10)
+            Refusal::too_many_requests(message, 10)
         })
     }
 

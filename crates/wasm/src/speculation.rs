@@ -169,7 +169,7 @@ impl Sequence {
         SequenceView {
             id: self.id,
             prompt: self.prompt.clone(),
-            text: view::newest(self.output.text()),
+            text: view::output_preview(self.output.text()),
             prompt_tokens: self.n_prompt,
             new_tokens: self.new_tokens(),
             max_new_tokens: self.max_new_tokens,
@@ -180,7 +180,7 @@ impl Sequence {
     }
 
     fn ended(&self, reason: FinishReason) -> EndedView {
-        let (prompt, text) = (self.prompt.clone(), view::newest(self.output.text()));
+        let (prompt, text) = (self.prompt.clone(), view::output_preview(self.output.text()));
         EndedView { id: self.id, at: 0, prompt, text, new_tokens: self.new_tokens(), reason: reason.as_str() }
     }
 }

@@ -12,6 +12,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Error, Result, bail};
 use page_by_page::chapters::{self, Source};
+use page_by_page::panics;
 use page_by_page_course::figures::{self as course, with_note};
 
 use crate::figures::{self, Figure};
@@ -42,9 +43,7 @@ fn in_a_line(panicked: &PanicHookInfo<'_>) -> String {
         let chapter = ["exercises/", "solutions/"].iter().find_map(|folder| Some(&file[file.find(folder)?..]));
         format!(" ({}:{})", chapter.unwrap_or(&file), place.line())
     });
-    let payload = panicked.payload();
-    let words = payload.downcast_ref::<&str>().copied().or(payload.downcast_ref::<String>().map(String::as_str));
-    let message = words.unwrap_or("without a word").replace('\n', " ");
+    let message = panics::message(panicked.payload()).unwrap_or("without a word").replace('\n', " ");
     format!("the code panicked{place}: {message}")
 }
 

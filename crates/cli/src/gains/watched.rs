@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 use page_by_page::chapters::CompiledChapter;
+use page_by_page::panics;
 
 use crate::output::{mib, time};
 
@@ -37,9 +38,7 @@ fn within(most: Most, number: usize, yours: &[&CompiledChapter], measure: Measur
     // The first panic counts, because others follow from it.
     panic::set_hook(Box::new(move |panic| {
         let place = panic.location().map(|at| format!("{}:{}", at.file(), at.line())).unwrap_or_default();
-        let words = panic.payload();
-        let message = words.downcast_ref::<&str>().map(ToString::to_string).or(words.downcast_ref::<String>().cloned());
-        let message = message.unwrap_or("no message".into());
+        let message = panics::message(panic.payload()).unwrap_or("no message").to_string();
         if let Ok(mut noted) = noted.lock() {
             noted.get_or_insert((place, message));
         }

@@ -8,7 +8,7 @@ use page_by_page::decode::beams::{Continuation, LENGTH_PENALTY, SearchCounters, 
 use page_by_page::model::{Model, StepError};
 use serde_json::{Value, json};
 
-use super::{Generate, one_line, timings, token_ids};
+use super::{Generate, one_line, pages_of_forks, timings, token_ids};
 use crate::chapters;
 use crate::memory;
 use crate::options::PoolSize;
@@ -28,10 +28,7 @@ impl Generate {
         require_memory(&model, prompt.len(), width)?;
         let page_size = self.cache.pages.page_size;
         ensure!(page_size > 0, CacheError::NoSlots);
-        // No page of the prompt is taken twice but the last, if it is filled in part.
-        let full = prompt.len() / page_size;
-        let each = (prompt.len() + max_new_tokens).div_ceil(page_size);
-        let always_enough = full.saturating_add((each - full).saturating_mul(width));
+        let always_enough = pages_of_forks(prompt.len(), max_new_tokens, width, page_size);
         let pool = self.cache.pages.pool(model.kv_layout(), always_enough)?;
         let slab = pool.slab()?;
 
@@ -41,8 +38,8 @@ impl Generate {
         drop(progress);
         let (found, counters) = searched.map_err(|error| match error {
             StepError::Cache(CacheError::OutOfPages { needed, free }) => anyhow!(
-                "the beams need more pages than the pool has: pages needed: {needed}, free: {free} of {}; give it more, {} are \
-                 always enough (--pages), or follow fewer beams",
+                "the beams need more pages than the pool has: pages needed: {needed}, free: {free} of {}; give it more, \
+                 {} are always enough (--pages), or follow fewer beams",
                 thousands(pool.n_pages),
                 thousands(always_enough)
             ),

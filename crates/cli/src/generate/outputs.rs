@@ -4,17 +4,17 @@ use std::time::{Duration, Instant};
 
 use anyhow::Result;
 use page_by_page::cache::{PageId, Usage};
+use page_by_page::caches::CacheSize;
 use page_by_page::decode::sampler::{Sampler, Sampling};
 use page_by_page::model::Model;
 use page_by_page::model::tokenizer::Tokenizer;
+use page_by_page::prefixes::prefix_cache;
 use page_by_page::serving::one_by_one::OneByOne;
 use page_by_page::serving::schedule::{NextToken, StepLimits};
 use page_by_page::serving::{Engine, FinishedSequence, GenerationRequest, Step, Totals};
 
-use super::several::{MOST_TOKENS, Plan, Request};
+use super::several::{MOST_TOKENS_IN_STEP, Request, Setup};
 use super::{Generate, MOST_SEQUENCES};
-use page_by_page::caches::CacheSize;
-use page_by_page::prefixes::prefix_cache;
 
 pub struct Output<'a> {
     pub request: Request<'a>,
@@ -57,7 +57,7 @@ enum Loop<'m> {
 
 /// Outputs that grow together. The first has the number 0, which is also its place in the list.
 pub struct Growing<'m> {
-    pub plan: Plan,
+    pub setup: Setup,
     steps: Loop<'m>,
     pub outputs: Vec<Output<'m>>,
     /// Passes that computed a prompt, whatever else they computed.
@@ -70,18 +70,18 @@ impl<'m> Growing<'m> {
     pub fn new(
         options: &Generate,
         requests: Vec<Request<'m>>,
-        plan: Plan,
+        setup: Setup,
         (model, tokenizer): (&'m Model, &'m Tokenizer),
     ) -> Result<Self> {
-        let limits = StepLimits { tokens: MOST_TOKENS, sequences: MOST_SEQUENCES };
-        let sampler = |request: &Request<'_>| Sampler::new(Sampling { seed: request.seed, ..plan.sampling });
-        let steps = match &plan.pool {
+        let limits = StepLimits { tokens: MOST_TOKENS_IN_STEP, sequences: MOST_SEQUENCES };
+        let sampler = |request: &Request<'_>| Sampler::new(Sampling { seed: request.seed, ..setup.sampling });
+        let steps = match &setup.pool {
             Some(pool) => {
                 let prefixes = prefix_cache(pool.size.page_size, false)?;
                 let mut engine = Engine::new(model, &pool.slab, prefixes, limits, &model.config().eos_token_ids)?
                     .with_tokenizer(tokenizer);
                 // Samples are one request; otherwise each prompt is one.
-                for requests in requests.chunks(if plan.are_forks { requests.len() } else { 1 }) {
+                for requests in requests.chunks(if setup.are_forks { requests.len() } else { 1 }) {
                     let Request { prompt, max_new_tokens, .. } = requests[0].clone();
                     let samplers = requests.iter().map(sampler).collect();
                     engine.submit_request(GenerationRequest::new(prompt, max_new_tokens, samplers))?;
@@ -102,7 +102,7 @@ impl<'m> Growing<'m> {
         let output =
             |request| Output { request, text: String::new(), n_new: 0, runs: false, pages: Vec::new(), finished: None };
         let outputs = requests.into_iter().map(output).collect();
-        Ok(Growing { plan, steps, outputs, prefill: Passes::default(), decode: Passes::default() })
+        Ok(Growing { setup, steps, outputs, prefill: Passes::default(), decode: Passes::default() })
     }
 
     pub fn is_done(&self) -> bool {

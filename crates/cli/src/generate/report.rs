@@ -39,7 +39,7 @@ impl Growing<'_> {
         add(&mut counters, "steps", Some(self.totals().steps));
         let outputs: Vec<Value> = self.outputs.iter().map(|output| self.output(output)).collect();
         let mut report = json!({ "outputs": outputs, "kv": options.kv().to_string(), "counters": counters });
-        add(&mut report, "peak_pages", self.plan.pool.as_ref().map(|_| self.totals().peak_pages));
+        add(&mut report, "peak_pages", self.setup.pool.as_ref().map(|_| self.totals().peak_pages));
         report
     }
 
@@ -59,14 +59,14 @@ impl Growing<'_> {
     }
 
     pub fn lines(&self, options: &Generate, model: &Model) -> Lines {
-        let (totals, plan, usage) = (self.totals(), &self.plan, self.usage());
+        let (totals, setup, usage) = (self.totals(), &self.setup, self.usage());
         let in_steps = |steps| format!("{}, ", count(steps, "step"));
         let n_outputs = thousands(self.outputs.len());
         let mut lines = vec![
             ("model", options.describe_model(model)),
-            ("sampling", describe(plan.sampling)),
+            ("sampling", describe(setup.sampling)),
             (
-                if plan.are_samples { "samples" } else { "outputs" },
+                if setup.are_samples { "samples" } else { "outputs" },
                 format!("{n_outputs}, at most {} in a step", totals.most_sequences),
             ),
         ];
@@ -76,7 +76,7 @@ impl Growing<'_> {
         let rows = count(totals.rows_projected, "row");
         lines.push(("projected", rows + &self.apart(|| count(usage.tokens, "row"))));
         lines.push(("cache", self.describe_memory(options.kv())));
-        if let Some(Pool { size, .. }) = &plan.pool {
+        if let Some(Pool { size, .. }) = &setup.pool {
             let (peak, of, slots) =
                 (thousands(totals.peak_pages), thousands(size.n_pages), count(size.page_size, "slot"));
             let apart = self.apart(|| count(self.pages_at_ends(), "page"));
@@ -84,7 +84,7 @@ impl Growing<'_> {
             lines.push(("KV cache", size.describe()));
         }
         lines.extend(self.room_for().map(|line| ("room for", line)));
-        lines.push(("chapters", chapters::describe(&plan.chapters)));
+        lines.push(("chapters", chapters::describe(&setup.chapters)));
         lines
     }
 
@@ -92,8 +92,8 @@ impl Growing<'_> {
         if self.outputs.len() > MAX_LINES {
             return None;
         }
-        let in_pages = self.plan.pool.is_some();
-        let first = if self.plan.are_samples { "sample" } else { "sequence" };
+        let in_pages = self.setup.pool.is_some();
+        let first = if self.setup.are_samples { "sample" } else { "sequence" };
         let mut heading = vec![first, "", "ended", "tokens", "slots"];
         heading.extend(in_pages.then_some("pages"));
         let mut table = Table::new(3, &heading);
@@ -107,7 +107,7 @@ impl Growing<'_> {
                 _ => String::new(),
             };
             let numbers = [usage.tokens, usage.slots].into_iter().chain(in_pages.then(|| output.pages_at_end()));
-            let which = match self.plan.are_samples {
+            let which = match self.setup.are_samples {
                 true => format!("seed {}", request.seed),
                 false => one_line(request.beginning, NAME),
             };
@@ -130,15 +130,15 @@ impl Growing<'_> {
     /// end.
     fn apart(&self, what: impl Fn() -> String) -> String {
         let caches = count(self.outputs.len(), "cache");
-        if self.plan.are_forks { format!("; {caches} apart: {}", what()) } else { String::new() }
+        if self.setup.are_forks { format!("; {caches} apart: {}", what()) } else { String::new() }
     }
 
     /// How many sequences would find room in this memory: sequences like these, with as many pages as these had at
     /// their ends on average, and sequences with a reservation each for the longest of them. `None` if no sequence has
     /// taken a page, or if they share pages.
     fn room_for(&self) -> Option<String> {
-        let Pool { size, .. } = self.plan.pool.as_ref()?;
-        if self.plan.are_forks || self.pages_at_ends() == 0 {
+        let Pool { size, .. } = self.setup.pool.as_ref()?;
+        if self.setup.are_forks || self.pages_at_ends() == 0 {
             return None;
         }
         let outputs = &self.outputs;
@@ -156,7 +156,7 @@ impl Growing<'_> {
 
     /// What the caches held. Where pages are shared: all pages that had an owner at the same time, at most.
     fn describe_memory(&self, kv: CacheKind) -> String {
-        let pool = self.plan.pool.as_ref().filter(|_| self.plan.are_forks);
+        let pool = self.setup.pool.as_ref().filter(|_| self.setup.are_forks);
         let peak =
             pool.map(|pool| memory::slot_bytes(pool.size.layout, self.totals().peak_pages * pool.size.page_size));
         let Some(Ok(peak)) = peak else { return describe_cache(kv, "", self.usage()) };

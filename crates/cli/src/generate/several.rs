@@ -4,6 +4,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Result, bail, ensure};
+use page_by_page::caches::{CacheKind, CacheSize};
 use page_by_page::chapters::ch06_paged::SharedSlab;
 use page_by_page::decode::sampler::Sampling;
 use page_by_page::model::Model;
@@ -12,14 +13,13 @@ use page_by_page::serving::schedule::{ScheduleError, max_rows};
 
 use super::outputs::{Growing, Output};
 use super::terminal::Live;
-use super::{Generate, MOST_SEQUENCES};
+use super::{Generate, MOST_SEQUENCES, pages_of_forks};
 use crate::chapters;
 use crate::memory;
 use crate::options::PoolSize;
 use crate::output::{Progress, count, print, print_json, say, say_report};
-use page_by_page::caches::{CacheKind, CacheSize};
 
-pub const MOST_TOKENS: usize = 4096;
+pub const MOST_TOKENS_IN_STEP: usize = 4096;
 
 #[derive(Clone)]
 pub struct Request<'a> {
@@ -40,7 +40,7 @@ pub struct Pool {
     pub slab: SharedSlab,
 }
 
-pub struct Plan {
+pub struct Setup {
     /// Each with its own seed.
     pub sampling: Sampling,
     /// All have the same prompt.
@@ -66,8 +66,8 @@ impl Generate {
         let are_forks = are_samples && requests.len() > 1 && self.kv() == CacheKind::Paged;
         self.require_memory_to_read(&requests, &model, are_forks)?;
         let pool = self.pool(&requests, &model, are_forks)?;
-        let plan = Plan { sampling, are_samples, are_forks, pool, chapters };
-        let mut growing = Growing::new(self, requests, plan, (&model, &tokenizer))?;
+        let setup = Setup { sampling, are_samples, are_forks, pool, chapters };
+        let mut growing = Growing::new(self, requests, setup, (&model, &tokenizer))?;
         self.grow(&mut growing)?;
         if self.json {
             print_json(&growing.report(self))?;
@@ -85,7 +85,7 @@ impl Generate {
         let new_tokens = growing.outputs.iter().map(|output| output.request.max_new_tokens as u64).sum();
         let progress = self.json.then(|| Progress::new("generating", new_tokens));
         let mut live = if self.json { None } else { Live::on_terminal() };
-        let mut in_order = InOrder { names_seeds: growing.plan.are_samples, place: 0, written: None };
+        let mut in_order = InOrder { names_seeds: growing.setup.are_samples, index: 0, written: None };
         // How long a step takes at least while it shows on a terminal.
         let least = Duration::from_secs(1).checked_div(self.sequences.pace).unwrap_or_default();
         while !growing.is_done() {
@@ -146,15 +146,14 @@ impl Generate {
             return Ok(None);
         }
         let enough = match requests {
-            // Samples share the full pages of their prompt.
             [request, ..] if are_forks => {
-                let full = request.prompt.len() / page_size;
-                full.saturating_add((of_each[0] - full).saturating_mul(requests.len()))
+                pages_of_forks(request.prompt.len(), request.max_new_tokens, requests.len(), page_size)
             }
             _ => sum_of_largest(of_each.into_iter()),
         };
         let size = self.cache.pages.pool(model.kv_layout(), enough)?;
-        let (n_pages, slab) = (size.n_pages, size.slab()?);
+        let n_pages = size.n_pages;
+        let slab = size.slab()?;
         for (request, number) in requests.iter().zip(1..) {
             let (prompt, max_new_tokens) = (request.prompt.len(), request.max_new_tokens);
             let needed = max_rows(prompt, max_new_tokens).div_ceil(page_size);
@@ -175,7 +174,7 @@ impl Generate {
         let longest = prompts().max().unwrap_or(0);
         let tokens = match self.kv() {
             _ if are_forks => longest.max(requests.len()),
-            CacheKind::Paged => sum_of_largest(prompts()).min(longest.max(MOST_TOKENS)),
+            CacheKind::Paged => sum_of_largest(prompts()).min(longest.max(MOST_TOKENS_IN_STEP)),
             // The last step recomputes the whole sequence.
             CacheKind::Recompute => requests.iter().map(Request::most).max().unwrap_or(0),
             CacheKind::Flat | CacheKind::Contiguous => longest,
@@ -196,7 +195,7 @@ fn sum_of_largest(sizes: impl Iterator<Item = usize>) -> usize {
 /// Writes outputs one after the other, each piece as soon as all before it is written.
 struct InOrder {
     names_seeds: bool,
-    place: usize,
+    index: usize,
     /// Bytes of it that are written already; `None` before its heading.
     written: Option<usize>,
 }
@@ -204,12 +203,12 @@ struct InOrder {
 impl InOrder {
     fn print(&mut self, outputs: &[Output<'_>]) -> Result<()> {
         let mut out = String::new();
-        while let Some(output) = outputs.get(self.place).filter(|output| output.has_begun()) {
+        while let Some(output) = outputs.get(self.index).filter(|output| output.has_begun()) {
             if self.written.is_none() {
-                let gap = if self.place == 0 { "" } else { "\n" };
+                let gap = if self.index == 0 { "" } else { "\n" };
                 let Request { beginning, seed, .. } = &output.request;
                 let seed = if self.names_seeds { format!(", seed {seed}") } else { String::new() };
-                out.push_str(&format!("{gap}sequence {}{seed}\n{beginning}", self.place + 1));
+                out.push_str(&format!("{gap}sequence {}{seed}\n{beginning}", self.index + 1));
             }
             out.push_str(&output.text[self.written.unwrap_or(0)..]);
             self.written = Some(output.text.len());
@@ -217,7 +216,7 @@ impl InOrder {
                 break;
             }
             out.push('\n');
-            (self.place, self.written) = (self.place + 1, None);
+            (self.index, self.written) = (self.index + 1, None);
         }
         if out.is_empty() { Ok(()) } else { print(&out) }
     }

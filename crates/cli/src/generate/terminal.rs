@@ -56,14 +56,14 @@ impl Live {
         if self.drawn.is_some_and(|drawn| drawn.elapsed() < BREATH) && !growing.is_done() {
             return;
         }
-        let Growing { outputs, plan, .. } = growing;
+        let Growing { outputs, setup, .. } = growing;
         let (height, width) = self.term.size();
         let (height, width) = (height as usize, (width as usize).max(SMALLEST.0));
         if width != self.width {
             // The terminal has broken the old lines in its own way: begin below them.
             (self.lines, self.width) = (0, width);
         }
-        let map = plan.pool.as_ref().map_or(Vec::new(), |pool| map(outputs, pool.size.n_pages, self.paint, width));
+        let map = setup.pool.as_ref().map_or(Vec::new(), |pool| map(outputs, pool.size.n_pages, self.paint, width));
         // The cursor needs a line, and "and 7 more" may.
         let places = height.saturating_sub(map.len() + 2) / 2;
         let mut shown: Vec<(usize, &Output<'_>)> = (1..).zip(outputs).collect();
@@ -73,7 +73,7 @@ impl Live {
         let mut lines = Vec::new();
         for (number, output) in &shown {
             let text = format!("{}{}", output.request.beginning, output.text);
-            let state = format!("{number}: {}", state(output, plan.are_forks));
+            let state = format!("{number}: {}", state(output, setup.are_forks));
             lines.extend(block(*number, &state, &text, self.paint, width));
         }
         if shown.len() < outputs.len() {

@@ -3,6 +3,7 @@
 use anyhow::{Result, ensure};
 use clap::{Args, ValueEnum};
 use page_by_page::chapters::ch06_paged::PageSlab;
+use page_by_page::prefixes::prefix_cache;
 use page_by_page::serving::schedule::StepLimits;
 use page_by_page::workload::arrivals::{Arrival, Cost, LAYOUT, LatencyTarget, Served, Times, poisson, serve, tiny_llm};
 
@@ -11,7 +12,6 @@ use crate::chapters::{self, SCHEDULER};
 use crate::memory;
 use crate::options::ensure_in_range;
 use crate::output::{Lines, Progress, Table, count, named_lines, percent, print, prompts_cached, thousands};
-use page_by_page::prefixes::prefix_cache;
 
 /// More requests than this repeat what a hundred thousand show.
 const MOST_REQUESTS: u64 = 100_000;
