@@ -25,9 +25,9 @@ fn in_chain(
     counters
 }
 
-/// vLLM's queue, which never searches for the least recently used leaf, gives up the same pages: tables, pages taken and
-/// cached tokens are the same. The last token of a prompt is its own, so that no page is held twice; a check below shows
-/// what that costs.
+/// vLLM's queue, which never searches for the least recently used leaf, gives up the same pages: tables, pages taken
+/// and cached tokens are the same. The last token of a prompt is its own, so that no page is held twice; a check below
+/// shows what that costs.
 #[test]
 fn a_queue_of_pages_freed_from_the_end_finds_what_least_recently_used_leaves_leave() {
     for seed in 0..400 {
@@ -67,8 +67,8 @@ fn on_every_trace_both_count_the_same_and_heads_first_finds_less() {
     }
 }
 
-/// Where the chain differs: of a prompt that it holds whole, the last page is computed again. The trie swaps the new page for
-/// the one that it has; the chain, as vLLM, keeps both, and a different sequence's page goes for it.
+/// Where the chain differs: of a prompt that it holds whole, the last page is computed again. The trie swaps the new
+/// page for the one that it has; the chain, as vLLM, keeps both, and a different sequence's page goes for it.
 #[test]
 fn a_page_that_is_held_twice_costs_the_chain_another() {
     let sequences: [&[u32]; 5] = [&[9, 9, 0], &[1, 2, 3, 4, 0], &[1, 2, 3, 4, 0], &[1, 2, 3, 4, 0], &[9, 9, 7, 0]];

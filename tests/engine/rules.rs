@@ -1,7 +1,8 @@
-//! What other policies than chapter 12's would cost: the same requests under several of them, scheduled and not computed.
+//! What other policies than chapter 12's would cost: the same requests under several of them, scheduled and not
+//! computed.
 //!
-//! The table of the chapter comes from here: `cargo test --features solution --test engine -- --nocapture rules`. There is no
-//! prefix cache, so a preempted sequence starts over.
+//! The table of the chapter comes from here: `cargo test --features solution --test engine -- --nocapture rules`. There
+//! is no prefix cache, so a preempted sequence starts over.
 
 use std::collections::HashMap;
 
@@ -20,8 +21,8 @@ const ENOUGH: usize = 1000;
 /// Two that take 60 pages each.
 const LARGE: [(usize, usize); 2] = [(500, 450), (500, 450)];
 
-/// Schedules all requests, as (prompt, new tokens), to their end. Returns steps, tokens computed, preemptions, and the most
-/// tokens that were computed between two new tokens of a sequence.
+/// Schedules all requests, as (prompt, new tokens), to their end. Returns steps, tokens computed, preemptions, and the
+/// most tokens that were computed between two new tokens of a sequence.
 fn cost(policy: Policy, n_pages: usize, limits: StepLimits, requests: &[(usize, usize)]) -> [usize; 4] {
     let slab = PageSlab::new(LAYOUT, PAGE_SIZE, n_pages).unwrap();
     let prefixes = Box::new(NoPrefixes::new(PAGE_SIZE).unwrap());

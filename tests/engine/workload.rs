@@ -25,8 +25,8 @@ fn a_sequence_that_no_pool_of_this_size_holds_is_refused_by_number() {
 
 #[test]
 fn steps_utilisation_and_fragmentation_by_hand() {
-    // Pages of 4, a pool of 5, one text of 3 + 3 tokens: after the first step 4 tokens in 1 page, after the second 5 in 2,
-    // after the third it has ended.
+    // Pages of 4, a pool of 5, one text of 3 + 3 tokens: after the first step 4 tokens in 1 page, after the second 5 in
+    // 2, after the third it has ended.
     let text = Request { tokens: vec![7; 6], n_prompt: 3 };
     let counters = run([text.clone()], 4, &mut pages(5, 4, false), || ()).unwrap();
     assert_eq!((counters.steps, counters.pages_allocated, counters.prompt_tokens), (3, 2, 3));

@@ -108,7 +108,8 @@ pub fn accept_rules() -> impl TypedValueParser<Value = AcceptRule> {
         PossibleValue::new("match")
             .help("Those that the model chooses itself: the output is the same as without drafts"),
         PossibleValue::new("sample").help(
-            "At random, with probability min(1, p/q): more are accepted, and each output is as likely as without drafts",
+            "At random, with probability min(1, p/q): more are accepted, and each output is as likely as without \
+             drafts",
         ),
     ])
     .map(|name| if name == "match" { AcceptRule::Match } else { AcceptRule::Sample })

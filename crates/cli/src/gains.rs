@@ -39,7 +39,8 @@ impl GainsCommand {
         };
         if gains.is_empty() {
             bail!(
-                "no chapter is written from its beginning to its end: write exercises/{}.rs, or add --features solution",
+                "no chapter is written from its beginning to its end: write exercises/{}.rs, or add --features \
+                 solution",
                 chapter(1).name
             );
         }

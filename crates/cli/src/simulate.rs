@@ -122,7 +122,8 @@ impl Simulate {
         };
         let planted = bug.map_or(String::new(), |bug| format!(" --planted {}", bug.name()));
         print(&format!(
-            "{}\nseed {}, step {}: {} (rule: {})\n{}, shrunk to {} in {}\n\n{}\nagain: cargo page simulate{planted} --seed {} --steps {}\n",
+            "{}\nseed {}, step {}: {} (rule: {})\n{}, shrunk to {} in {}\n\n{}\nagain: cargo page simulate{planted} \
+             --seed {} --steps {}\n",
             name(bug),
             found.seed,
             thousands(found.failure.step),
@@ -220,7 +221,8 @@ fn end_if_nothing_happens() {
             last = now;
         }
         say(&format!(
-            "error: nothing has happened for {LONGEST_EVENT} seconds: does a loop of chapter 12 or 15 never end? run their checks"
+            "error: nothing has happened for {LONGEST_EVENT} seconds: does a loop of chapter 12 or 15 never end? run \
+             their checks"
         ));
         std::process::exit(1);
     });

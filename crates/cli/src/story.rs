@@ -12,9 +12,9 @@ use crate::conversation::{ConversationOptions, Script, Turn};
 /// reads the whole story in each turn, and the prefix cache has the pages of all but what is new. Each turn is what
 /// `generate` writes when the story so far is its prompt.
 ///
-/// The story goes to standard output as it is generated. After each turn standard error says how many tokens of the prompt
-/// came from the prefix cache and how many were computed. Ctrl-C stops the model, and what it has written stays part of the
-/// story. /help lists a few commands for the rest.
+/// The story goes to standard output as it is generated. After each turn standard error says how many tokens of the
+/// prompt came from the prefix cache and how many were computed. Ctrl-C stops the model, and what it has written stays
+/// part of the story. /help lists a few commands for the rest.
 #[derive(Args)]
 #[command(after_help = "\
 Examples:

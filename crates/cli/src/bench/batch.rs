@@ -73,7 +73,8 @@ impl Batch {
         };
         let rows: Vec<Row> = SIZES.iter().zip(&times).map(row).collect();
         let text = format!(
-            "{}, {}: sequences of {} in pages of {PAGE_SIZE} slots, one token each in a step\n\n{}\n{} of all sizes; medians\n",
+            "{}, {}: sequences of {} in pages of {PAGE_SIZE} slots, one token each in a step\n\n{}\n{} of all sizes; \
+             medians\n",
             self.model.name(),
             count(rayon::current_num_threads(), "thread"),
             count(self.context, "token"),

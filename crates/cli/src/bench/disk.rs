@@ -145,7 +145,8 @@ fn measure(model: &Model, tokens: &[u32], file: &mut PageFile, parts: &mut [Time
     let found = read(model, rest, &mut cache, 1)?;
     ensure!(
         same_bits(&found, &expected),
-        "the logits after pages that were read are others than after pages that were computed; run the checks of chapter 16"
+        "the logits after pages that were read are others than after pages that were computed; run the checks of \
+         chapter 16"
     );
     Ok(())
 }

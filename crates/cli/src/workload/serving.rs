@@ -116,7 +116,8 @@ impl Serving {
         if self.trace == Which::TinyLlm {
             ensure!(
                 (self.rate, self.seed, self.requests) == (None, None, None),
-                "--trace tiny-llm has its own 16 requests, all there at the start; leave out --rate, --seed and --requests"
+                "--trace tiny-llm has its own 16 requests, all there at the start; leave out --rate, --seed and \
+                 --requests"
             );
             return Ok((tiny_llm(), "all there at the start (tiny-llm)".into()));
         }
