@@ -102,7 +102,7 @@ mod checks {
     fn task_1_very_long_tables_cost_no_more() {
         let mut pool = pool(VERY_MANY / 16 + 1);
         let mut table = table(16, 0, &mut pool);
-        often("grow(1), again and again, page size 16", VERY_MANY, |held| {
+        assert_constant_cost("grow(1), again and again, page size 16", VERY_MANY, |held| {
             let needed = usize::from(held % 16 == 0);
             let told = |call: &str| format!("{call} on {held} tokens, page size 16");
             same_each(table.pages_needed(1), needed, || told("pages_needed(1)"));
@@ -175,7 +175,7 @@ mod checks {
         let size = 3;
         let mut pool = pool(pages_of(VERY_MANY, size));
         let table = table(size, VERY_MANY, &mut pool);
-        often(&format!("locate, {VERY_MANY} tokens held, page size {size}"), VERY_MANY, |position| {
+        assert_constant_cost(&format!("locate, {VERY_MANY} tokens held, page size {size}"), VERY_MANY, |position| {
             let expected = Ok(Slot { page: PageId((position / size) as u32), slot: position % size });
             let told = || format!("position {position} of {VERY_MANY} tokens in pages 0, 1, 2 … of {size} slots");
             same_each(table.locate(position), expected, told);

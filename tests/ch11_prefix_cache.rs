@@ -343,7 +343,7 @@ mod checks {
         for time in ["first", "second"] {
             let what = format!("{time} insert of a sequence of {many} pages");
             // The same token all along: only its place tells a page from the others.
-            same!(once(&what, || trie.insert(&vec![7; many], &mut table, &mut pool)), Ok(()), "{what}");
+            same!(assert_one_pass(&what, || trie.insert(&vec![7; many], &mut table, &mut pool)), Ok(()), "{what}");
             same!(trie.n_pages(), many, "pages of the trie after the {what}");
         }
         let wrong = owners(&pool).iter().position(|owners| *owners != 2);
@@ -359,7 +359,7 @@ mod checks {
     /// A trie that keeps `n` sequences of one page of two tokens each, which are their number; and its pool.
     fn keep_many(n: usize) -> (PrefixCache, PagePool) {
         let (mut trie, mut pool) = (trie(2), pool(n));
-        often(&format!("insert of sequences of one page, {n} of them in turn"), n, |number| {
+        assert_constant_cost(&format!("insert of sequences of one page, {n} of them in turn"), n, |number| {
             let mut table = PageTable::new(2).expect("a page table of chapter 5");
             let grown = table.grow(2, &mut pool);
             let inserted = trie.insert(&[number as u32; 2], &mut table, &mut pool);
@@ -409,7 +409,7 @@ mod checks {
     fn task_2_very_many_sequences_cost_no_more() {
         let (mut trie, mut pool) = keep_many(MANY);
         // Three sequences in four are not there. A key of 32 bits takes some of them for one that is.
-        often(&format!("lookup in a trie of {MANY} sequences"), 4 * MANY, |number| {
+        assert_constant_cost(&format!("lookup in a trie of {MANY} sequences"), 4 * MANY, |number| {
             let number = number as u32;
             let expected = if number < MANY as u32 { vec![PageId(number)] } else { Vec::new() };
             let what = || format!("lookup of [{number}, {number}, 0] in a trie of {MANY} sequences of one page");
@@ -427,7 +427,7 @@ mod checks {
             let (mut trie, mut pool, mut kept) = long(many);
             same!(kept.release(&mut pool), Ok(()), "release of a table with {many} pages, after its insert");
             let what = format!("lookup of a sequence of {many} pages of one token, all kept");
-            let table = once(&what, || made("lookup", || trie.lookup(&vec![7; many], &mut pool)));
+            let table = assert_one_pass(&what, || made("lookup", || trie.lookup(&vec![7; many], &mut pool)));
             same!(table.len(), many - 1, "tokens found by the {what}");
             let pages = table.pages();
             let wrong =
@@ -564,7 +564,7 @@ mod checks {
         for many in more_and_more() {
             let (mut trie, mut pool) = keep_many(many);
             for page in 0..3 {
-                let evicted = once(&format!("evict(1) of {many} pages"), || trie.evict(1, &mut pool));
+                let evicted = assert_one_pass(&format!("evict(1) of {many} pages"), || trie.evict(1, &mut pool));
                 let what = "evict(1), and owners of the page that was used longest ago";
                 same!((evicted, pool.owners(PageId(page))), (Ok(1), Ok(0)), "{what}, page {page} of {many}");
             }

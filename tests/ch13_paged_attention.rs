@@ -158,10 +158,10 @@ mod checks {
             let mut a = cache(&slab_of(ONE_NUMBER, 1, n));
             extend(&mut a, n);
             let what = format!("runs(0) of {n} tokens, page size 1");
-            same!(once(&what, || a.runs(0)).len(), n, "{what}: how many");
+            same!(assert_one_pass(&what, || a.runs(0)).len(), n, "{what}: how many");
             let runs: Vec<Run> = (0..n).map(|i| run(i, 1)).collect();
             let what = format!("a walk through the row starts of {n} runs of a row");
-            let walk = || once(&what, || row_starts(&runs, 4).take(n + 5).sum::<usize>());
+            let walk = || assert_one_pass(&what, || row_starts(&runs, 4).take(n + 5).sum::<usize>());
             let sum = allocates(10_000, &what, "it needs no list", walk);
             same!(sum, (0..n).sum::<usize>(), "the sum of all row starts: {what}");
         }
@@ -283,7 +283,7 @@ mod checks {
         let rows = Paged::new(heads, MANY, 1, 5);
         let (q, mut out) = (numbers(q_width(heads), 4), vec![BEFORE; q_width(heads)]);
         for n in [8, 6, 5, 4, 3, 2].map(|part| 2 * MANY / part) {
-            once(&format!("attend_row over the first {n} of {MANY} positions, page size 1"), || {
+            assert_one_pass(&format!("attend_row over the first {n} of {MANY} positions, page size 1"), || {
                 attend_row(heads, &mut f32_heads(heads), &rows.rows(1), n, &q, &mut out);
             });
         }

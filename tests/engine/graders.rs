@@ -3,8 +3,8 @@
 use std::ffi::OsString;
 
 use grading::calls::whose_panic;
-use grading::keeping::{KEPT, accepting};
 use grading::oracle::runs;
+use grading::snapshot_guard::{KEPT, accepting};
 use grading::whose_code::note_on;
 use page_by_page::chapters::{self, CompiledChapter, Source};
 
@@ -44,7 +44,7 @@ fn outside_the_repository_nothing_may_accept_a_transcript() {
 
 #[test]
 fn cargo_keeps_the_snapshots_here() {
-    grading::keeping::assert_snapshots_are_kept();
+    grading::snapshot_guard::assert_snapshots_are_kept();
 }
 
 #[test]

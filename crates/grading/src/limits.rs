@@ -106,7 +106,7 @@ fn time() -> Duration {
 /// This is no stopwatch. A call that copies the whole list asks the allocator for it, and that is counted. A call that
 /// only walks through the list asks for nothing, but would take minutes here, where others take hundredths of a second.
 #[track_caller]
-pub fn often(what: &str, calls: usize, mut call: impl FnMut(usize)) {
+pub fn assert_constant_cost(what: &str, calls: usize, mut call: impl FnMut(usize)) {
     let _calling = calling(what);
     let begin = time();
     let mut total = 0;
@@ -139,9 +139,10 @@ pub fn same_each<T: PartialEq + Debug>(yours: T, expected: T, what: impl FnOnce(
     }
 }
 
-/// Makes one call, on something very large, and holds it to the promise that it goes through that once: see [`often`].
+/// Makes one call, on something very large, and holds it to the promise that it goes through that once: see
+/// [`assert_constant_cost`].
 #[track_caller]
-pub fn once<T>(what: &str, call: impl FnOnce() -> T) -> T {
+pub fn assert_one_pass<T>(what: &str, call: impl FnOnce() -> T) -> T {
     let _calling = calling(what);
     let begin = time();
     let value = call();

@@ -5,9 +5,9 @@ use std::fmt::Write as _;
 use page_by_page::cache::{CacheError, KvCache, PageId};
 
 use crate::calls::during;
-use crate::keeping::assert_snapshots_are_kept;
 use crate::oracle;
 use crate::rows::{self, KINDS};
+use crate::snapshot_guard::assert_snapshots_are_kept;
 
 #[derive(Default)]
 pub struct Transcript {

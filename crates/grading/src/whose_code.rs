@@ -20,7 +20,7 @@ pub fn assert_as_on_disk(name: &str) {
     match on_disk {
         Ok(text) if text == chapter.exercise.as_bytes() => {
             if chapter.source == Source::Yours {
-                crate::green::note_at_end(chapter);
+                crate::green_record::note_at_end(chapter);
             }
         }
         Ok(_) => panic!(

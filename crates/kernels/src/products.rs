@@ -34,22 +34,22 @@ pub fn matmuls(x: &[f32], products: &mut [(Matrix<'_>, &mut [f32])]) {
         let n = x.len() / w.cols;
         assert_eq!(x.len(), n * w.cols, "input rows of {} numbers", w.cols);
         assert_eq!(out.len(), n * w.rows, "{n} output rows of {} numbers", w.rows);
-        let way = match n {
+        let strategy = match n {
             0 => return,
-            1 if w.cols * w.dtype.size() > SHORT => Way::Stream,
-            1..=FEW => Way::Few,
-            _ => Way::Tiles,
+            1 if w.cols * w.dtype.size() > SHORT => Strategy::Stream,
+            1..=FEW => Strategy::Few,
+            _ => Strategy::Tiles,
         };
         let out = Columns::new(out, w.rows);
-        let width = way.columns(w);
+        let width = strategy.columns(w);
         let columns = (0..w.rows).step_by(width).map(|first| first..(first + width).min(w.rows));
-        blocks.extend(columns.map(|columns| Block { way, x, n, w: *w, columns, out }));
+        blocks.extend(columns.map(|columns| Block { strategy, x, n, w: *w, columns, out }));
         work += n * w.rows * w.cols;
     }
-    for_each(blocks.into_iter(), work, |block| match block.way {
-        Way::Stream => vectorized(Direct::<true>(block)),
-        Way::Few => vectorized(Direct::<false>(block)),
-        Way::Tiles => vectorized(Tiles(block)),
+    for_each(blocks.into_iter(), work, |block| match block.strategy {
+        Strategy::Stream => vectorized(Streamed::<true>(block)),
+        Strategy::Few => vectorized(Streamed::<false>(block)),
+        Strategy::Tiles => vectorized(Tiles(block)),
     });
 }
 
@@ -61,7 +61,7 @@ const SHORT: usize = 1024;
 
 /// How a product is computed.
 #[derive(Clone, Copy)]
-enum Way {
+enum Strategy {
     /// One input row: the weights stream past it, straight from memory.
     Stream,
     /// A few input rows: the weights stream past them, straight from memory, and each number that is converted meets
@@ -72,14 +72,14 @@ enum Way {
     Tiles,
 }
 
-impl Way {
+impl Strategy {
     /// Columns of a block.
     fn columns(self, w: &Matrix<'_>) -> usize {
         // What is converted, 512 KiB, or read once for each few rows is to stay in the second cache.
         let (numbers, width) = match self {
-            Way::Stream => (1 << 17, 4),
-            Way::Few => (1 << 16, 4),
-            Way::Tiles => (1 << 17, 5),
+            Strategy::Stream => (1 << 17, 4),
+            Strategy::Few => (1 << 16, 4),
+            Strategy::Tiles => (1 << 17, 5),
         };
         // All threads are to have something.
         let share = w.rows.div_ceil(2 * threads());
@@ -89,7 +89,7 @@ impl Way {
 
 /// All input rows against some weight rows, which are output columns.
 struct Block<'a> {
-    way: Way,
+    strategy: Strategy,
     /// `[n, w.cols]`.
     x: &'a [f32],
     n: usize,
@@ -115,9 +115,9 @@ impl Block<'_> {
 }
 
 /// A block whose weights come straight from memory, for one input row or for a few.
-struct Direct<'a, const ONE_ROW: bool>(Block<'a>);
+struct Streamed<'a, const ONE_ROW: bool>(Block<'a>);
 
-impl<const ONE_ROW: bool> Kernel for Direct<'_, ONE_ROW> {
+impl<const ONE_ROW: bool> Kernel for Streamed<'_, ONE_ROW> {
     #[inline(always)]
     fn run<V: Vector>(self) {
         // The type of the weights is settled here, outside the loops.
@@ -181,31 +181,31 @@ impl Block<'_> {
         let mut first = 0;
         while first < self.n {
             first += match self.n - first {
-                _ if V::ONE_BY_ONE || self.columns.len() < 4 => self.run_rows::<V, 1, 1>(dtype, first),
-                1 => self.run_rows::<V, 1, 4>(dtype, first),
-                2 => self.run_rows::<V, 2, 4>(dtype, first),
-                3 | 5 | 6 | 9 if V::MANY_REGISTERS => self.run_rows::<V, 3, 4>(dtype, first),
-                _ if V::MANY_REGISTERS => self.run_rows::<V, 4, 4>(dtype, first),
-                _ => self.run_rows::<V, 3, 2>(dtype, first),
+                _ if V::ONE_BY_ONE || self.columns.len() < 4 => self.microkernel_rows::<V, 1, 1>(dtype, first),
+                1 => self.microkernel_rows::<V, 1, 4>(dtype, first),
+                2 => self.microkernel_rows::<V, 2, 4>(dtype, first),
+                3 | 5 | 6 | 9 if V::MANY_REGISTERS => self.microkernel_rows::<V, 3, 4>(dtype, first),
+                _ if V::MANY_REGISTERS => self.microkernel_rows::<V, 4, 4>(dtype, first),
+                _ => self.microkernel_rows::<V, 3, 2>(dtype, first),
             };
         }
     }
 
     /// `R` input rows from `first` on, `C` columns at a time; returns `R`.
     #[inline(always)]
-    fn run_rows<V: Vector, const R: usize, const C: usize>(&self, dtype: Dtype, first: usize) -> usize {
+    fn microkernel_rows<V: Vector, const R: usize, const C: usize>(&self, dtype: Dtype, first: usize) -> usize {
         let cols = self.w.cols;
         let rows: [&[f32]; R] = rows_of(self.x, first, cols, cols);
         for column in self.columns.clone().step_by(C) {
             // The last few columns come with some that are known: computed again, they are the same.
-            self.run_columns::<V, R, C>(dtype, rows, first, column.min(self.columns.end - C));
+            self.microkernel_at::<V, R, C>(dtype, rows, first, column.min(self.columns.end - C));
         }
         R
     }
 
     /// `R` input rows against `C` weight rows: every number that is loaded or converted is used `R` or `C` times.
     #[inline(always)]
-    fn run_columns<V: Vector, const R: usize, const C: usize>(
+    fn microkernel_at<V: Vector, const R: usize, const C: usize>(
         &self,
         dtype: Dtype,
         rows: [&[f32]; R],

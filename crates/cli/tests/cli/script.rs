@@ -26,7 +26,7 @@ use tempfile::TempDir;
 
 use crate::program::{PROGRAM, Run, finish, limited};
 use grading::checkpoints::Folder;
-use grading::keeping::assert_snapshots_are_kept;
+use grading::snapshot_guard::assert_snapshots_are_kept;
 
 /// What stands after a number that is measured.
 const UNITS: [&str; 5] = ["ms", "s", "tokens/s", "threads", "thread"];
