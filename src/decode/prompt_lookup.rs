@@ -46,8 +46,8 @@ impl Drafter for PromptLookup {
 fn after_last_occurrence(tokens: &[u32], n: usize) -> Option<&[u32]> {
     let (earlier, _newest_token) = tokens.split_at(tokens.len().checked_sub(1)?);
     let newest = &tokens[tokens.len().checked_sub(n)?..];
-    let place = earlier.windows(n).rposition(|window| window == newest)?;
-    Some(&tokens[place + n..])
+    let index = earlier.windows(n).rposition(|window| window == newest)?;
+    Some(&tokens[index + n..])
 }
 
 #[cfg(test)]

@@ -1,6 +1,6 @@
 //! A file as a [`Disk`], for one program at a time.
 
-use std::fs::{File, OpenOptions, TryLockError};
+use std::fs::{File, TryLockError};
 use std::io::{self, ErrorKind};
 use std::path::Path;
 use std::sync::Arc;
@@ -26,21 +26,17 @@ impl FileDisk {
             Err(error) if error.kind() == ErrorKind::NotFound => {}
             opened => drop(opened?),
         }
-        let file = options().open(path)?;
+        let mut options = File::options();
+        options.read(true).write(true).create(true).truncate(false);
+        #[cfg(unix)]
+        std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600);
+        let file = options.open(path)?;
         // Two programs would overwrite each other's pages, and each would take the other's for its own.
         if let Err(TryLockError::WouldBlock) = file.try_lock() {
             return Err(io::Error::new(ErrorKind::ResourceBusy, "a different program has this file at the moment"));
         }
         Ok(FileDisk { file: Arc::new(file) })
     }
-}
-
-fn options() -> OpenOptions {
-    let mut options = File::options();
-    options.read(true).write(true).create(true).truncate(false);
-    #[cfg(unix)]
-    std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600);
-    options
 }
 
 // Each call takes an offset, because clones share one cursor.

@@ -151,7 +151,7 @@ impl DiskTier {
         }
     }
 
-    /// The file.
+    /// The file of pages.
     pub fn file(&self) -> &PageFile {
         &self.file
     }

@@ -1,5 +1,4 @@
-//! Files that are no saved caches of this model: cut short, changed, forged, of different rows, or something else. Each
-//! is refused.
+//! Files that are no saved caches of this model: cut short, changed, forged, of other rows, or something else. All are refused.
 
 use std::fs;
 

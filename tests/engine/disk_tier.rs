@@ -1,5 +1,4 @@
-//! Pages are read from a file while others compute: nothing waits for a slow disk but the sequence whose pages they
-//! are.
+//! Pages are read from a file while others compute: only the sequence that they belong to waits for a slow disk.
 
 use std::cell::RefCell;
 use std::io;

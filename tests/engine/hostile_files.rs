@@ -1,8 +1,7 @@
 //! Hostile files, made by thousands from good ones: whatever is in them, there is an answer or an error that names the
 //! file. Never a panic, never much more memory than the file is long.
 //!
-//! Each seed changes one file of each kind. `PAGE_BY_PAGE_SEEDS=100000 cargo test --test engine hostile_files` looks
-//! longer.
+//! Each seed changes one file of each kind. More: `PAGE_BY_PAGE_SEEDS=100000 cargo test --test engine hostile_files`.
 
 use std::fs;
 

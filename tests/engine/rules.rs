@@ -1,5 +1,4 @@
-//! What other policies than chapter 12's would cost: the same requests under several of them, scheduled and not
-//! computed.
+//! What other policies than chapter 12's would cost: the same requests under several of them, only scheduled.
 //!
 //! The table of the chapter comes from here: `cargo test --features solution --test engine -- --nocapture rules`. There
 //! is no prefix cache, so a preempted sequence starts over.

@@ -27,19 +27,19 @@ fn scores_alone(model: &Model, prompt: &[u32]) -> Result<Vec<TokenLogprobs>, Ste
 struct Scored {
     /// In the order of arrival.
     finished: Vec<FinishedSequence>,
-    /// By the place of each sequence.
+    /// By the index of each sequence.
     scores: HashMap<usize, Vec<TokenLogprobs>>,
     /// How often a sequence was seen without pages in the middle of a prompt.
     preempted: usize,
 }
 
-/// Generates all sequences and scores those whose place is even, or those whose place is odd.
+/// Generates all sequences and scores those whose index is even, or those whose index is odd.
 fn generate_scored(engine: &mut Engine<'_>, sampling: Sampling, odd: bool) -> Scored {
     let mut ids = Vec::new();
-    for (place, (prompt, most)) in ASKED.iter().enumerate() {
-        let sampler = Sampler::new(sampling_of(place, sampling));
+    for (index, (prompt, most)) in ASKED.iter().enumerate() {
+        let sampler = Sampler::new(sampling_of(index, sampling));
         let request = GenerationRequest::new(prompt.to_vec(), *most, vec![sampler]);
-        let scores_prompt = (place % 2 == 1) == odd;
+        let scores_prompt = (index % 2 == 1) == odd;
         let request = GenerationRequest { scores_prompt, logprobs: scores_prompt.then_some(TOP), ..request };
         ids.extend(engine.submit_request(request).unwrap());
     }
@@ -53,8 +53,8 @@ fn generate_scored(engine: &mut Engine<'_>, sampling: Sampling, odd: bool) -> Sc
         let last = done.finished.iter().map(|finished| (&finished.sequence.id, &finished.delta));
         for (id, delta) in done.deltas.iter().map(|(id, delta)| (id, delta)).chain(last) {
             let Some(scores) = delta.scores.clone() else { continue };
-            let place = ids.iter().position(|other| other == id).unwrap();
-            assert!(scored.scores.insert(place, scores).is_none(), "sequence {place} has its scores twice");
+            let index = ids.iter().position(|other| other == id).unwrap();
+            assert!(scored.scores.insert(index, scores).is_none(), "sequence {index} has its scores twice");
         }
         scored.finished.extend(done.finished);
         let waiting = engine.scheduler().waiting();
@@ -79,11 +79,11 @@ fn prompts_are_scored_once_and_as_the_model_does_in_every_setting() {
         for odd in [false, true, false] {
             let scored = generate_scored(&mut engine, SEEDED, odd);
             preempted += scored.preempted;
-            for (place, (finished, (tokens, end))) in scored.finished.iter().zip(&alone).enumerate() {
-                let (sequence, is_scored) = (&finished.sequence, (place % 2 == 1) == odd);
-                assert_eq!((&sequence.tokens, &finished.end), (tokens, end), "{setting:?}, sequence {place}");
-                let expected = is_scored.then(|| scores_alone(&model, ASKED[place].0).unwrap());
-                assert_eq!(scored.scores.get(&place), expected.as_ref(), "{setting:?}, sequence {place}");
+            for (index, (finished, (tokens, end))) in scored.finished.iter().zip(&alone).enumerate() {
+                let (sequence, is_scored) = (&finished.sequence, (index % 2 == 1) == odd);
+                assert_eq!((&sequence.tokens, &finished.end), (tokens, end), "{setting:?}, sequence {index}");
+                let expected = is_scored.then(|| scores_alone(&model, ASKED[index].0).unwrap());
+                assert_eq!(scored.scores.get(&index), expected.as_ref(), "{setting:?}, sequence {index}");
                 found += sequence.counters.cached;
             }
         }
@@ -104,17 +104,17 @@ fn a_prompt_that_cannot_be_scored_ends_its_sequence_and_no_other() {
         for tokens in [3, 20] {
             let (mut engine, slab) = engine(&model, with_prefixes(setting(100, tokens, 6)), &[]);
             let scored = generate_scored(&mut engine, SEEDED, false);
-            for (place, (finished, (tokens, end))) in scored.finished.iter().zip(&alone).enumerate() {
-                match scores_alone(&model, ASKED[place].0) {
-                    Err(error) if place % 2 == 0 => {
+            for (index, (finished, (tokens, end))) in scored.finished.iter().zip(&alone).enumerate() {
+                match scores_alone(&model, ASKED[index].0) {
+                    Err(error) if index % 2 == 0 => {
                         failed += 1;
                         let found = (&finished.end, finished.sequence.new_tokens());
-                        assert_eq!(found, (&Err(error.into()), &[][..]), "sequence {place}");
-                        assert!(!scored.scores.contains_key(&place));
+                        assert_eq!(found, (&Err(error.into()), &[][..]), "sequence {index}");
+                        assert!(!scored.scores.contains_key(&index));
                     }
                     _ => {
                         sound += 1;
-                        assert_eq!((&finished.sequence.tokens, &finished.end), (tokens, end), "sequence {place}");
+                        assert_eq!((&finished.sequence.tokens, &finished.end), (tokens, end), "sequence {index}");
                     }
                 }
             }

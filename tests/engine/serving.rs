@@ -56,16 +56,16 @@ pub fn alone(model: &Model, (prompt, most): (&[u32], usize), ends: &[u32], sampl
 }
 
 /// Each sequence draws with a seed of its own.
-pub fn sampling_of(place: usize, sampling: Sampling) -> Sampling {
-    Sampling { seed: sampling.seed + place as u64 % 3, ..sampling }
+pub fn sampling_of(index: usize, sampling: Sampling) -> Sampling {
+    Sampling { seed: sampling.seed + index as u64 % 3, ..sampling }
 }
 
 pub fn all_alone(model: &Model, ends: &[u32], sampling: Sampling) -> Vec<Ended> {
     let texts = ASKED.into_iter().enumerate();
-    texts.map(|(place, asked)| alone(model, asked, ends, sampling_of(place, sampling))).collect()
+    texts.map(|(index, asked)| alone(model, asked, ends, sampling_of(index, sampling))).collect()
 }
 
-/// Tokens that end some of the sequences, each at another place.
+/// Tokens that end some of the sequences, each at another point.
 pub fn ends(model: &Model, sampling: Sampling) -> Vec<u32> {
     let (first, _) = alone(model, ASKED[0], &[], sampling_of(0, sampling));
     let (third, _) = alone(model, ASKED[2], &[], sampling_of(2, sampling));
@@ -106,8 +106,8 @@ fn generate(
 ) -> (Vec<FinishedSequence>, Totals) {
     let (mut engine, slab) = engine(model, setting, ends);
     let mut ids = Vec::new();
-    for (place, (prompt, most)) in ASKED.iter().enumerate() {
-        let sampler = Sampler::new(sampling_of(place, sampling));
+    for (index, (prompt, most)) in ASKED.iter().enumerate() {
+        let sampler = Sampler::new(sampling_of(index, sampling));
         ids.push(engine.submit(prompt.to_vec(), *most, sampler).unwrap());
     }
     let mut reported: HashMap<SequenceId, Vec<u32>> = HashMap::new();
@@ -254,8 +254,8 @@ fn cancelled_sequences_keep_what_they_have_and_the_others_go_on() {
         drop(idle.cancel(id).unwrap());
     }
     let (mut engine, slab) = engine(&model, setting(30, 64, 3), &[]);
-    let mut submit = |place: usize| {
-        let (prompt, most) = ASKED[place];
+    let mut submit = |index: usize| {
+        let (prompt, most) = ASKED[index];
         engine.submit(prompt.to_vec(), most, Sampler::new(SEEDED)).unwrap()
     };
     let ids = [0, 2, 4, 6].map(&mut submit);

@@ -71,7 +71,7 @@ pub struct Batch {
     out: Option<PathBuf>,
 }
 
-struct Run<'m> {
+struct BatchRun<'m> {
     model: &'m Model,
     tokenizer: &'m Tokenizer,
     engine: Engine<'m>,
@@ -105,7 +105,7 @@ impl Batch {
         .with_tokenizer(&tokenizer);
         let results = Results::begin(self.out.as_deref(), &self.file)?;
         let interrupt = Interrupt::watch()?;
-        let mut run = Run {
+        let mut run = BatchRun {
             model: &model,
             tokenizer: &tokenizer,
             engine,
@@ -136,7 +136,7 @@ impl Batch {
     }
 
     /// Says what the requests cost together; an error if any of them was not completed.
-    fn report(&self, mut run: Run<'_>) -> Result<()> {
+    fn report(&self, mut run: BatchRun<'_>) -> Result<()> {
         let ends = &run.results.ends;
         let (is_read, n_lines) = (run.is_read, ends.values().sum::<usize>());
         let name = if self.is_stdin() { "standard input".into() } else { self.file.display().to_string() };
@@ -157,7 +157,7 @@ impl Batch {
         Ok(())
     }
 
-    fn lines_of_costs(&self, run: &Run<'_>, n_lines: usize) -> Result<output::Lines> {
+    fn lines_of_costs(&self, run: &BatchRun<'_>, n_lines: usize) -> Result<output::Lines> {
         let totals = run.engine.totals();
         let elapsed = run.start.elapsed();
         let pool = &self.scheduling.pool;
@@ -187,7 +187,7 @@ impl Batch {
     }
 }
 
-impl Run<'_> {
+impl BatchRun<'_> {
     /// Serves all requests, or those that are complete when Ctrl-C is pressed. `ahead`: requests that can wait.
     fn serve_all(&mut self, ahead: usize, interrupt: &Interrupt) -> Result<()> {
         loop {

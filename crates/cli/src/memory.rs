@@ -53,8 +53,7 @@ pub fn available() -> Option<usize> {
     Some(of_the_container().map_or(of_the_machine, |bytes| bytes.min(of_the_machine)))
 }
 
-/// The same of the container that the program runs in, if it has a limit. File cache is given back when memory runs
-/// short.
+/// The memory left in the program's container, if that has a limit. File cache is given back when memory runs short.
 fn of_the_container() -> Option<usize> {
     let read = |file: &str| std::fs::read_to_string(format!("/sys/fs/cgroup/memory.{file}")).ok();
     let number = |text: String| text.trim().parse::<usize>().ok();

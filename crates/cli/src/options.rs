@@ -123,15 +123,15 @@ pub struct SamplingOptions {
 impl SamplingOptions {
     /// What the command asks for, or else the model's folder, or else our defaults.
     pub fn sampling(&self, config: &ModelConfig) -> Result<Sampling> {
-        let asked = SamplingDefaults { temperature: self.temperature, top_k: self.top_k, top_p: self.top_p };
-        sampling(asked, self.seed, config)
+        let given = SamplingDefaults { temperature: self.temperature, top_k: self.top_k, top_p: self.top_p };
+        sampling(given, self.seed, config)
     }
 }
 
 /// What a request asks for, or else the model's folder, or else our defaults.
-pub fn sampling(asked: SamplingDefaults, seed: u64, config: &ModelConfig) -> Result<Sampling> {
+pub fn sampling(given: SamplingDefaults, seed: u64, config: &ModelConfig) -> Result<Sampling> {
     let ours = Sampling { temperature: 0.8, top_k: 0, top_p: 0.95, seed };
-    Ok(asked.over(config.sampling.over(ours)).check()?)
+    Ok(given.over(config.sampling.over(ours)).check()?)
 }
 
 /// A number that 32 bits can hold. Rounded to 32 bits, 1e308 would be infinite and 1e-320 would be 0, which is greedy.
@@ -139,7 +139,7 @@ pub fn number(text: &str) -> Result<f32, String> {
     narrow(text.parse::<f64>().map_err(|error| error.to_string())?)
 }
 
-/// The same for a number that was read already.
+/// A number of 64 bits as one of 32, if 32 can hold it: see [`number`].
 pub fn narrow(wide: f64) -> Result<f32, String> {
     let number = wide as f32;
     let is_lost = wide.is_finite() && (number.is_infinite() || (number == 0.0 && wide != 0.0));

@@ -107,7 +107,8 @@ pub(crate) async fn body(request: Request<Body>, at_most: usize, within: Duratio
 async fn read(body: Body, at_most: usize) -> Result<Vec<u8>, Refusal> {
     let read_to_end = at_most.saturating_mul(READ_TO_END);
     let declared = usize::try_from(body.size_hint().lower()).unwrap_or(usize::MAX);
-    let (mut chunks, mut bytes, mut len) = (body.into_data_stream(), Vec::new(), 0);
+    let mut chunks = body.into_data_stream();
+    let (mut bytes, mut len) = (Vec::new(), 0);
     while declared <= read_to_end && len <= read_to_end {
         let Some(chunk) = chunks.next().await else { break };
         let chunk = chunk.map_err(|_| Refusal::new(StatusCode::BAD_REQUEST, None, "the body is incomplete"))?;

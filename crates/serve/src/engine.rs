@@ -43,7 +43,7 @@ pub struct EngineThread<'m> {
 
 /// The client of a sequence that has not finished.
 struct Client {
-    /// The place of the sequence in its request.
+    /// The index of the sequence in its request.
     index: usize,
     events: UnboundedSender<Event>,
     arrived: Instant,

@@ -156,7 +156,11 @@ async fn generate(kind: Kind, shared: Arc<Shared>, request: Request<Body>) -> Re
     let body = access::body(request, body_bytes, body).await?;
     let this = shared.clone();
     // A long prompt takes time.
-    let parsed = blocking(move || this.read(kind, &body)).await?;
+    let parsed = blocking(move || match kind {
+        Kind::Completion => this.read_completion(Completion::read(&body, this.sampling)?),
+        Kind::Chat => this.read_chat(Chat::read(&body, this.sampling)?),
+    })
+    .await?;
     let n_sequences = parsed.prompts.len() * parsed.options.n;
     let is_stream = parsed.options.stream;
     let events = shared.submit(shared.requests(kind, &parsed)?, arrived).await?;
@@ -226,13 +230,6 @@ impl Shared {
              ask for fewer sequences, fewer logprobs or fewer tokens"
         );
         Err(Refusal::of_field("logprobs", message))
-    }
-
-    fn read(&self, kind: Kind, body: &[u8]) -> Result<ParsedRequest, Refusal> {
-        match kind {
-            Kind::Completion => self.read_completion(Completion::read(body, self.sampling)?),
-            Kind::Chat => self.read_chat(Chat::read(body, self.sampling)?),
-        }
     }
 
     fn read_completion(&self, completion: Completion) -> Result<ParsedRequest, Refusal> {

@@ -53,7 +53,7 @@ pub type Event = Result<Output, Refusal>;
 
 #[derive(Debug)]
 pub struct Output {
-    /// The place of the sequence in its request.
+    /// The index of the sequence in its request.
     pub index: usize,
     pub delta: OutputDelta,
     /// With the last output of a sequence.

@@ -173,9 +173,9 @@ fn sampling(fields: &Fields, defaults: SamplingDefaults) -> Result<Sampling, Ref
     let seed = fields.take("seed", "a whole number of 64 bits", |value| {
         value.as_u64().or_else(|| value.as_i64().map(i64::cast_unsigned))
     })?;
-    let asked = SamplingDefaults { temperature: fields.number("temperature")?, top_k, top_p: fields.number("top_p")? };
+    let given = SamplingDefaults { temperature: fields.number("temperature")?, top_k, top_p: fields.number("top_p")? };
     let plain = Sampling { temperature: 1.0, top_k: 0, top_p: 1.0, seed: seed.unwrap_or_else(any_number) };
-    asked.over(defaults.over(plain)).check().map_err(|error| match error {
+    given.over(defaults.over(plain)).check().map_err(|error| match error {
         SamplingError::Temperature(_) => Refusal::of_field("temperature", error.to_string()),
         SamplingError::TopP(_) => Refusal::of_field("top_p", error.to_string()),
     })
@@ -232,11 +232,11 @@ fn messages(fields: &Fields) -> Result<Vec<Value>, Refusal> {
     if messages.is_empty() {
         return Err(Refusal::of_field("messages", format!("messages is missing or empty, expected {expected}")));
     }
-    messages.into_iter().enumerate().map(|(place, message)| read_message(place, message)).collect()
+    messages.into_iter().enumerate().map(|(index, message)| read_message(index, message)).collect()
 }
 
-fn read_message(place: usize, mut message: Value) -> Result<Value, Refusal> {
-    let refused = |problem: &str| Err(Refusal::of_field("messages", format!("messages[{place}]: {problem}")));
+fn read_message(index: usize, mut message: Value) -> Result<Value, Refusal> {
+    let refused = |problem: &str| Err(Refusal::of_field("messages", format!("messages[{index}]: {problem}")));
     if !message["role"].is_string() {
         return refused("it has no role; give one, such as \"user\"");
     }

@@ -66,7 +66,7 @@ impl ChatTemplate {
             let text = token.as_str().or(token["content"].as_str())?;
             Some((name.to_string(), json!(text)))
         });
-        let environment = environment(source).map_err(|error| open_error(&path, said(&error)))?;
+        let environment = environment(source).map_err(|error| open_error(&path, describe(&error)))?;
         Ok(Some(ChatTemplate { environment, tokens: tokens.collect() }))
     }
 
@@ -90,7 +90,7 @@ impl ChatTemplate {
         text.truncate(MOST_TEXT - left);
         rendered.map_err(|error| match left {
             0 => TemplateError(format!("it writes more than {MOST_TEXT} bytes")),
-            _ => TemplateError(said(&error)),
+            _ => TemplateError(describe(&error)),
         })?;
         String::from_utf8(text).map_err(|error| TemplateError(error.to_string()))
     }
@@ -189,7 +189,7 @@ fn open_error(path: &Path, problem: impl ToString) -> FileError {
 }
 
 /// What the library says, on one line.
-fn said(error: &Error) -> String {
+fn describe(error: &Error) -> String {
     let line = error.line().map_or(String::new(), |line| format!(" (line {line} of the template)"));
     let problem = error.detail().map_or_else(|| error.kind().to_string(), String::from);
     escape::field(&problem) + &line

@@ -24,10 +24,11 @@ use serde_json::json;
 use session::{Files, Request, Session};
 
 thread_local! {
-    static CALLED: RefCell<Called> = const { RefCell::new(Called { input: Vec::new(), answer: Vec::new(), files: None, session: None }) };
+    static CALLED: RefCell<Called> = RefCell::default();
 }
 
 /// What stays between two calls.
+#[derive(Default)]
 struct Called {
     input: Vec<u8>,
     answer: Vec<u8>,

@@ -55,7 +55,7 @@ enum Loop<'m> {
     OneByOne(OneByOne<'m>),
 }
 
-/// Outputs that grow together. The first has the number 0, which is also its place in the list.
+/// Outputs that grow together. The first has the number 0, which is also its index in the list.
 pub struct Growing<'m> {
     pub setup: Setup,
     steps: Loop<'m>,
