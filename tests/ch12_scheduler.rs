@@ -18,7 +18,7 @@ mod checks {
         FinishReason, NextToken, ScheduleError, ScheduledChunk, SequenceCounters, SequenceId, StepLimits,
     };
     use page_by_page::simulation::{
-        CacheCalls, FIRST_NEW, LAYOUT, Make, Planned, Seen, SeenSequence, Setup, Subject, Violation, World,
+        CacheCalls, FIRST_NEW, LAYOUT, Make, Planned, Seen, SeenSequence, Setup, TestedScheduler, Violation, World,
         alone_until, watched,
     };
     use page_by_page::workload::arrivals::TINY_LLM;
@@ -174,7 +174,7 @@ mod checks {
             &mut self,
             what: &str,
             why: ScheduleError,
-            call: impl FnOnce(&mut dyn Subject) -> Result<T, ScheduleError>,
+            call: impl FnOnce(&mut dyn TestedScheduler) -> Result<T, ScheduleError>,
         ) {
             let facts = |it: &mut Self| {
                 let finished = answer(what, || it.world.collect());
@@ -186,7 +186,7 @@ mod checks {
         fn cancel(&mut self, id: u64) {
             let before = self.seen();
             let what = format!("cancel of sequence {id}, {}", self.at());
-            let found = answer(&what, || self.world.call("cancel", |subject| subject.cancel(SequenceId(id))));
+            let found = answer(&what, || self.world.call("cancel", |scheduler| scheduler.cancel(SequenceId(id))));
             same!(found, Ok(()), "{what}");
             self.history.record(format!("sequence {id} is cancelled"));
             let finished = [(id, FinishReason::Cancelled)];

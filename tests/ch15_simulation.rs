@@ -17,10 +17,10 @@ mod checks {
         ChunkInput, FinishReason, Finished, NextToken, ScheduleError, ScheduledChunk, SequenceCounters, SequenceId,
         StepLimits,
     };
-    use page_by_page::simulation::planted::{Bug, Planted};
+    use page_by_page::simulation::planted::{Bug, planted};
     use page_by_page::simulation::{
-        Case, END_OF_TEXT, Ended, Event, Failure, Found, Make, Rule, Seen, SeenSequence, Setup, Subject, Violation,
-        World, alone, chapter_12, in_words, prompt, rule_broken, search, smaller,
+        Case, END_OF_TEXT, Ended, Event, Failure, Found, Make, Rule, Seen, SeenSequence, Setup, TestedScheduler,
+        Violation, World, alone, chapter_12, in_words, prompt, rule_broken, search, smaller,
     };
 
     use grading::limits::alive;
@@ -354,10 +354,6 @@ mod checks {
         }
     }
 
-    fn planted(bug: Option<Bug>) -> Box<Make<'static>> {
-        Box::new(move |slab, prefixes, limits| Planted::subject(bug, slab, prefixes, limits))
-    }
-
     fn setup(n_pages: usize, tokens: usize, sequences: usize) -> Setup {
         Setup { page_size: 4, n_pages, limits: StepLimits { tokens, sequences }, keeps_prefixes: true }
     }
@@ -432,10 +428,10 @@ mod checks {
     /// A scheduler that shows a number of new tokens that was not requested.
     struct Shows {
         max_new_tokens: usize,
-        inner: Box<dyn Subject>,
+        inner: Box<dyn TestedScheduler>,
     }
 
-    impl Subject for Shows {
+    impl TestedScheduler for Shows {
         fn submit(&mut self, prompt: Vec<u32>, max_new_tokens: usize) -> Result<SequenceId, ScheduleError> {
             self.inner.submit(prompt, max_new_tokens)
         }
@@ -479,7 +475,7 @@ mod checks {
     fn task_3_e_finish_gives_up() {
         let shows = |max_new_tokens| -> Box<Make<'static>> {
             Box::new(move |slab, prefixes, limits| {
-                let inner = Planted::subject(None, slab, prefixes, limits)?;
+                let inner = planted(None)(slab, prefixes, limits)?;
                 Ok(Box::new(Shows { max_new_tokens, inner }))
             })
         };

@@ -3,8 +3,8 @@
 use anyhow::{Context, Result};
 use serde::Serialize;
 
-use crate::simulation::planted::{Bug, Planted};
-use crate::simulation::{Make, examples, search};
+use crate::simulation::planted::{Bug, planted};
+use crate::simulation::{examples, search};
 
 /// Which of the planted bugs are noticed.
 #[derive(Default, Serialize)]
@@ -23,8 +23,7 @@ pub fn planted_bugs() -> Result<Noticed> {
     let mut noticed = Noticed::default();
     let mut events = None;
     for bug in Bug::all() {
-        let make: Box<Make<'static>> =
-            Box::new(move |slab, prefixes, limits| Planted::subject(Some(bug), slab, prefixes, limits));
+        let make = planted(Some(bug));
         noticed.by_examples += u64::from(examples::pass(&make).is_err());
         if let Err(found) = search(&make, 0..=SEEDS - 1, STEPS, || {}) {
             noticed.by_rules += 1;

@@ -1,5 +1,5 @@
-//! A handful of cases as one writes them by hand, and a look at what comes out in the end. It isn't enough: all ten
-//! [planted](super::planted) schedulers pass.
+//! A handful of cases as one writes them by hand, and a look at what comes out in the end. They aren't enough:
+//! all [planted](super::planted) schedulers pass.
 
 use crate::serving::schedule::{FinishReason, StepLimits};
 

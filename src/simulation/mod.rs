@@ -3,7 +3,7 @@
 //! ```text
 //!   seed ──► Case ──► World ──► Scene, Scene, Scene …      what an event did, seen from outside
 //!            events     │
-//!                       └── a Subject: the scheduler of chapter 12, or a planted one
+//!                       └── a TestedScheduler: the scheduler of chapter 12, or a planted one
 //! ```
 //!
 //! Requests arrive, are cancelled and finish, and strangers take pages and give them back, when the [events](Event) say
@@ -11,8 +11,8 @@
 //! depends on every row that a sequence has, so a page that isn't the sequence's own changes it.
 //!
 //! [`search`](fn@search) tries seeds until a rule is broken, [shrinks](Shrinking) the case and tells it as a
-//! [`story`](fn@story). [`examples`] are a few cases as one writes them by hand, and [`planted`] are ten schedulers,
-//! each with a bug that an engine had.
+//! [`story`](fn@story). [`examples`] are a few cases as one writes them by hand, and [`planted`](mod@planted) are schedulers
+//! with a bug each that an engine had.
 
 mod draw_case;
 pub mod examples;
@@ -21,7 +21,7 @@ mod search;
 mod shrinking;
 mod stand_in_model;
 mod story;
-mod subject;
+mod tested_scheduler;
 mod world;
 
 pub use draw_case::smaller;
@@ -29,8 +29,8 @@ pub use search::{Found, Passed, rule_broken, search};
 pub use shrinking::{Kept, Shrinking};
 pub use stand_in_model::{END_OF_TEXT, FIRST_NEW, LAYOUT, alone, alone_until, prompt};
 pub use story::{in_words, story};
-pub use subject::{Make, Subject, chapter_12};
-pub use world::{CacheCalls, MOST_SEQUENCES, World, is_inside, pulse, watched};
+pub use tested_scheduler::{Make, TestedScheduler, chapter_12};
+pub use world::{CacheCalls, MOST_SEQUENCES, World, heartbeat, in_scheduler_call, watched};
 
 use serde::Serialize;
 

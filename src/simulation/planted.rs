@@ -1,8 +1,9 @@
-//! Ten schedulers that are wrong. Each has one bug, and each bug is one that an engine had. And four that are right and
-//! wasteful, each with a policy that chapter 12 decides against.
+//! Schedulers that are wrong: each has one bug, and each bug is one that an engine had. And schedulers that are right
+//! and wasteful, each with a policy that chapter 12 decides against.
 //!
-//! Without a bug or a policy, this scheduler does the same as that of chapter 12, step by step (a test compares them).
+//! Without a bug or a policy, this scheduler plans step by step what that of chapter 12 plans (a test compares them).
 
+use std::cmp::Ordering;
 use std::collections::VecDeque;
 
 use crate::cache::{CacheError, KvCache};
@@ -15,8 +16,8 @@ use crate::serving::schedule::{
     StepLimits,
 };
 
-use super::subject::seen;
-use super::{END_OF_TEXT, SeenSequence, Subject};
+use super::tested_scheduler::seen;
+use super::{END_OF_TEXT, Make, SeenSequence, TestedScheduler};
 
 /// A bug that an engine had, and where: [`about`](Bug::about) describes what it does here.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -89,7 +90,7 @@ impl Bug {
     }
 }
 
-/// Who can start, who computes first, and who gives way. `tests/engine/rules.rs` counts what each costs.
+/// Who can start, who computes first, and who gives way. `tests/engine/policies.rs` counts what each costs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Policy {
     /// As chapter 12 decides.
@@ -104,11 +105,42 @@ pub enum Policy {
     PromptsFirst,
 }
 
+/// Makes a scheduler with this bug, or with none.
+pub fn planted(bug: Option<Bug>) -> Box<Make<'static>> {
+    make(bug, Policy::Chapter12)
+}
+
+/// Makes a scheduler with this policy.
+pub fn with_policy(policy: Policy) -> Box<Make<'static>> {
+    let by_chunk = matches!(policy, Policy::NextChunk | Policy::OldestVictim);
+    make(by_chunk.then_some(Bug::NextChunk), policy)
+}
+
+fn make(bug: Option<Bug>, policy: Policy) -> Box<Make<'static>> {
+    Box::new(move |slab, prefixes, limits| {
+        limits.check()?;
+        Ok(Box::new(Planted {
+            bug,
+            policy,
+            batch_is_full: false,
+            slab: slab.clone(),
+            prefixes,
+            limits,
+            next_id: 0,
+            waiting: VecDeque::new(),
+            running: Vec::new(),
+            finished: Vec::new(),
+            planned: Plan::default(),
+            lost: Vec::new(),
+        }))
+    })
+}
+
 /// A scheduler with a bug, or with a wasteful policy, or with neither.
-pub struct Planted {
+struct Planted {
     bug: Option<Bug>,
     policy: Policy,
-    /// As many run as are allowed, or did since the last time that none ran.
+    /// As many sequences run as are allowed, or did since the last time that none ran.
     batch_is_full: bool,
     slab: SharedSlab,
     prefixes: Box<dyn Prefixes>,
@@ -122,60 +154,23 @@ pub struct Planted {
     lost: Vec<ForkCache>,
 }
 
+/// How the search for a sequence's pages ended.
+struct Room {
+    /// The sequence's index among the running ones; `None` if it was preempted itself.
+    index: Option<usize>,
+    /// Whether any sequence was preempted.
+    preempted: bool,
+}
+
 impl Planted {
-    /// A scheduler with this bug, as a [`Subject`].
-    pub fn subject(
-        bug: Option<Bug>,
-        slab: &SharedSlab,
-        prefixes: Box<dyn Prefixes>,
-        limits: StepLimits,
-    ) -> Result<Box<dyn Subject>, ScheduleError> {
-        Ok(Box::new(Self::new(bug, slab, prefixes, limits)?))
-    }
-
-    /// A scheduler with this policy, as a [`Subject`].
-    pub fn with_policy(
-        policy: Policy,
-        slab: &SharedSlab,
-        prefixes: Box<dyn Prefixes>,
-        limits: StepLimits,
-    ) -> Result<Box<dyn Subject>, ScheduleError> {
-        let by_chunk = matches!(policy, Policy::NextChunk | Policy::OldestVictim);
-        let planted = Self::new(by_chunk.then_some(Bug::NextChunk), slab, prefixes, limits)?;
-        Ok(Box::new(Planted { policy, ..planted }))
-    }
-
-    fn new(
-        bug: Option<Bug>,
-        slab: &SharedSlab,
-        prefixes: Box<dyn Prefixes>,
-        limits: StepLimits,
-    ) -> Result<Self, ScheduleError> {
-        limits.check()?;
-        Ok(Planted {
-            bug,
-            policy: Policy::Chapter12,
-            batch_is_full: false,
-            slab: slab.clone(),
-            prefixes,
-            limits,
-            next_id: 0,
-            waiting: VecDeque::new(),
-            running: Vec::new(),
-            finished: Vec::new(),
-            planned: Plan::default(),
-            lost: Vec::new(),
-        })
-    }
-
     fn has(&self, bug: Bug) -> bool {
         self.bug == Some(bug)
     }
 
-    /// Starts the first waiting sequence if it fits. `so_far`: admissions in this plan; `chunk`: tokens it could
-    /// compute now.
-    fn admit(&mut self, so_far: usize, chunk: usize) -> Result<bool, CacheError> {
-        let counted = if self.has(Bug::LimitForgotten) { so_far } else { self.running.len() };
+    /// Starts the first waiting sequence if it fits. `admitted`: admissions in this plan; `chunk`: tokens that the
+    /// sequence could compute now.
+    fn admit(&mut self, admitted: usize, chunk: usize) -> Result<bool, CacheError> {
+        let counted = if self.has(Bug::LimitForgotten) { admitted } else { self.running.len() };
         if counted >= self.limits.sequences || (self.policy == Policy::StaticBatches && self.batch_is_full) {
             return Ok(false);
         }
@@ -201,20 +196,19 @@ impl Planted {
         Ok(true)
     }
 
-    /// Makes room for `n` more tokens of the sequence at `place`. Returns its place if it still runs, and whether there
-    /// was a victim.
-    fn make_room(&mut self, place: usize, n: usize) -> Result<(Option<usize>, bool), CacheError> {
-        let (mut place, mut any) = (place, false);
-        while place < self.running.len() {
-            let missing = match self.running[place].cache.extend(n) {
-                Ok(()) => return Ok((Some(place), any)),
+    /// Makes room for `n` more tokens of the running sequence at `index`.
+    fn make_room(&mut self, mut index: usize, n: usize) -> Result<Room, CacheError> {
+        let mut preempted = false;
+        while index < self.running.len() {
+            let missing = match self.running[index].cache.extend(n) {
+                Ok(()) => return Ok(Room { index: Some(index), preempted }),
                 Err(CacheError::OutOfPages { needed, free }) => needed - free,
                 Err(error) => return Err(error),
             };
             let evicted = self.slab.borrow_mut().evict(&mut *self.prefixes, missing)?;
             if evicted < missing {
-                any = true;
-                let victim = self.victim(place);
+                preempted = true;
+                let victim = self.victim(index);
                 let mut sequence = self.running.remove(victim).sequence;
                 sequence.counters.preemptions += 1;
                 if self.policy == Policy::OldestVictim {
@@ -223,27 +217,28 @@ impl Planted {
                 } else {
                     self.waiting.push_front(sequence);
                 }
-                match victim.cmp(&place) {
-                    std::cmp::Ordering::Less => place -= 1,
-                    std::cmp::Ordering::Equal => return Ok((None, true)),
-                    std::cmp::Ordering::Greater => {}
+                match victim.cmp(&index) {
+                    Ordering::Less => index -= 1,
+                    Ordering::Equal => break,
+                    Ordering::Greater => {}
                 }
             }
         }
-        Ok((None, any))
+        Ok(Room { index: None, preempted })
     }
 
-    /// The place of the victim: the newest, unless bug or policy choose another one.
-    fn victim(&self, place: usize) -> usize {
+    /// The index of the victim when the sequence at `index` finds no page: the newest, unless bug or policy choose
+    /// another one.
+    fn victim(&self, index: usize) -> usize {
         let newest = self.running.len() - 1;
         if self.policy == Policy::OldestVictim {
-            // Itself only if it runs alone.
-            return usize::from(place == 0 && newest > 0);
+            // The sequence itself only if it runs alone.
+            return usize::from(index == 0 && newest > 0);
         }
-        if self.has(Bug::PlannedVictim) && newest == place && newest > 0 {
-            // Rather than itself, the one with most pages.
-            let most = |place: &usize| (self.running[*place].cache.table().pages().len(), *place);
-            return (0..=newest).max_by_key(most).unwrap_or(newest);
+        if self.has(Bug::PlannedVictim) && newest == index && newest > 0 {
+            // Rather than the sequence itself, the one with most pages.
+            let n_pages = |index: &usize| (self.running[*index].cache.table().pages().len(), *index);
+            return (0..=newest).max_by_key(n_pages).unwrap_or(newest);
         }
         newest
     }
@@ -254,12 +249,12 @@ impl Planted {
         can_start || self.running.iter().any(in_its_prompt)
     }
 
-    fn keep_pages(&mut self, place: usize) -> Result<(), CacheError> {
-        let Running { sequence, cache } = &mut self.running[place];
+    fn insert_pages(&mut self, index: usize) -> Result<(), CacheError> {
+        let Running { sequence, cache } = &mut self.running[index];
         cache.insert_into(&mut *self.prefixes, &sequence.tokens)
     }
 
-    fn place(&self, id: SequenceId) -> Option<usize> {
+    fn index_of(&self, id: SequenceId) -> Option<usize> {
         self.running.iter().position(|running| running.sequence.id == id)
     }
 
@@ -272,13 +267,14 @@ fn in_its_prompt(running: &Running) -> bool {
     running.uncomputed() > 1 || running.sequence.new_tokens().is_empty()
 }
 
-/// Pages that a sequence needs beyond those of `table` for all of its tokens and the next.
+/// Pages that a sequence needs beyond those of `table` for all of its tokens and the next. Not chapter 12's function
+/// of this name, because the reader's may be wrong.
 fn pages_needed(sequence: &Sequence, table: &PageTable) -> usize {
     let rows = sequence.max_rows().min(sequence.tokens.len() + 1);
     table.pages_needed(rows.saturating_sub(table.len()))
 }
 
-impl Subject for Planted {
+impl TestedScheduler for Planted {
     fn submit(&mut self, prompt: Vec<u32>, max_new_tokens: usize) -> Result<SequenceId, ScheduleError> {
         let id = SequenceId(self.next_id);
         let sequence = Sequence::new(id, prompt, max_new_tokens)?;
@@ -297,8 +293,8 @@ impl Subject for Planted {
     }
 
     fn cancel(&mut self, id: SequenceId) -> Result<(), ScheduleError> {
-        if let Some(place) = self.place(id) {
-            let Running { sequence, cache } = self.running.remove(place);
+        if let Some(index) = self.index_of(id) {
+            let Running { sequence, cache } = self.running.remove(index);
             let in_its_prompt = cache.len() < sequence.n_prompt;
             if self.has(Bug::CancelLeaks) && in_its_prompt {
                 self.lost.push(cache);
@@ -306,49 +302,52 @@ impl Subject for Planted {
             self.finish(sequence, FinishReason::Cancelled);
             return Ok(());
         }
-        let place = self.waiting.iter().position(|sequence| sequence.id == id);
-        let sequence = place.and_then(|place| self.waiting.remove(place)).ok_or(ScheduleError::UnknownSequence(id))?;
+        let index = self.waiting.iter().position(|sequence| sequence.id == id);
+        let sequence = index.and_then(|index| self.waiting.remove(index)).ok_or(ScheduleError::UnknownSequence(id))?;
         self.finish(sequence, FinishReason::Cancelled);
         Ok(())
     }
 
     fn plan(&mut self) -> Result<Vec<ScheduledChunk>, ScheduleError> {
-        let (mut budget, mut place, mut admitted, mut any_victim) = (self.limits.tokens, 0, 0, false);
+        let mut budget = self.limits.tokens;
+        let mut index = 0;
+        let mut admitted = 0;
+        let mut has_preempted = false;
         self.batch_is_full &= !self.running.is_empty();
         let prompts_only = self.policy == Policy::PromptsFirst && self.has_prompts();
         while budget > 0 {
-            if place >= self.running.len() {
-                let in_vain = any_victim && self.has(Bug::NextChunk);
+            if index >= self.running.len() {
+                let in_vain = has_preempted && self.has(Bug::NextChunk);
                 if in_vain || !self.admit(admitted, budget)? {
                     break;
                 }
                 admitted += 1;
-                place = self.running.len() - 1;
+                index = self.running.len() - 1;
             }
-            if prompts_only && !in_its_prompt(&self.running[place]) {
-                place += 1;
+            if prompts_only && !in_its_prompt(&self.running[index]) {
+                index += 1;
                 continue;
             }
-            let n = self.running[place].uncomputed().min(budget);
-            let (still, went) = self.make_room(place, n)?;
-            any_victim |= went;
-            let Some(at) = still else { continue };
-            place = at;
+            let n = self.running[index].uncomputed().min(budget);
+            let room = self.make_room(index, n)?;
+            has_preempted |= room.preempted;
+            let Some(index_now) = room.index else { continue };
+            index = index_now;
             let has_caught_up = |sequence: &Sequence, held: usize| match self.bug {
                 Some(Bug::PromptLength) if sequence.counters.preemptions > 0 => held >= sequence.n_prompt,
                 _ => held == sequence.tokens.len(),
             };
-            let Running { sequence, cache } = &mut self.running[place];
+            let Running { sequence, cache } = &mut self.running[index];
             let (id, caught_up) = (sequence.id, has_caught_up(sequence, cache.len()));
             sequence.counters.schedule(n, cache);
             self.planned.chunks.push(ScheduledChunk { sequence: id, tokens: n, caught_up });
             if self.has(Bug::FoundTooEarly) {
-                self.keep_pages(place)?;
+                self.insert_pages(index)?;
             }
             budget -= n;
-            place += 1;
-            if went && self.has(Bug::PassedOver) {
-                place += 1;
+            index += 1;
+            if room.preempted && self.has(Bug::PassedOver) {
+                index += 1;
             }
         }
         Ok(self.planned.chunks.clone())
@@ -360,12 +359,12 @@ impl Subject for Planted {
 
     fn settle(&mut self, next: &[NextToken]) -> Result<(), ScheduleError> {
         for chunk in std::mem::take(&mut self.planned.chunks) {
-            let Some(place) = self.place(chunk.sequence) else { continue };
-            self.keep_pages(place)?;
+            let Some(index) = self.index_of(chunk.sequence) else { continue };
+            self.insert_pages(index)?;
         }
         for next in next {
-            let Some(place) = self.place(next.sequence) else { continue };
-            let sequence = &mut self.running[place].sequence;
+            let Some(index) = self.index_of(next.sequence) else { continue };
+            let sequence = &mut self.running[index].sequence;
             let reason = if next.token == END_OF_TEXT {
                 Some(FinishReason::EndOfText)
             } else {
@@ -373,7 +372,7 @@ impl Subject for Planted {
                 (sequence.new_tokens().len() == sequence.max_new_tokens).then_some(FinishReason::Limit)
             };
             if let Some(reason) = reason {
-                let Running { sequence, cache } = self.running.remove(place);
+                let Running { sequence, cache } = self.running.remove(index);
                 let last = cache.table().pages().last().copied();
                 drop(cache);
                 if let Some(last) = last.filter(|_| self.has(Bug::FreedTwice)) {

@@ -16,7 +16,7 @@ use crate::prefixes::{HeldPage, Prefixes, prefix_cache};
 use crate::serving::schedule::{NextToken, ScheduleError, SequenceId};
 
 use super::stand_in_model::{LAYOUT, Rows, prompt, rows};
-use super::{END_OF_TEXT, Ended, Event, Make, Planned, Rule, Scene, Seen, Setup, Subject, Violation};
+use super::{END_OF_TEXT, Ended, Event, Make, Planned, Rule, Scene, Seen, Setup, TestedScheduler, Violation};
 
 /// Sequences that are there at the same time, waiting or running, at most.
 pub const MOST_SEQUENCES: usize = 8;
@@ -25,21 +25,21 @@ pub const MOST_SEQUENCES: usize = 8;
 const MOST_CALLS: usize = 20_000;
 
 /// Events of all worlds so far.
-static PULSE: AtomicU64 = AtomicU64::new(0);
+static HEARTBEAT: AtomicU64 = AtomicU64::new(0);
 
 thread_local! {
-    static INSIDE: Cell<bool> = const { Cell::new(false) };
+    static IN_SCHEDULER_CALL: Cell<bool> = const { Cell::new(false) };
 }
 
 /// Whether this thread is inside a scheduler that a world has called: a panic there is a violation, and reported as
 /// one.
-pub fn is_inside() -> bool {
-    INSIDE.get()
+pub fn in_scheduler_call() -> bool {
+    IN_SCHEDULER_CALL.get()
 }
 
 /// A number that changes with every event, in whatever world, so that a watchdog notices when nothing happens any more.
-pub fn pulse() -> u64 {
-    PULSE.load(Ordering::Relaxed)
+pub fn heartbeat() -> u64 {
+    HEARTBEAT.load(Ordering::Relaxed)
 }
 
 /// What the world knows of a sequence that has not finished.
@@ -69,7 +69,7 @@ pub struct World {
     slab: SharedSlab,
     end_of_text: Vec<u32>,
     /// `None` when it is gone.
-    subject: Option<Box<dyn Subject>>,
+    scheduler: Option<Box<dyn TestedScheduler>>,
     /// Each has a page.
     strangers: Vec<ForkCache>,
     /// The sequences that the scheduler has accepted and not reported as finished.
@@ -88,18 +88,18 @@ impl World {
 
     /// An empty world in which these tokens end a text.
     pub fn with_end_of_text(make: &Make<'_>, setup: Setup, end_of_text: &[u32]) -> Result<Self, Violation> {
-        let made = inside("making it", || {
+        let made = catch_panic("making it", || {
             let slab = PageSlab::new(LAYOUT, setup.page_size, setup.n_pages)?;
             let (prefixes, calls) = watched(prefix_cache(setup.page_size, setup.keeps_prefixes)?);
-            let subject = make(&slab, prefixes, setup.limits)?;
-            Ok::<_, ScheduleError>((slab, calls, subject))
+            let scheduler = make(&slab, prefixes, setup.limits)?;
+            Ok::<_, ScheduleError>((slab, calls, scheduler))
         });
-        let (slab, calls, subject) = made?.map_err(|error| Rule::Stopped.broken(error.to_string()))?;
+        let (slab, calls, scheduler) = made?.map_err(|error| Rule::Stopped.broken(error.to_string()))?;
         let mut world = World {
             setup,
             slab,
             end_of_text: end_of_text.to_vec(),
-            subject: Some(subject),
+            scheduler: Some(scheduler),
             strangers: Vec::new(),
             known: BTreeMap::new(),
             calls,
@@ -143,7 +143,7 @@ impl World {
 
     /// Lets something happen.
     pub fn apply(&mut self, event: Event) -> Result<Scene, Violation> {
-        PULSE.fetch_add(1, Ordering::Relaxed);
+        HEARTBEAT.fetch_add(1, Ordering::Relaxed);
         let mut planned = None;
         match event {
             Event::Arrive { .. } if self.known.len() >= MOST_SEQUENCES => {}
@@ -152,14 +152,14 @@ impl World {
             }
             Event::Cancel { name } => {
                 if let Some(id) = self.id(name) {
-                    self.expect("cancel", |subject| subject.cancel(id))?;
+                    self.expect("cancel", |scheduler| scheduler.cancel(id))?;
                 }
             }
             Event::Take { pages } => self.take(pages)?,
             Event::GiveBack { pages } => {
                 let left = self.strangers.len().saturating_sub(pages);
                 let leaving = self.strangers.split_off(left);
-                inside("giving a page back", || drop(leaving))?;
+                catch_panic("giving a page back", || drop(leaving))?;
             }
             Event::Step => {
                 planned = Some(self.plan()?);
@@ -192,7 +192,7 @@ impl World {
         max_new_tokens: usize,
     ) -> Result<Result<SequenceId, ScheduleError>, Violation> {
         let asked = prompt.clone();
-        let answer = self.call("submit", |subject| subject.submit(asked, max_new_tokens))?;
+        let answer = self.call("submit", |scheduler| scheduler.submit(asked, max_new_tokens))?;
         if let Ok(id) = answer {
             let known = Known { name, prompt, max_new_tokens, received: Vec::new() };
             if self.known.insert(id, known).is_some() {
@@ -211,7 +211,7 @@ impl World {
     fn take(&mut self, pages: usize) -> Result<(), Violation> {
         let (slab, strangers, page_size) = (&self.slab, &mut self.strangers, self.setup.page_size);
         let free = slab.borrow().pool().n_free();
-        inside("taking a page", || {
+        catch_panic("taking a page", || {
             for _ in 0..pages.min(free) {
                 let mut stranger = ForkCache::new(slab)?;
                 stranger.extend(page_size)?;
@@ -225,15 +225,15 @@ impl World {
     /// The first part of [`Event::Step`].
     pub fn plan(&mut self) -> Result<Planned, Violation> {
         self.steps += 1;
-        let chunks = self.expect("plan", |subject| subject.plan())?;
+        let chunks = self.expect("plan", |scheduler| scheduler.plan())?;
         Ok(Planned { chunks, seen: self.look()? })
     }
 
     /// The second part: the chunks are computed in one pass, so what a sequence attends to was there before the pass.
     pub fn compute(&mut self) -> Result<Vec<NextToken>, Violation> {
-        let subject = self.subject.as_mut().expect("a world has a scheduler");
-        inside("inputs", || {
-            let mut inputs = subject.inputs();
+        let scheduler = self.scheduler.as_mut().expect("a world has a scheduler");
+        catch_panic("inputs", || {
+            let mut inputs = scheduler.inputs();
             let mut next = Vec::new();
             for input in &inputs {
                 let (k, v) = input.cache.gather(0);
@@ -263,14 +263,14 @@ impl World {
                 known.received.push(*token);
             }
         }
-        self.expect("settle", |subject| subject.settle(next))
+        self.expect("settle", |scheduler| scheduler.settle(next))
     }
 
     /// Takes note of the sequences that have finished.
     pub fn collect(&mut self) -> Result<Vec<Ended>, Violation> {
-        let subject = self.subject.as_mut().expect("a world has a scheduler");
+        let scheduler = self.scheduler.as_mut().expect("a world has a scheduler");
         let mut ended = Vec::new();
-        for finished in inside("take_finished", || subject.take_finished())? {
+        for finished in catch_panic("take_finished", || scheduler.take_finished())? {
             let (id, reason) = (finished.sequence.id, finished.reason);
             let Some(Known { prompt, max_new_tokens, received, .. }) = self.known.remove(&id) else {
                 return Err(Rule::Stopped.broken(format!("sequence {id} finishes, and is not there")));
@@ -282,38 +282,38 @@ impl World {
 
     /// Looks at everything.
     pub fn look(&self) -> Result<Seen, Violation> {
-        let subject = self.subject.as_ref().expect("a world has a scheduler");
+        let scheduler = self.scheduler.as_ref().expect("a world has a scheduler");
         let (slab, strangers, known) = (&self.slab, &self.strangers, &self.known);
-        inside("looking at it", || {
+        catch_panic("looking at it", || {
             let slab = slab.borrow();
             let pool = slab.pool();
             let page_ids = (0..pool.n_pages() as u32).map(PageId);
-            let mut cached: Vec<_> = subject.prefixes().pages().iter().map(|held| held.page).collect();
+            let mut cached: Vec<_> = scheduler.prefixes().pages().iter().map(|held| held.page).collect();
             cached.sort_unstable();
             Seen {
                 owners: page_ids.map(|page| pool.owners(page).unwrap_or(0)).collect(),
                 n_free: pool.n_free(),
                 cached,
                 strangers: strangers.iter().flat_map(|stranger| stranger.table().pages().to_vec()).collect(),
-                running: subject.running(),
-                waiting: subject.waiting(),
+                running: scheduler.running(),
+                waiting: scheduler.waiting(),
                 alive: known.keys().copied().collect(),
             }
         })
     }
 
     /// Calls the scheduler, and returns what it answers.
-    pub fn call<T>(&mut self, what: &str, call: impl FnOnce(&mut dyn Subject) -> T) -> Result<T, Violation> {
+    pub fn call<T>(&mut self, what: &str, call: impl FnOnce(&mut dyn TestedScheduler) -> T) -> Result<T, Violation> {
         self.calls.take();
-        let subject = self.subject.as_mut().expect("a world has a scheduler");
-        inside(what, || call(&mut **subject))
+        let scheduler = self.scheduler.as_mut().expect("a world has a scheduler");
+        catch_panic(what, || call(&mut **scheduler))
     }
 
     /// Calls the scheduler, which has no reason to refuse.
     fn expect<T>(
         &mut self,
         what: &str,
-        call: impl FnOnce(&mut dyn Subject) -> Result<T, ScheduleError>,
+        call: impl FnOnce(&mut dyn TestedScheduler) -> Result<T, ScheduleError>,
     ) -> Result<T, Violation> {
         self.call(what, call)?.map_err(|error| Rule::Stopped.broken(format!("{what} refuses: {error}")))
     }
@@ -322,16 +322,16 @@ impl World {
 impl Drop for World {
     /// A scheduler that has panicked may do so again when it goes.
     fn drop(&mut self) {
-        let (subject, strangers) = (self.subject.take(), std::mem::take(&mut self.strangers));
-        let _ = inside("dropping it", || drop((subject, strangers)));
+        let (scheduler, strangers) = (self.scheduler.take(), std::mem::take(&mut self.strangers));
+        let _ = catch_panic("dropping it", || drop((scheduler, strangers)));
     }
 }
 
 /// Makes a call; a panic in it is a violation.
-fn inside<T>(what: &str, call: impl FnOnce() -> T) -> Result<T, Violation> {
-    let was = INSIDE.replace(true);
+fn catch_panic<T>(what: &str, call: impl FnOnce() -> T) -> Result<T, Violation> {
+    let was = IN_SCHEDULER_CALL.replace(true);
     let outcome = catch_unwind(AssertUnwindSafe(call));
-    INSIDE.set(was);
+    IN_SCHEDULER_CALL.set(was);
     outcome.map_err(|payload| {
         let message = panics::message(&*payload).unwrap_or("without a message");
         Rule::Stopped.broken(format!("{what} panics: {message}"))

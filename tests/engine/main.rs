@@ -1,6 +1,6 @@
 //! The engine's own tests: what the chapters stand on. Run by name, `cargo test --features solution --test engine`.
 
-mod another_way;
+mod alternative_solutions;
 mod batch_checks;
 mod batch_invariance;
 mod beams;
@@ -15,9 +15,9 @@ mod large_pages;
 mod numbers;
 mod page_index;
 mod page_metadata;
+mod policies;
 mod prefix_caches;
 mod row_formats;
-mod rules;
 mod samples;
 mod scored_prompts;
 mod serving;

@@ -1,11 +1,7 @@
-//! The made-up world of chapter 15, the ten planted schedulers.
+//! The made-up world of chapter 15, and the planted schedulers.
 
-use page_by_page::simulation::planted::{Bug, Planted};
-use page_by_page::simulation::{Case, Make, World, chapter_12, examples};
-
-fn planted(bug: Option<Bug>) -> Box<Make<'static>> {
-    Box::new(move |slab, prefixes, limits| Planted::subject(bug, slab, prefixes, limits))
-}
+use page_by_page::simulation::planted::{Bug, planted};
+use page_by_page::simulation::{Case, World, chapter_12, examples};
 
 #[test]
 fn without_a_bug_the_planted_scheduler_is_that_of_chapter_12() {

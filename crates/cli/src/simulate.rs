@@ -9,8 +9,8 @@ use clap::Args;
 use clap::builder::PossibleValuesParser;
 use page_by_page::chapters::{Source, chapter};
 use page_by_page::simulation::examples;
-use page_by_page::simulation::planted::{Bug, Planted};
-use page_by_page::simulation::{self, Found, Make, Passed, chapter_12, is_inside, pulse, story};
+use page_by_page::simulation::planted::{Bug, planted};
+use page_by_page::simulation::{self, Found, Make, Passed, chapter_12, heartbeat, in_scheduler_call, story};
 
 use crate::chapters::{self, SCHEDULER, SIMULATION};
 use crate::options::ensure_in_range;
@@ -28,7 +28,7 @@ const LONGEST_EVENT: u32 = 20;
 /// that matter and printed as a story, and the command fails. The same seed gives the same story.
 ///
 /// The scheduler is that of chapter 12, on chapters 4 to 11: your code where you have started, the reference elsewhere.
-/// Ten planted ones can be tried in its place. Each has a bug that an engine had; then the command fails if no rule is
+/// Planted ones can be tried in its place. Each has a bug that an engine had; then the command fails if no rule is
 /// broken.
 #[derive(Args)]
 #[command(after_help = "\
@@ -69,7 +69,7 @@ impl Simulate {
         for (option, number) in [("--seeds", self.seeds), ("--steps", self.steps)] {
             ensure_in_range(number, MOST, option, "it")?;
         }
-        be_quiet_inside();
+        be_quiet_in_scheduler_calls();
         end_if_nothing_happens();
         let bugs: Vec<Option<Bug>> = match self.planted.as_deref() {
             None => vec![None],
@@ -182,7 +182,7 @@ fn show_all(outcomes: &[Outcome]) -> Result<()> {
 /// Makes a planted scheduler, or that of chapter 12.
 fn make(bug: Option<Bug>) -> Box<Make<'static>> {
     match bug {
-        Some(_) => Box::new(move |slab, prefixes, limits| Planted::subject(bug, slab, prefixes, limits)),
+        Some(_) => planted(bug),
         None => Box::new(chapter_12),
     }
 }
@@ -201,10 +201,10 @@ fn name(bug: Option<Bug>) -> String {
 }
 
 /// A panic of a scheduler is reported as a broken rule.
-fn be_quiet_inside() {
+fn be_quiet_in_scheduler_calls() {
     let usual = panic::take_hook();
     panic::set_hook(Box::new(move |panic| {
-        if !is_inside() {
+        if !in_scheduler_call() {
             usual(panic);
         }
     }));
@@ -213,10 +213,10 @@ fn be_quiet_inside() {
 /// Ends the program if a scheduler never returns.
 fn end_if_nothing_happens() {
     thread::spawn(|| {
-        let (mut last, mut silent) = (pulse(), 0);
+        let (mut last, mut silent) = (heartbeat(), 0);
         while silent <= LONGEST_EVENT {
             thread::sleep(Duration::from_secs(1));
-            let now = pulse();
+            let now = heartbeat();
             silent = if now == last { silent + 1 } else { 0 };
             last = now;
         }

@@ -16,7 +16,7 @@ use std::thread;
 
 use page_by_page::chapters::{self, CompiledChapter};
 use page_by_page::panics;
-use page_by_page::simulation::is_inside;
+use page_by_page::simulation::in_scheduler_call;
 
 use crate::{limits, whose_code};
 
@@ -63,7 +63,7 @@ pub fn listen() {
     HOOK.call_once(|| {
         let usual = panic::take_hook();
         panic::set_hook(Box::new(move |panic| {
-            if is_inside() {
+            if in_scheduler_call() {
                 // The world makes a violation of it, and the check decides whether that is a failure.
                 INSIDE.set(whose_words(panic));
             } else if !QUIET.get() {

@@ -1,7 +1,7 @@
 //! Chapter 15: a case shrinks. A line for each list of events in which the rule was still broken.
 
 use page_by_page::chapters::ch15_simulation::{run, shrink};
-use page_by_page::simulation::planted::{Bug, Planted};
+use page_by_page::simulation::planted::{Bug, planted};
 use page_by_page::simulation::{Case, Event, Make, Rule, Setup, rule_broken, search, story};
 
 use super::prelude::*;
@@ -51,7 +51,7 @@ fn kind(event: &Event) -> usize {
 }
 
 pub fn figure() -> Result<Figure> {
-    let make: Box<Make<'_>> = Box::new(|slab, prefixes, limits| Planted::subject(Some(BUG), slab, prefixes, limits));
+    let make = planted(Some(BUG));
     let failed = search(&make, 0..1000, STEPS, || {}).err().with_context(|| format!("{} passes", BUG.name()))?;
     let (seed, case, rule) = (failed.seed, Case::of_seed(failed.seed, STEPS), failed.failure.violation.rule);
     let events = &case.events[..failed.events];

@@ -9,7 +9,7 @@ use page_by_page::chapters::ch06_paged::PageSlab;
 use page_by_page::prefixes::none::NoPrefixes;
 use page_by_page::serving::schedule::{NextToken, StepLimits, max_rows};
 use page_by_page::simulation::LAYOUT;
-use page_by_page::simulation::planted::{Planted, Policy};
+use page_by_page::simulation::planted::{Policy, with_policy};
 use page_by_page::workload::arrivals::TINY_LLM;
 
 const PAGE_SIZE: usize = 16;
@@ -25,7 +25,7 @@ const LARGE: [(usize, usize); 2] = [(500, 450), (500, 450)];
 fn cost(policy: Policy, n_pages: usize, limits: StepLimits, requests: &[(usize, usize)]) -> [usize; 4] {
     let slab = PageSlab::new(LAYOUT, PAGE_SIZE, n_pages).unwrap();
     let prefixes = Box::new(NoPrefixes::new(PAGE_SIZE).unwrap());
-    let mut scheduler = Planted::with_policy(policy, &slab, prefixes, limits).unwrap();
+    let mut scheduler = with_policy(policy)(&slab, prefixes, limits).unwrap();
     for (n_prompt, max_new_tokens) in requests {
         scheduler.submit(vec![1; *n_prompt], *max_new_tokens).unwrap();
     }

@@ -11,7 +11,7 @@ use crate::serving::schedule::{
 use super::{END_OF_TEXT, SeenSequence};
 
 /// A scheduler that a [`World`](super::World) can ask. The calls are those of chapter 12.
-pub trait Subject {
+pub trait TestedScheduler {
     /// Accepts a request.
     fn submit(&mut self, prompt: Vec<u32>, max_new_tokens: usize) -> Result<SequenceId, ScheduleError>;
 
@@ -41,14 +41,15 @@ pub trait Subject {
 }
 
 /// Makes a scheduler for a world's slab, prefix cache and limits.
-pub type Make<'a> = dyn Fn(&SharedSlab, Box<dyn Prefixes>, StepLimits) -> Result<Box<dyn Subject>, ScheduleError> + 'a;
+pub type Make<'a> =
+    dyn Fn(&SharedSlab, Box<dyn Prefixes>, StepLimits) -> Result<Box<dyn TestedScheduler>, ScheduleError> + 'a;
 
 /// The scheduler of chapter 12: yours, or the reference.
 pub fn chapter_12(
     slab: &SharedSlab,
     prefixes: Box<dyn Prefixes>,
     limits: StepLimits,
-) -> Result<Box<dyn Subject>, ScheduleError> {
+) -> Result<Box<dyn TestedScheduler>, ScheduleError> {
     Ok(Box::new(Scheduler::new(slab, prefixes, limits, &[END_OF_TEXT])?))
 }
 
@@ -65,7 +66,7 @@ pub(super) fn seen(sequence: &Sequence) -> SeenSequence {
     }
 }
 
-impl Subject for Scheduler {
+impl TestedScheduler for Scheduler {
     fn submit(&mut self, prompt: Vec<u32>, max_new_tokens: usize) -> Result<SequenceId, ScheduleError> {
         Scheduler::submit(self, prompt, max_new_tokens)
     }
