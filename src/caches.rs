@@ -26,15 +26,15 @@ impl FromStr for CacheKind {
     type Err = String;
 
     fn from_str(name: &str) -> Result<Self, String> {
-        let named = CacheKind::ALL.into_iter().find(|kind| kind.described().0 == name);
-        let names = || CacheKind::ALL.map(|kind| kind.described().0).join(", ");
+        let named = CacheKind::ALL.into_iter().find(|kind| kind.name() == name);
+        let names = || CacheKind::ALL.map(|kind| kind.name()).join(", ");
         named.ok_or_else(|| format!("unknown kv cache {name:?} (supported: {})", names()))
     }
 }
 
 impl fmt::Display for CacheKind {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.described().0)
+        f.write_str(self.name())
     }
 }
 
@@ -42,19 +42,23 @@ impl CacheKind {
     /// All of them, in the order of the book.
     pub const ALL: [CacheKind; 4] = [CacheKind::Recompute, CacheKind::Flat, CacheKind::Contiguous, CacheKind::Paged];
 
-    /// Its name, and the chapters whose code it runs.
-    fn described(self) -> (&'static str, &'static [usize]) {
+    fn name(self) -> &'static str {
         match self {
-            CacheKind::Recompute => ("recompute", &[1]),
-            CacheKind::Flat => ("flat", &[1, 2]),
-            CacheKind::Contiguous => ("contiguous", &[1, 3]),
-            CacheKind::Paged => ("paged", &[1, 4, 5, 6]),
+            CacheKind::Recompute => "recompute",
+            CacheKind::Flat => "flat",
+            CacheKind::Contiguous => "contiguous",
+            CacheKind::Paged => "paged",
         }
     }
 
     /// The chapters whose code it runs.
     pub fn chapters(self) -> &'static [usize] {
-        self.described().1
+        match self {
+            CacheKind::Recompute => &[1],
+            CacheKind::Flat => &[1, 2],
+            CacheKind::Contiguous => &[1, 3],
+            CacheKind::Paged => &[1, 4, 5, 6],
+        }
     }
 
     /// An empty cache; `None` where nothing is kept. A contiguous cache takes memory for `size.capacity` slots, a paged

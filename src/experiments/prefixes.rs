@@ -9,18 +9,8 @@ use crate::chapters::ch11_prefix_cache::PrefixCache;
 use crate::prefixes::Prefixes;
 use crate::serving::schedule::StepLimits;
 use crate::workload::arrivals::{Cost, LAYOUT, serve, tiny_llm};
-use crate::workload::chain::{Chain, FirstOut};
+use crate::workload::chain::{Chain, EvictionOrder};
 use crate::workload::{PageCounters, Pages, Trace, run};
-
-/// What happens to the pages of a finished sequence.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Keep {
-    Nothing,
-    /// Chapter 11's prefix cache keeps them, and evicts the last ones of a sequence first.
-    EvictTailsFirst,
-    /// A chain as vLLM has it keeps them, and evicts the first ones of a sequence first.
-    EvictHeadsFirst,
-}
 
 /// A trace that runs in a pool of pages.
 #[derive(Clone, Copy)]
@@ -30,26 +20,26 @@ pub struct Requests {
     /// Sequences that run at the same time, at most.
     pub running: usize,
     pub page_size: usize,
-    /// What happens to the pages of a finished sequence.
-    pub keep: Keep,
+    /// The prefix cache: chapter 11's evicts tails first, and a chain as vLLM has it heads first; `None` for none.
+    pub prefix_cache: Option<EvictionOrder>,
 }
 
 impl Requests {
     /// The whole trace in pages of 16 slots, as many sequences at a time as it says.
-    pub fn of(trace: Trace, keep: Keep) -> Self {
-        Requests { trace, requests: trace.n_requests(), running: trace.running(), page_size: PAGE_SIZE, keep }
+    pub fn of(trace: Trace, prefix_cache: Option<EvictionOrder>) -> Self {
+        Requests { trace, requests: trace.n_requests(), running: trace.running(), page_size: PAGE_SIZE, prefix_cache }
     }
 
     /// Serves the requests in a pool of `n_pages`. `on_end` is called for each that finishes.
     pub fn run(self, n_pages: usize, on_end: impl FnMut()) -> Result<PageCounters> {
         let requests = self.trace.requests(self.requests);
-        let prefixes: Option<Box<dyn Prefixes>> = match self.keep {
-            Keep::EvictHeadsFirst => {
-                let mut chain = Chain::new(n_pages, self.page_size, FirstOut::Heads)?;
+        let prefixes: Option<Box<dyn Prefixes>> = match self.prefix_cache {
+            Some(EvictionOrder::HeadsFirst) => {
+                let mut chain = Chain::new(n_pages, self.page_size, EvictionOrder::HeadsFirst)?;
                 return Ok(run(requests, self.running, &mut chain, on_end)?);
             }
-            Keep::Nothing => None,
-            Keep::EvictTailsFirst => Some(Box::new(PrefixCache::new(self.page_size)?)),
+            None => None,
+            Some(EvictionOrder::TailsFirst) => Some(Box::new(PrefixCache::new(self.page_size)?)),
         };
         Ok(run(requests, self.running, &mut Pages::new(n_pages, self.page_size, prefixes)?, on_end)?)
     }

@@ -17,7 +17,7 @@
 //! ```
 //!
 //! If 0 stood before 1, it would be taken first, and page 1 could never be found again, because a prefix is found from
-//! its beginning. [`FirstOut::Heads`] does that, to show the difference.
+//! its beginning. [`EvictionOrder::HeadsFirst`] does that, to show the difference.
 //!
 //! Source: vLLM 0.33.0, `vllm/v1/core/block_pool.py`, `kv_cache_utils.py` and `single_type_kv_cache_manager.py`. As in
 //! vLLM, two pages can hold the same tokens; the first is found. Where that doesn't happen, lookups, allocations and
@@ -33,19 +33,19 @@ use crate::cache::{CacheError, PageId};
 /// Stands for a prefix: the hash of its last page's tokens and of the previous page's hash.
 type PrefixHash = u64;
 
-/// Which page of a finished sequence is taken first.
+/// Which page of a finished sequence is evicted first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum FirstOut {
+pub enum EvictionOrder {
     /// The last one: the prefix gets shorter.
-    Tails,
+    TailsFirst,
     /// The first one: the whole prefix is lost at once.
-    Heads,
+    HeadsFirst,
 }
 
 /// A pool whose free pages can be found by what they hold.
 pub struct Chain {
     page_size: usize,
-    first_out: FirstOut,
+    eviction_order: EvictionOrder,
     /// Each page's reference count. `[n_pages]`
     owners: Vec<u32>,
     /// Each page's hash; `None` if it cannot be found. `[n_pages]`
@@ -70,7 +70,7 @@ pub struct ChainTable {
 
 impl Chain {
     /// A pool of `n_pages` free pages of `page_size` slots.
-    pub fn new(n_pages: usize, page_size: usize, first_out: FirstOut) -> Result<Self, CacheError> {
+    pub fn new(n_pages: usize, page_size: usize, eviction_order: EvictionOrder) -> Result<Self, CacheError> {
         if n_pages == 0 {
             return Err(CacheError::NoPages);
         }
@@ -79,7 +79,7 @@ impl Chain {
         }
         Ok(Chain {
             page_size,
-            first_out,
+            eviction_order,
             owners: vec![0; n_pages],
             hashes: vec![None; n_pages],
             found_by: HashMap::new(),
@@ -167,7 +167,7 @@ impl PageMemory for Chain {
     }
 
     fn end(&mut self, mut table: ChainTable) -> Result<(), CacheError> {
-        if self.first_out == FirstOut::Tails {
+        if self.eviction_order == EvictionOrder::TailsFirst {
             table.pages.reverse();
         }
         for page in table.pages {

@@ -13,16 +13,21 @@ pub struct Request {
 /// Which requests arrive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Trace {
-    /// Prompts that begin with the same 64 tokens. 8 to 48 tokens of a user follow; 16 to 96 are generated.
+    /// Prompts that begin alike, as with a system prompt.
     Shared,
-    /// Prompts of 32 to 64 tokens that share nothing; 16 to 96 are generated.
+    /// Prompts that share nothing.
     Unique,
-    /// 20 chats that take turns, 6 times around. A chat begins with the same 64 tokens as the others. Each turn's
-    /// prompt is all that was said in the chat so far and a new message of 8 to 48 tokens; 8 to 40 are generated.
+    /// Chats that take turns. Each turn's prompt is all that was said in the chat so far and a new message.
     Chats,
-    /// 4 documents of 512 tokens, asked in turn, 20 times around: each time a question of 10 tokens after the document;
-    /// 32 are generated.
+    /// Questions, each after one of a few long documents.
     Documents,
+}
+
+struct Described {
+    name: &'static str,
+    n_requests: usize,
+    running: usize,
+    n_pages: usize,
 }
 
 /// Tokens below this are what users write and models generate; the others are what many prompts begin with.
@@ -42,32 +47,34 @@ impl Trace {
 
     /// Its name on the command line.
     pub fn name(self) -> &'static str {
-        self.described().0
+        self.described().name
     }
 
     /// Requests that it has, by default.
     pub fn n_requests(self) -> usize {
-        self.described().1
+        self.described().n_requests
     }
 
     /// Sequences that run at the same time, by default. A chat asks again when it has its answer: turns
     /// and questions come one after the other.
     pub fn running(self) -> usize {
-        self.described().2
+        self.described().running
     }
 
     /// Pages of the pool, by default. The documents alone fill 128 pages of 16 tokens: the last two are where it gets
     /// tight.
     pub fn n_pages(self) -> usize {
-        self.described().3
+        self.described().n_pages
     }
 
-    fn described(self) -> (&'static str, usize, usize, usize) {
+    fn described(self) -> Described {
         match self {
-            Trace::Shared => ("shared", REQUESTS, 16, 512),
-            Trace::Unique => ("unique", REQUESTS, 16, 512),
-            Trace::Chats => ("chats", CHATS * TURNS, 1, 300),
-            Trace::Documents => ("documents", DOCUMENTS * ROUNDS, 1, 130),
+            Trace::Shared => Described { name: "shared", n_requests: REQUESTS, running: 16, n_pages: 512 },
+            Trace::Unique => Described { name: "unique", n_requests: REQUESTS, running: 16, n_pages: 512 },
+            Trace::Chats => Described { name: "chats", n_requests: CHATS * TURNS, running: 1, n_pages: 300 },
+            Trace::Documents => {
+                Described { name: "documents", n_requests: DOCUMENTS * ROUNDS, running: 1, n_pages: 130 }
+            }
         }
     }
 

@@ -1,7 +1,7 @@
 //! vLLM's chain of hashes finds and evicts what the trie of chapter 11 does, on random sequences.
 
 use page_by_page::chapters::ch11_prefix_cache::PrefixCache;
-use page_by_page::workload::chain::{Chain, FirstOut};
+use page_by_page::workload::chain::{Chain, EvictionOrder};
 use page_by_page::workload::{PageCounters, PageMemory, Pages, Request, Trace, run};
 
 use grading::oracle::Dice;
@@ -17,9 +17,9 @@ fn in_chain(
     n_pages: usize,
     page_size: usize,
     running: usize,
-    first_out: FirstOut,
+    eviction_order: EvictionOrder,
 ) -> PageCounters {
-    let mut memory = Chain::new(n_pages, page_size, first_out).unwrap();
+    let mut memory = Chain::new(n_pages, page_size, eviction_order).unwrap();
     let counters = run(requests.to_vec(), running, &mut memory, || ()).unwrap();
     assert_eq!(memory.n_in_use(), 0, "a page is not let go of");
     counters
@@ -46,7 +46,7 @@ fn a_queue_of_pages_freed_from_the_end_finds_what_least_recently_used_leaves_lea
         let (page_size, running) = (dice.roll(1, 4), dice.roll(1, 5));
         let largest = requests.iter().map(|request| request.tokens.len().div_ceil(page_size)).max().unwrap();
         let n_pages = largest + dice.roll(0, 59);
-        let chain = in_chain(&requests, n_pages, page_size, running, FirstOut::Tails);
+        let chain = in_chain(&requests, n_pages, page_size, running, EvictionOrder::TailsFirst);
         assert_eq!(chain, in_trie(&requests, n_pages, page_size, running), "seed {seed}");
     }
 }
@@ -59,8 +59,8 @@ fn on_every_trace_both_count_the_same_and_heads_first_finds_less() {
         let needed = requests.iter().map(|request| request.tokens.len().div_ceil(16)).max().unwrap();
         for n_pages in [13, 40, 130, 300, 512, 2000].into_iter().filter(|n_pages| *n_pages >= needed) {
             let run = format!("{} in {n_pages} pages", trace.name());
-            let [tails, heads] = [FirstOut::Tails, FirstOut::Heads]
-                .map(|first_out| in_chain(&requests, n_pages, 16, trace.running(), first_out));
+            let [tails, heads] = [EvictionOrder::TailsFirst, EvictionOrder::HeadsFirst]
+                .map(|eviction_order| in_chain(&requests, n_pages, 16, trace.running(), eviction_order));
             assert_eq!(tails, in_trie(&requests, n_pages, 16, trace.running()), "{run}");
             assert!(heads.cached_tokens <= tails.cached_tokens, "{run}: {heads:?} and {tails:?}");
         }
@@ -73,7 +73,7 @@ fn on_every_trace_both_count_the_same_and_heads_first_finds_less() {
 fn a_page_that_is_held_twice_costs_the_chain_another() {
     let sequences: [&[u32]; 5] = [&[9, 9, 0], &[1, 2, 3, 4, 0], &[1, 2, 3, 4, 0], &[1, 2, 3, 4, 0], &[9, 9, 7, 0]];
     let requests = sequences.map(|tokens| Request { tokens: tokens.to_vec(), n_prompt: tokens.len() - 1 });
-    let (trie, chain) = (in_trie(&requests, 5, 2, 1), in_chain(&requests, 5, 2, 1, FirstOut::Tails));
+    let (trie, chain) = (in_trie(&requests, 5, 2, 1), in_chain(&requests, 5, 2, 1, EvictionOrder::TailsFirst));
     assert_eq!((trie.cached_tokens, trie.pages_evicted), (2 + 2 + 2, 0));
     assert_eq!((chain.cached_tokens, chain.pages_evicted), (2 + 2, 2), "the page of 9 9 is gone when it is asked for");
 }

@@ -3,12 +3,13 @@
 mod serving;
 
 use anyhow::Result;
-use clap::{Args, Subcommand, ValueEnum};
-use page_by_page::experiments::prefixes::{self, Keep};
+use clap::{Args, Subcommand};
+use page_by_page::experiments::prefixes;
 use page_by_page::workload::Trace;
+use page_by_page::workload::chain::EvictionOrder;
 
 use crate::chapters;
-use crate::options::ensure_in_range;
+use crate::options::{ensure_in_range, named};
 use crate::output::{Progress, Table, count, percent, print, thousands};
 
 /// Count what pages and prefixes do for many requests, without a model
@@ -81,18 +82,15 @@ struct Common {
     /// Forget the pages of a sequence when it ends
     #[arg(long)]
     no_prefix_cache: bool,
-    /// Which pages of a finished sequence are evicted first
-    #[arg(long, value_name = "END", value_enum, default_value_t = Evict::Tails, conflicts_with = "no_prefix_cache")]
-    evict: Evict,
+    /// Which pages of a finished sequence are evicted first: tails, its last ones, so that what is left of it can still
+    /// be found, or heads, its first ones, as in a queue of pages that are freed in the order of the text
+    #[arg(long, value_name = "END", value_parser = named(&EVICTION_ORDERS), hide_possible_values = true,
+        default_value = "tails", conflicts_with = "no_prefix_cache")]
+    evict: EvictionOrder,
 }
 
-#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
-enum Evict {
-    /// Its last ones: what is left of it can still be found
-    Tails,
-    /// Its first ones, as in a queue of pages that are freed in the order of the text
-    Heads,
-}
+const EVICTION_ORDERS: [(&str, EvictionOrder); 2] =
+    [("tails", EvictionOrder::TailsFirst), ("heads", EvictionOrder::HeadsFirst)];
 
 const MOST_PAGES: u64 = 10_000_000;
 /// A larger page than this holds any text of any trace.
@@ -119,10 +117,11 @@ impl Common {
 
     fn run(self, trace: Trace, n_requests: usize, running: usize) -> Result<()> {
         let pools = if self.pages.is_empty() { vec![trace.n_pages()] } else { self.pages.clone() };
-        let (keep, chapters): (_, &[usize]) = match (self.no_prefix_cache, self.evict) {
-            (true, _) => (Keep::Nothing, &[4, 5]),
-            (false, Evict::Tails) => (Keep::EvictTailsFirst, &[4, 5, 11]),
-            (false, Evict::Heads) => (Keep::EvictHeadsFirst, &[]),
+        let prefix_cache = (!self.no_prefix_cache).then_some(self.evict);
+        let (chapters, prefixes): (&[usize], _) = match prefix_cache {
+            None => (&[4, 5], "without the prefix cache"),
+            Some(EvictionOrder::TailsFirst) => (&[4, 5, 11], "with the prefix cache"),
+            Some(EvictionOrder::HeadsFirst) => (&[], "with a prefix cache that evicts heads first"),
         };
         chapters::ensure_started(chapters)?;
         ensure_in_range(n_requests as u64, MOST_REQUESTS, "--requests", "a workload")?;
@@ -131,7 +130,8 @@ impl Common {
             ensure_in_range(*n_pages as u64, MOST_PAGES, "--pages", "a pool")?;
         }
         let progress = Progress::new("counting", (n_requests * pools.len()) as u64);
-        let requests = prefixes::Requests { trace, requests: n_requests, running, page_size: self.page_size, keep };
+        let page_size = self.page_size;
+        let requests = prefixes::Requests { trace, requests: n_requests, running, page_size, prefix_cache };
         let heading =
             ["pages", "allocated", "evicted", "cached", "of", "hit rate", "utilisation", "fragmentation", "steps"];
         let mut table = Table::new(0, &heading);
@@ -150,17 +150,12 @@ impl Common {
             ]);
         }
         drop(progress);
-        let prefixes = match keep {
-            Keep::Nothing => "without the prefix cache",
-            Keep::EvictTailsFirst => "with the prefix cache",
-            Keep::EvictHeadsFirst => "with a prefix cache that evicts heads first",
-        };
         print(&format!(
             "{}: {}, at most {} at a time, pages of {}, {prefixes}\n\n{}",
             trace.name(),
             count(n_requests, "request"),
             thousands(running),
-            count(self.page_size, "slot"),
+            count(page_size, "slot"),
             table.render(),
         ))
     }
