@@ -8,28 +8,23 @@ use crate::serving::schedule::{ScheduleError, SequenceId};
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 #[allow(missing_docs)] // The messages say what the fields are.
 pub enum EngineError {
-    /// The model cannot compute it.
     #[error(transparent)]
     Model(#[from] StepError),
-    /// The scheduler refused.
     #[error(transparent)]
     Schedule(#[from] ScheduleError),
-    /// The scheduler's plan is empty, but not all sequences have finished.
     #[error(
-        "the plan is empty, but {expected} sequences have not finished ({waiting} wait, {running} run); run the checks of \
-         chapter 12"
+        "the plan is empty, but {expected} sequences have not finished ({waiting} wait, {running} run); run the checks \
+         of chapter 12"
     )]
     EmptyPlan { expected: usize, waiting: usize, running: usize },
-    /// The scheduler's plans lead nowhere.
     #[error(
-        "in {steps} steps no sequence has got a token, and the longest has {tokens} to compute: the oldest sequence must go on \
-         in every step; run the checks of chapter 12"
+        "in {steps} steps no sequence has got a token, and the longest has {tokens} to compute: the oldest sequence must \
+         go on in every step; run the checks of chapter 12"
     )]
     NoProgress { steps: usize, tokens: usize },
     /// The scheduler plans a sequence that it was not handed, that has finished, or that does not run.
     #[error("sequence {0} is in the plan, but neither waiting nor running; run the checks of chapter 12")]
     UnknownSequence(SequenceId),
-    /// The scheduler has lost a sequence of its plan.
     #[error("sequence {0} is in the plan, but not among the inputs of the model; run the checks of chapter 12")]
     NotAmongInputs(SequenceId),
 }

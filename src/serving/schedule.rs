@@ -35,8 +35,8 @@ impl std::fmt::Display for SequenceId {
 
 /// A request and its tokens so far.
 #[derive(Clone, Debug)]
+#[allow(missing_docs)] // Where the name says it.
 pub struct Sequence {
-    /// Its number.
     pub id: SequenceId,
     /// Prompt and generated tokens.
     pub tokens: Vec<u32>,
@@ -46,7 +46,6 @@ pub struct Sequence {
     pub max_new_tokens: usize,
     /// Whether it computes all of its tokens, whatever the prefix cache holds of them.
     pub skips_prefix_cache: bool,
-    /// What it has cost.
     pub counters: SequenceCounters,
 }
 
@@ -191,10 +190,9 @@ impl Plan {
 
 /// A sequence's next token, as the model chose it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[allow(missing_docs)] // Where the name says it.
 pub struct NextToken {
-    /// The sequence.
     pub sequence: SequenceId,
-    /// The token.
     pub token: u32,
 }
 
