@@ -112,11 +112,10 @@ pub fn check_progress(setup: &Setup, plan: &[ScheduledChunk], seen: &Seen) -> Re
     // ch15 task 3: could any sequence compute more?
     let has_chunk = |id: SequenceId| plan.iter().any(|chunk| chunk.sequence == id);
     let is_served = |it: &SeenSequence| has_chunk(it.id) && it.held == it.n_tokens;
-    let mut oldest_first = seen.running.iter();
-    if let Some(SeenSequence { id, .. }) = oldest_first.find(|it| !is_served(it)) {
+    if let Some(first) = seen.running.iter().position(|it| !is_served(it)) {
         let budget_used = total_tokens(plan) >= setup.limits.tokens;
-        // Only the younger ones are left to go through.
-        let is_overtaken = oldest_first.any(|younger| has_chunk(younger.id));
+        let is_overtaken = seen.running[first + 1..].iter().any(|younger| has_chunk(younger.id));
+        let id = seen.running[first].id;
         Rule::Progress.ensure(budget_used && !is_overtaken, || format!("sequence {id} could compute more"))?;
     }
     let Some(oldest) = seen.alive.first() else { return Ok(()) };
