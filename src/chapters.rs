@@ -105,7 +105,7 @@ pub fn all() -> &'static [CompiledChapter] {
     &CHAPTERS
 }
 
-/// The chapter of this number, which there is.
+/// The chapter of this number. Panics if the book has none.
 pub fn chapter(number: usize) -> &'static CompiledChapter {
     all().iter().find(|chapter| chapter.number == number).expect("a chapter of the book")
 }

@@ -27,14 +27,14 @@ pub enum SamplingError {
     /// A temperature that logits cannot be divided by.
     #[error("the temperature is {0}, expected 0 (greedy) or {LEAST_TEMPERATURE} to {MOST_TEMPERATURE}")]
     Temperature(f32),
-    /// A share that is none.
+    /// Not a probability.
     #[error("top-p is {0}, expected a probability from 0 to 1")]
     TopP(f32),
 }
 
-/// What models publish that mean the likeliest token.
+/// Models whose authors mean greedy choice publish this temperature, because some engines refuse 0.
 const LEAST_TEMPERATURE: f32 = 0.000_001;
-/// All tokens are as likely then.
+/// At this temperature all tokens are about equally likely.
 const MOST_TEMPERATURE: f32 = 1000.0;
 
 impl Sampling {

@@ -9,8 +9,8 @@
 //! ```
 //!
 //! [`record`] is a page as it is written, [`index`] says what lies at which place, [`reader`] is the thread that reads,
-//! and [`tier`] joins the file, the thread and a prefix cache for a loop that serves sequences. The cache of one
-//! sequence has a file of its own, a [`snapshot`].
+//! and [`disk_tier`](crate::serving::disk_tier) joins the file, the thread and a prefix cache for a loop that serves
+//! sequences. The cache of one sequence has a file of its own, a [`snapshot`].
 
 #[cfg(any(unix, windows))]
 pub mod file_disk;
@@ -19,7 +19,6 @@ pub mod memory_disk;
 pub mod reader;
 pub mod record;
 pub mod snapshot;
-pub mod tier;
 
 use std::io;
 use std::ops::Range;

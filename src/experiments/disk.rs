@@ -12,10 +12,10 @@ use crate::chapters::ch11_prefix_cache::PrefixCache;
 use crate::decode::sampler::{Sampler, Sampling};
 use crate::disk::PageShape;
 use crate::disk::memory_disk::MemoryDisk;
-use crate::disk::tier::{DiskTier, SharedPrefixes};
 use crate::model::Model;
 use crate::model::tokenizer::Tokenizer;
 use crate::prefixes::Prefixes;
+use crate::serving::disk_tier::{DiskTier, SharedPrefixes};
 use crate::serving::schedule::StepLimits;
 use crate::serving::{Engine, Totals};
 

@@ -37,7 +37,7 @@ pub struct Totals {
     pub new_tokens: u64,
     /// Sequences that lost their pages to an older one and waited again.
     pub preemptions: u64,
-    /// Tokens of the prompts of all sequences that have run. A prompt that was forked is one of the first sample alone.
+    /// Tokens of the prompts of all sequences that have run. A forked prompt counts once.
     pub prompt_tokens: u64,
     /// Of these, tokens that were looked up in the prefix cache: those of a prompt that is scored are not.
     pub looked_up: u64,

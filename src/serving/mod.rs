@@ -23,6 +23,7 @@
 mod checked_scheduler;
 mod compute;
 mod detokenizer;
+pub mod disk_tier;
 mod error;
 pub mod one_by_one;
 mod output;

@@ -11,8 +11,8 @@ use crate::serving::schedule::{FinishReason, NextToken, ScheduledChunk, Sequence
 pub struct Step {
     /// Which sequences computed how many tokens: the plan.
     pub chunks: Vec<ScheduledChunk>,
-    /// The new tokens, in the order of the plan, those of samples after the first of theirs. Each token of a sequence
-    /// is reported once, and no end of text.
+    /// The new tokens, in the order of the plan; those of the other samples follow the first sample's. Each token of a
+    /// sequence is reported once. An end of text is not reported.
     pub new_tokens: Vec<NextToken>,
     /// The new output of sequences, if they have any. What an end releases comes with [`finished`](Self::finished).
     pub deltas: Vec<(SequenceId, OutputDelta)>,

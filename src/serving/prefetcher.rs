@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 use super::FinishedSequence;
 use crate::cache::CacheError;
 use crate::chapters::ch12_scheduler::Scheduler;
-use crate::disk::tier::DiskTier;
+use crate::serving::disk_tier::DiskTier;
 
 /// The page file under the prefix cache, if there is one, and the requests that wait for pages from it.
 pub struct Prefetcher<R> {

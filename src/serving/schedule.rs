@@ -278,7 +278,8 @@ impl SequenceCounters {
     pub(crate) fn schedule(&mut self, n: usize, cache: &ForkCache) {
         let (usage, rows) = (cache.usage(), cache.len());
         self.computed += n as u64;
-        // What the prefix cache has brought, it has had as well.
+        // Rows that the sequence has had before. Say it had 10, lost them to a preemption, and the prefix cache brought 4
+        // back: when it has computed 6 more, `rows` is 10, and all 6 were recomputed.
         self.recomputed += self.most_rows.min(rows).saturating_sub(rows - n) as u64;
         if rows - n < self.usage.tokens {
             self.copied_before = self.usage.rows_copied;

@@ -14,7 +14,7 @@ pub const END_OF_TEXT: u32 = FIRST_NEW - 1;
 
 /// A prompt: those with the same `alike` are the same, as far as both go.
 pub fn prompt(alike: u32, n: usize) -> Vec<u32> {
-    // Above 65,535, so that no half of a token says which it is.
+    // Tokens above 65,535, so that the low 16 bits alone never identify one.
     (0..n as u32).map(|place| (alike + 1) * 100_003 + place).collect()
 }
 

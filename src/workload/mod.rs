@@ -73,9 +73,9 @@ pub struct PageCounters {
     pub pages_evicted: u64,
     /// Tokens of all prompts.
     pub prompt_tokens: u64,
-    /// Those of them that the prefix cache held.
+    /// Prompt tokens that the prefix cache held.
     pub cached_tokens: u64,
-    /// The second over the first, 0 to 1.
+    /// Cached tokens of all prompt tokens, 0 to 1.
     pub hit_rate: f64,
     /// Pages that running sequences have, of the pool's: the mean over all steps, 0 to 1, each taken after the
     /// sequences that finish have given theirs back. Pages that are only cached do not count.

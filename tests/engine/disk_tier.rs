@@ -10,10 +10,10 @@ use page_by_page::chapters::ch06_paged::PageSlab;
 use page_by_page::chapters::ch11_prefix_cache::PrefixCache;
 use page_by_page::decode::sampler::{Sampler, Sampling};
 use page_by_page::disk::memory_disk::MemoryDisk;
-use page_by_page::disk::tier::{DiskTier, SharedPrefixes};
 use page_by_page::disk::{Disk, PageShape};
 use page_by_page::model::Model;
 use page_by_page::serving::Engine;
+use page_by_page::serving::disk_tier::{DiskTier, SharedPrefixes};
 use page_by_page::serving::schedule::StepLimits;
 
 /// A disk that can be read when its gate is open. A read that waits for long gets an error.

@@ -9,9 +9,9 @@ use clap::Args;
 use page_by_page::chapters::ch06_paged::SharedSlab;
 use page_by_page::disk::PageShape;
 use page_by_page::disk::file_disk::FileDisk;
-use page_by_page::disk::tier::{DiskTier, SharedPrefixes};
 use page_by_page::model::Model;
 use page_by_page::prefixes::Prefixes;
+use page_by_page::serving::disk_tier::{DiskTier, SharedPrefixes};
 
 use crate::output::{count, thousands};
 

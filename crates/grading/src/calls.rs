@@ -91,7 +91,7 @@ pub fn listen() {
     });
 }
 
-/// Makes a call that is to panic, and gives what the panic says. Such a panic is no news, so nothing is printed.
+/// Makes a call that must panic, and gives the panic's message. Nothing is printed, because the panic is expected.
 pub fn panics<T>(call: impl FnOnce() -> T) -> Result<String, T> {
     listen();
     QUIET.set(true);

@@ -75,13 +75,13 @@ enum Strategy {
 impl Strategy {
     /// Columns of a block.
     fn columns(self, w: &Matrix<'_>) -> usize {
-        // What is converted, 512 KiB, or read once for each few rows is to stay in the second cache.
+        // A block has at most 512 KiB, converted or as it is read, so that it stays in the second cache.
         let (numbers, width) = match self {
             Strategy::Stream => (1 << 17, 4),
             Strategy::Few => (1 << 16, 4),
             Strategy::Tiles => (1 << 17, 5),
         };
-        // All threads are to have something.
+        // Each thread gets at least two blocks.
         let share = w.rows.div_ceil(2 * threads());
         (numbers / w.cols).min(share).div_ceil(width).max(1) * width
     }

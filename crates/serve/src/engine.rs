@@ -13,8 +13,8 @@ use std::sync::mpsc::{Receiver, RecvError};
 use std::time::Instant;
 
 use page_by_page::cache::CacheError;
-use page_by_page::disk::tier::{DiskTier, TierCounters};
 use page_by_page::model::StepError;
+use page_by_page::serving::disk_tier::{DiskTier, TierCounters};
 use page_by_page::serving::schedule::{NextToken, ScheduleError, ScheduledChunk, SequenceId};
 use page_by_page::serving::view::{EndedView, View};
 use page_by_page::serving::{Engine, EngineError, FinishedSequence, OutputDelta, Prefetcher, Step};

@@ -41,7 +41,6 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use page_by_page::chapters::ch06_paged::SharedSlab;
-use page_by_page::disk::tier::DiskTier;
 use page_by_page::escape;
 use page_by_page::files::FileError;
 use page_by_page::model::Model;
@@ -49,6 +48,7 @@ use page_by_page::model::tokenizer::Tokenizer;
 use page_by_page::panics;
 use page_by_page::prefixes::Prefixes;
 use page_by_page::serving::Engine;
+use page_by_page::serving::disk_tier::DiskTier;
 use page_by_page::serving::schedule::{ScheduleError, StepLimits};
 use tokio::runtime::{Builder, Runtime};
 use tokio::sync::watch;

@@ -22,7 +22,8 @@ enum Does {
 
 use Does::{Act, Show, ShowAfter};
 
-/// The keys that mean the same everywhere: each with what it does, in words and in code.
+/// The keys that mean the same everywhere: each with what it does, in words and in code. Taken before these are j, k, b
+/// and space (they scroll), q (it leaves) and y (it confirms a reset).
 const KEYS: &[(char, &str, Does)] = &[
     ('h', "the hints for the current task, one by one", Act(App::hint)),
     ('a', "all failures, not only the first", Show(|app| verdict::failures(&app.current))),

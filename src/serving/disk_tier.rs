@@ -8,16 +8,16 @@ use std::cell::RefCell;
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::rc::Rc;
 
-use super::reader::PageReader;
-use super::{Disk, PageFile, PageFileError, PageShape};
+use super::FinishedSequence;
+use super::schedule::SequenceId;
 use crate::cache::CacheError;
 use crate::chapters::ch05_page_table::PageTable;
 use crate::chapters::ch06_paged::SharedSlab;
 use crate::chapters::ch10_fork::ForkCache;
 use crate::chapters::ch12_scheduler::Scheduler;
+use crate::disk::reader::PageReader;
+use crate::disk::{Disk, PageFile, PageFileError, PageShape};
 use crate::prefixes::Prefixes;
-use crate::serving::FinishedSequence;
-use crate::serving::schedule::SequenceId;
 
 /// A prefix cache that a scheduler and a file of pages both use.
 pub type SharedPrefixes = Rc<RefCell<Box<dyn Prefixes>>>;
