@@ -21,7 +21,6 @@ pub struct Regions {
 /// No gap is long enough.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{needed} slots in a row are needed; {free} are free, but the longest gap has {longest_gap}")]
-#[allow(missing_docs)] // The messages say what the numbers are.
 pub struct NoGap {
     pub needed: usize,
     pub free: usize,

@@ -14,7 +14,7 @@ use crate::workload::{PageCounters, Pages, Trace, run};
 
 /// A trace that runs in a pool of pages.
 #[derive(Clone, Copy)]
-pub struct Requests {
+pub struct TraceRun {
     pub trace: Trace,
     pub requests: usize,
     /// Sequences that run at the same time, at most.
@@ -24,10 +24,10 @@ pub struct Requests {
     pub prefix_cache: Option<EvictionOrder>,
 }
 
-impl Requests {
+impl TraceRun {
     /// The whole trace in pages of 16 slots, as many sequences at a time as it says.
     pub fn of(trace: Trace, prefix_cache: Option<EvictionOrder>) -> Self {
-        Requests { trace, requests: trace.n_requests(), running: trace.running(), page_size: PAGE_SIZE, prefix_cache }
+        TraceRun { trace, requests: trace.n_requests(), running: trace.running(), page_size: PAGE_SIZE, prefix_cache }
     }
 
     /// Serves the requests in a pool of `n_pages`. `on_end` is called for each that finishes.

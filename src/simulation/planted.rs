@@ -119,7 +119,7 @@ pub fn with_policy(policy: Policy) -> Box<Make<'static>> {
 fn make(bug: Option<Bug>, policy: Policy) -> Box<Make<'static>> {
     Box::new(move |slab, prefixes, limits| {
         limits.check()?;
-        Ok(Box::new(Planted {
+        Ok(Box::new(FaultyScheduler {
             bug,
             policy,
             batch_is_full: false,
@@ -137,7 +137,7 @@ fn make(bug: Option<Bug>, policy: Policy) -> Box<Make<'static>> {
 }
 
 /// A scheduler with a bug, or with a wasteful policy, or with neither.
-struct Planted {
+struct FaultyScheduler {
     bug: Option<Bug>,
     policy: Policy,
     /// As many sequences run as are allowed, or did since the last time that none ran.
@@ -162,7 +162,7 @@ struct Room {
     preempted: bool,
 }
 
-impl Planted {
+impl FaultyScheduler {
     fn has(&self, bug: Bug) -> bool {
         self.bug == Some(bug)
     }
@@ -274,7 +274,7 @@ fn pages_needed(sequence: &Sequence, table: &PageTable) -> usize {
     table.pages_needed(rows.saturating_sub(table.len()))
 }
 
-impl TestedScheduler for Planted {
+impl TestedScheduler for FaultyScheduler {
     fn submit(&mut self, prompt: Vec<u32>, max_new_tokens: usize) -> Result<SequenceId, ScheduleError> {
         let id = SequenceId(self.next_id);
         let sequence = Sequence::new(id, prompt, max_new_tokens)?;

@@ -15,7 +15,7 @@
 
 use std::collections::HashMap;
 
-use super::Request;
+use super::TraceRequest;
 use crate::cache::KvLayout;
 use crate::chapters::ch06_paged::SharedSlab;
 use crate::dice::Dice;
@@ -37,7 +37,7 @@ pub struct Arrival {
     /// Microseconds from the start.
     pub at: u64,
     /// The request.
-    pub request: Request,
+    pub request: TraceRequest,
 }
 
 /// What a step costs, in microseconds.
@@ -78,7 +78,7 @@ pub fn poisson(rate: f64, seed: u64, n: usize) -> Vec<Arrival> {
         let n_prompt = tokens.len() + own as usize;
         // After the beginnings, no two requests have a token in common.
         tokens.extend((0..own + generated).map(|token| BEGINNINGS as u32 * COMMON + number * 512 + token));
-        Arrival { at, request: Request { tokens, n_prompt } }
+        Arrival { at, request: TraceRequest { tokens, n_prompt } }
     });
     arrivals.collect()
 }
@@ -108,7 +108,7 @@ pub const TINY_LLM: [(usize, usize); 16] = [
 pub fn tiny_llm() -> Vec<Arrival> {
     let arrivals = TINY_LLM.iter().zip(0..).map(|((n_prompt, generated), number)| {
         let tokens = (0..(n_prompt + generated) as u32).map(|token| number * 2048 + token).collect();
-        Arrival { at: 0, request: Request { tokens, n_prompt: *n_prompt } }
+        Arrival { at: 0, request: TraceRequest { tokens, n_prompt: *n_prompt } }
     });
     arrivals.collect()
 }
@@ -200,7 +200,7 @@ pub fn serve(
         while let Some((place, arrival)) = coming.next_if(|(_, arrival)| arrival.at <= now || unfinished.is_empty()) {
             // If there is nothing to do, the clock moves on to the next arrival.
             now = now.max(arrival.at);
-            let Request { tokens, n_prompt } = &arrival.request;
+            let TraceRequest { tokens, n_prompt } = &arrival.request;
             let id = scheduler.unchecked.submit(tokens[..*n_prompt].to_vec(), tokens.len() - n_prompt)?;
             unfinished.insert(id, Unfinished { place, arrival, n_new: 0, first_at: 0 });
         }

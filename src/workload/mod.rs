@@ -21,7 +21,7 @@ mod chapter_pages;
 mod traces;
 
 pub use chapter_pages::Pages;
-pub use traces::{Request, Trace};
+pub use traces::{Trace, TraceRequest};
 
 use serde::Serialize;
 
@@ -107,7 +107,7 @@ pub enum WorkloadError {
 
 /// A sequence that runs.
 struct ActiveSequence<T> {
-    request: Request,
+    request: TraceRequest,
     table: T,
     /// Tokens that it holds.
     len: usize,
@@ -116,7 +116,7 @@ struct ActiveSequence<T> {
 /// Serves the requests, at most `most_running` at a time, until all have finished. `on_end` is called for each that
 /// does.
 pub fn run<M: PageMemory>(
-    requests: impl IntoIterator<Item = Request>,
+    requests: impl IntoIterator<Item = TraceRequest>,
     most_running: usize,
     memory: &mut M,
     mut on_end: impl FnMut(),
@@ -172,13 +172,13 @@ struct Sums {
 
 impl<M: PageMemory> Replay<'_, M> {
     /// Whether a request finds all the pages that it needs beside those that are promised.
-    fn has_room(&self, request: &Request) -> bool {
+    fn has_room(&self, request: &TraceRequest) -> bool {
         let needed = request.tokens.len().div_ceil(self.memory.page_size());
         needed + self.sums.lacking <= self.memory.n_pages() - self.memory.n_in_use()
     }
 
     /// Why a request does not fit into a pool without any sequence.
-    fn never_fits(&self, request: &Request) -> WorkloadError {
+    fn never_fits(&self, request: &TraceRequest) -> WorkloadError {
         let tokens = request.tokens.len();
         WorkloadError::NeverFits {
             number: self.counters.requests + 1,
@@ -188,7 +188,7 @@ impl<M: PageMemory> Replay<'_, M> {
         }
     }
 
-    fn begin(&mut self, request: Request) -> Result<(), WorkloadError> {
+    fn begin(&mut self, request: TraceRequest) -> Result<(), WorkloadError> {
         let (n_prompt, page_size) = (request.n_prompt, self.memory.page_size());
         let prompt = &request.tokens[..n_prompt];
         let (mut table, cached) = self.memory.begin(prompt)?;

@@ -3,7 +3,7 @@
 
 /// A request, with the output that it will get.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Request {
+pub struct TraceRequest {
     /// All tokens: the prompt, and those that a model would generate after it.
     pub tokens: Vec<u32>,
     /// Tokens of the prompt: at least one, and not all.
@@ -82,7 +82,7 @@ impl Trace {
     ///
     /// `shared` and `unique` are those of the crate kv-cache-scheduler 0.1.0, so that counters can be compared. It
     /// draws both from one row of random numbers, 300 requests of `shared` first.
-    pub fn requests(self, n: usize) -> Box<dyn Iterator<Item = Request>> {
+    pub fn requests(self, n: usize) -> Box<dyn Iterator<Item = TraceRequest>> {
         let mut draws = Draws(42);
         match self {
             Trace::Shared => Box::new((0..n as u32).map(move |i| shared(i, &mut draws))),
@@ -105,20 +105,23 @@ fn common() -> Vec<u32> {
 }
 
 /// Request `i` of [`Trace::Shared`].
-fn shared(i: u32, draws: &mut Draws) -> Request {
+fn shared(i: u32, draws: &mut Draws) -> TraceRequest {
     let (user, generated) = (draws.between(8, 48), draws.between(16, 96));
     let mut tokens = common();
     tokens.extend((0..user).map(|_| draws.between(0, FIRST_COMMON - 1)));
     let n_prompt = tokens.len();
     // The output is not drawn: no two requests get the same.
     tokens.extend((0..generated).map(|token| own_token(i, token)));
-    Request { tokens, n_prompt }
+    TraceRequest { tokens, n_prompt }
 }
 
 /// Request `i` of [`Trace::Unique`].
-fn unique(i: u32, draws: &mut Draws) -> Request {
+fn unique(i: u32, draws: &mut Draws) -> TraceRequest {
     let (prompt, generated) = (draws.between(32, 64), draws.between(16, 96));
-    Request { tokens: (0..prompt + generated).map(|token| own_token(i, token)).collect(), n_prompt: prompt as usize }
+    TraceRequest {
+        tokens: (0..prompt + generated).map(|token| own_token(i, token)).collect(),
+        n_prompt: prompt as usize,
+    }
 }
 
 /// A token that no other request has at the same place. Numbers that do not fit wrap: the first tokens of two requests
@@ -128,20 +131,20 @@ fn own_token(request: u32, token: u32) -> u32 {
 }
 
 /// The next turn of a chat, of which `said` is all that was said.
-fn chat(said: &mut Vec<u32>, draws: &mut Draws) -> Request {
+fn chat(said: &mut Vec<u32>, draws: &mut Draws) -> TraceRequest {
     let (message, answer) = (draws.between(8, 48), draws.between(8, 40));
     said.extend((0..message).map(|_| draws.between(0, FIRST_COMMON - 1)));
     let n_prompt = said.len();
     said.extend((0..answer).map(|_| draws.between(0, FIRST_COMMON - 1)));
-    Request { tokens: said.clone(), n_prompt }
+    TraceRequest { tokens: said.clone(), n_prompt }
 }
 
 /// Question `i`, after the document that it is about.
-fn document(i: u32) -> Request {
+fn document(i: u32) -> TraceRequest {
     let document = i % DOCUMENTS as u32;
     let mut tokens: Vec<u32> = (document * 512..(document + 1) * 512).collect();
     tokens.extend((0..10 + 32).map(|token| FIRST_COMMON + 42 * i + token));
-    Request { tokens, n_prompt: 512 + 10 }
+    TraceRequest { tokens, n_prompt: 512 + 10 }
 }
 
 /// Random numbers, the same on every machine: Knuth's linear congruential generator of MMIX.

@@ -2,18 +2,18 @@
 
 use page_by_page::chapters::ch11_prefix_cache::PrefixCache;
 use page_by_page::workload::chain::{Chain, EvictionOrder};
-use page_by_page::workload::{PageCounters, PageMemory, Pages, Request, Trace, run};
+use page_by_page::workload::{PageCounters, PageMemory, Pages, Trace, TraceRequest, run};
 
 use grading::oracle::Dice;
 
-fn in_trie(requests: &[Request], n_pages: usize, page_size: usize, running: usize) -> PageCounters {
+fn in_trie(requests: &[TraceRequest], n_pages: usize, page_size: usize, running: usize) -> PageCounters {
     let prefixes = Box::new(PrefixCache::new(page_size).unwrap());
     let mut memory = Pages::new(n_pages, page_size, Some(prefixes)).unwrap();
     run(requests.to_vec(), running, &mut memory, || ()).unwrap()
 }
 
 fn in_chain(
-    requests: &[Request],
+    requests: &[TraceRequest],
     n_pages: usize,
     page_size: usize,
     running: usize,
@@ -32,7 +32,7 @@ fn in_chain(
 fn a_queue_of_pages_freed_from_the_end_finds_what_least_recently_used_leaves_leave() {
     for seed in 0..400 {
         let mut dice = Dice::new(seed);
-        let requests: Vec<Request> = (100..)
+        let requests: Vec<TraceRequest> = (100..)
             .take(dice.roll(1, 59))
             .map(|own| {
                 // Few different tokens, so that sequences often begin alike.
@@ -40,7 +40,7 @@ fn a_queue_of_pages_freed_from_the_end_finds_what_least_recently_used_leaves_lea
                 tokens.push(own);
                 let n_prompt = tokens.len();
                 tokens.extend(std::iter::repeat_n(own, dice.roll(1, 11)));
-                Request { tokens, n_prompt }
+                TraceRequest { tokens, n_prompt }
             })
             .collect();
         let (page_size, running) = (dice.roll(1, 4), dice.roll(1, 5));
@@ -55,7 +55,7 @@ fn a_queue_of_pages_freed_from_the_end_finds_what_least_recently_used_leaves_lea
 #[test]
 fn on_every_trace_both_count_the_same_and_heads_first_finds_less() {
     for trace in Trace::ALL {
-        let requests: Vec<Request> = trace.requests(trace.n_requests()).collect();
+        let requests: Vec<TraceRequest> = trace.requests(trace.n_requests()).collect();
         let needed = requests.iter().map(|request| request.tokens.len().div_ceil(16)).max().unwrap();
         for n_pages in [13, 40, 130, 300, 512, 2000].into_iter().filter(|n_pages| *n_pages >= needed) {
             let run = format!("{} in {n_pages} pages", trace.name());
@@ -72,7 +72,7 @@ fn on_every_trace_both_count_the_same_and_heads_first_finds_less() {
 #[test]
 fn a_page_that_is_held_twice_costs_the_chain_another() {
     let sequences: [&[u32]; 5] = [&[9, 9, 0], &[1, 2, 3, 4, 0], &[1, 2, 3, 4, 0], &[1, 2, 3, 4, 0], &[9, 9, 7, 0]];
-    let requests = sequences.map(|tokens| Request { tokens: tokens.to_vec(), n_prompt: tokens.len() - 1 });
+    let requests = sequences.map(|tokens| TraceRequest { tokens: tokens.to_vec(), n_prompt: tokens.len() - 1 });
     let (trie, chain) = (in_trie(&requests, 5, 2, 1), in_chain(&requests, 5, 2, 1, EvictionOrder::TailsFirst));
     assert_eq!((trie.cached_tokens, trie.pages_evicted), (2 + 2 + 2, 0));
     assert_eq!((chain.cached_tokens, chain.pages_evicted), (2 + 2, 2), "the page of 9 9 is gone when it is asked for");

@@ -6,14 +6,14 @@ use page_by_page::prefixes::Prefixes;
 use page_by_page::prefixes::none::NoPrefixes;
 use page_by_page::serving::EngineError;
 use page_by_page::serving::schedule::StepLimits;
-use page_by_page::workload::Request;
+use page_by_page::workload::TraceRequest;
 use page_by_page::workload::arrivals::{Arrival, Cost, LAYOUT, LatencyTarget, Served, Times, poisson, serve};
 
 const COST: Cost = Cost { step: 10_000, token: 200 };
 
 fn arrival(at: u64, first_token: u32, prompt: usize, written: usize) -> Arrival {
     let text = (first_token..).take(prompt + written).collect();
-    Arrival { at, request: Request { tokens: text, n_prompt: prompt } }
+    Arrival { at, request: TraceRequest { tokens: text, n_prompt: prompt } }
 }
 
 fn served(arrivals: &[Arrival], n_pages: usize, limits: (usize, usize), keeps: bool) -> Result<Served, EngineError> {

@@ -26,7 +26,7 @@ use crate::interrupt::Interrupt;
 use crate::options::{ModelOption, RowOptions, SEED, SchedulingOptions, sampling};
 use crate::output::{self, add, count, per_second, prompts_cached, rate, say, say_report, thousands, time};
 use crate::page_file::{self, PageFileOptions};
-use request::Request;
+use request::BatchRequest;
 use results::Results;
 
 /// Requests that wait for a place, at most: the next lines are read when one of them runs.
@@ -76,12 +76,12 @@ struct BatchRun<'m> {
     tokenizer: &'m Tokenizer,
     engine: Engine<'m>,
     /// Requests whose pages are being read, each with the tokens of its prompt.
-    prefetcher: Prefetcher<(Request, Vec<u32>)>,
+    prefetcher: Prefetcher<(BatchRequest, Vec<u32>)>,
     lines: Lines,
     /// A file gives its next line at once; standard input may take its time.
     is_file: bool,
     is_read: bool,
-    taken: HashMap<SequenceId, Request>,
+    taken: HashMap<SequenceId, BatchRequest>,
     results: Results,
     start: Instant,
 }
@@ -234,7 +234,7 @@ impl BatchRun<'_> {
     /// Takes a line in, or notes why not.
     fn take(&mut self, Line { number, text }: Line) -> Result<()> {
         self.results.expect(number);
-        let request = match text.and_then(|text| Request::read(number, &text)) {
+        let request = match text.and_then(|text| BatchRequest::read(number, &text)) {
             Ok(request) => request,
             Err(problem) => return self.refuse(number, None, &problem),
         };
@@ -252,7 +252,7 @@ impl BatchRun<'_> {
     }
 
     /// Hands a request to the scheduler, or notes why not.
-    fn begin(&mut self, request: Request, tokens: Vec<u32>) -> Result<()> {
+    fn begin(&mut self, request: BatchRequest, tokens: Vec<u32>) -> Result<()> {
         match self.submit(&request, tokens) {
             Ok(id) => {
                 self.taken.insert(id, request);
@@ -262,8 +262,8 @@ impl BatchRun<'_> {
         }
     }
 
-    fn submit(&mut self, request: &Request, prompt: Vec<u32>) -> Result<SequenceId> {
-        let Request { temperature, top_k, top_p, seed, .. } = *request;
+    fn submit(&mut self, request: &BatchRequest, prompt: Vec<u32>) -> Result<SequenceId> {
+        let BatchRequest { temperature, top_k, top_p, seed, .. } = *request;
         let config = self.model.config();
         let sampling = sampling(SamplingDefaults { temperature, top_k, top_p }, seed.unwrap_or(SEED), config)?;
         if sampling.temperature == 0.0 {
@@ -279,7 +279,7 @@ impl BatchRun<'_> {
 
     fn end(&mut self, finished: &FinishedSequence) -> Result<()> {
         let FinishedSequence { sequence, text, end, .. } = finished;
-        let Some(Request { line, prompt: beginning, .. }) = self.taken.remove(&sequence.id) else { return Ok(()) };
+        let Some(BatchRequest { line, prompt: beginning, .. }) = self.taken.remove(&sequence.id) else { return Ok(()) };
         let (prompt, new) = (&sequence.tokens[..sequence.n_prompt], sequence.new_tokens());
         let counters = json!({
             "prompt_tokens": prompt.len(),

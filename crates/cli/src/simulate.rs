@@ -58,7 +58,7 @@ pub struct Simulate {
     list: bool,
 }
 
-type Outcome = Result<Passed, Box<Found>>;
+type SearchResult = Result<Passed, Box<Found>>;
 
 impl Simulate {
     pub fn run(self) -> Result<()> {
@@ -96,7 +96,7 @@ impl Simulate {
         let progress = Progress::new("simulating", if self.seed.is_some() { 1 } else { self.seeds });
         let seeds = || self.seed.map_or(0..=self.seeds - 1, |seed| seed..=seed);
         let search = |bug: &Option<Bug>| simulation::search(&*make(*bug), seeds(), self.steps, || progress.advance(1));
-        let outcomes: Vec<Outcome> = bugs.iter().map(search).collect();
+        let outcomes: Vec<SearchResult> = bugs.iter().map(search).collect();
         drop(progress);
         match &outcomes[..] {
             [outcome] => self.show(bugs[0], outcome)?,
@@ -112,7 +112,7 @@ impl Simulate {
         }
     }
 
-    fn show(&self, bug: Option<Bug>, outcome: &Outcome) -> Result<()> {
+    fn show(&self, bug: Option<Bug>, outcome: &SearchResult) -> Result<()> {
         let found = match outcome {
             Ok(Passed { seeds, steps, .. }) => {
                 let (seeds, steps) = (count(*seeds, "seed"), count(*steps, "step"));
@@ -161,7 +161,7 @@ impl Simulate {
 }
 
 /// A line for each of the planted schedulers.
-fn show_all(outcomes: &[Outcome]) -> Result<()> {
+fn show_all(outcomes: &[SearchResult]) -> Result<()> {
     let heading = ["planted", "reported in", "rule broken", "seed", "step", "events", "shrunk to", "runs"];
     let mut table = Table::new(3, &heading);
     for (bug, outcome) in Bug::all().into_iter().zip(outcomes) {

@@ -20,11 +20,11 @@ use crate::output::{Progress, Table, count, percent, print, thousands};
 #[derive(Args)]
 pub struct Workload {
     #[command(subcommand)]
-    trace: Requests,
+    trace: TraceCommand,
 }
 
 #[derive(Subcommand)]
-enum Requests {
+enum TraceCommand {
     /// Prompts that begin with the same 64 tokens, as with a system prompt
     ///
     /// After them come 8 to 48 tokens of a user; 16 to 96 more are generated.
@@ -101,11 +101,11 @@ const MOST_REQUESTS: u64 = 1_000_000;
 impl Workload {
     pub fn run(self) -> Result<()> {
         match self.trace {
-            Requests::Shared(Many { requests, running, common }) => common.run(Trace::Shared, requests, running),
-            Requests::Unique(Many { requests, running, common }) => common.run(Trace::Unique, requests, running),
-            Requests::Chats(common) => common.run_whole(Trace::Chats),
-            Requests::Documents(common) => common.run_whole(Trace::Documents),
-            Requests::Serving(command) => command.run(),
+            TraceCommand::Shared(Many { requests, running, common }) => common.run(Trace::Shared, requests, running),
+            TraceCommand::Unique(Many { requests, running, common }) => common.run(Trace::Unique, requests, running),
+            TraceCommand::Chats(common) => common.run_whole(Trace::Chats),
+            TraceCommand::Documents(common) => common.run_whole(Trace::Documents),
+            TraceCommand::Serving(command) => command.run(),
         }
     }
 }
@@ -131,7 +131,7 @@ impl Common {
         }
         let progress = Progress::new("counting", (n_requests * pools.len()) as u64);
         let page_size = self.page_size;
-        let requests = prefixes::Requests { trace, requests: n_requests, running, page_size, prefix_cache };
+        let requests = prefixes::TraceRun { trace, requests: n_requests, running, page_size, prefix_cache };
         let heading =
             ["pages", "allocated", "evicted", "cached", "of", "hit rate", "utilisation", "fragmentation", "steps"];
         let mut table = Table::new(0, &heading);

@@ -30,14 +30,14 @@ pub struct Suite {
     /// The number of tests it was going to run.
     pub announced: usize,
     /// The tests that ended, by name.
-    pub tests: BTreeMap<String, Outcome>,
+    pub tests: BTreeMap<String, TestOutcome>,
     /// Whether it printed its last line, as it does unless it crashed or was stopped.
     pub ended: bool,
 }
 
 /// How a test ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Outcome {
+pub enum TestOutcome {
     Passed,
     /// It failed, and printed this. Empty if the program was stopped before libtest showed it.
     Failed(String),
@@ -86,7 +86,7 @@ fn read(lines: &[&str]) -> Suite {
     let last = lines.iter().rposition(|line| *line == "failures:").unwrap_or(lines.len());
     for (name, outcome) in lines[..first].iter().filter_map(|line| result(line)) {
         // A test that prints such a line can't turn another one green.
-        if !matches!(suite.tests.get(name), Some(Outcome::Failed(_))) {
+        if !matches!(suite.tests.get(name), Some(TestOutcome::Failed(_))) {
             suite.tests.insert(name.into(), outcome);
         }
     }
@@ -94,9 +94,9 @@ fn read(lines: &[&str]) -> Suite {
         true => lines[last..].iter().filter_map(|line| line.strip_prefix("    ")).collect(),
         false => Vec::new(),
     };
-    suite.tests.extend(listed.iter().map(|name| (name.to_string(), Outcome::Failed(String::new()))));
+    suite.tests.extend(listed.iter().map(|name| (name.to_string(), TestOutcome::Failed(String::new()))));
     for (name, words) in printed(&lines[first..last], &listed) {
-        suite.tests.insert(name.into(), Outcome::Failed(words));
+        suite.tests.insert(name.into(), TestOutcome::Failed(words));
     }
     suite
 }
@@ -117,16 +117,16 @@ fn printed<'l>(lines: &[&'l str], failed: &[&str]) -> Vec<(&'l str, String)> {
 }
 
 /// `test checks::task_1_adds ... ok`
-fn result(line: &str) -> Option<(&str, Outcome)> {
+fn result(line: &str) -> Option<(&str, TestOutcome)> {
     // What a test prints past libtest, without a line end, stands before it.
     let from = line.find("test ")?;
     let (name, result) = line[from + "test ".len()..].split_once(" ... ")?;
     let name = name.strip_suffix(" - should panic").unwrap_or(name);
     let is_name = !name.is_empty() && name.chars().all(|c| c.is_alphanumeric() || c == '_' || c == ':');
     let outcome = match result {
-        "ok" => Outcome::Passed,
-        "FAILED" => Outcome::Failed(String::new()),
-        _ => Outcome::Ignored(result.strip_prefix("ignored")?.trim_start_matches(", ").into()),
+        "ok" => TestOutcome::Passed,
+        "FAILED" => TestOutcome::Failed(String::new()),
+        _ => TestOutcome::Ignored(result.strip_prefix("ignored")?.trim_start_matches(", ").into()),
     };
     is_name.then_some((name, outcome))
 }
@@ -183,14 +183,14 @@ test checks::a ... FAILED
             let [first, second, third] = &suites[..] else { panic!("{suites:?}") };
             assert_eq!((first.name.as_str(), first.announced, first.ended), ("ch01_sum", 3, true));
             // Neither a line nor a heading that a test prints changes how another one ended.
-            assert_eq!(first.tests["checks::story"], Outcome::Passed);
-            let Outcome::Failed(words) = &first.tests["checks::task_1_adds"] else { panic!() };
+            assert_eq!(first.tests["checks::story"], TestOutcome::Passed);
+            let TestOutcome::Failed(words) = &first.tests["checks::task_1_adds"] else { panic!() };
             assert!(words.starts_with("\nthread 'checks::task_1_adds'") && words.ends_with("stdout ----\nmine"));
-            assert_eq!(first.tests["checks::transcript"], Outcome::Failed("-old\n".into()));
+            assert_eq!(first.tests["checks::transcript"], TestOutcome::Failed("-old\n".into()));
             let reason = "not started: edit exercises/ch02_double.rs".to_string();
-            assert_eq!(second.tests["ch02_double"], Outcome::Ignored(reason));
+            assert_eq!(second.tests["ch02_double"], TestOutcome::Ignored(reason));
             assert_eq!((third.announced, third.ended), (2, false), "it crashed");
-            assert_eq!(third.tests["checks::a"], Outcome::Failed(String::new()));
+            assert_eq!(third.tests["checks::a"], TestOutcome::Failed(String::new()));
         }
     }
 
@@ -199,8 +199,8 @@ test checks::a ... FAILED
         let loud = "running 2 tests\nhello test checks::a ... ok\ntest checks::b ... FAILED\ntest checks::b ... ok\n\n\
                     failures:\n\n---- checks::b stdout ----\nx\n\nfailures:\n    checks::b\n\ntest result: x\n";
         let suite = suite(loud);
-        assert_eq!(suite.tests["checks::a"], Outcome::Passed);
-        assert_eq!(suite.tests["checks::b"], Outcome::Failed("x\n".into()));
+        assert_eq!(suite.tests["checks::a"], TestOutcome::Passed);
+        assert_eq!(suite.tests["checks::b"], TestOutcome::Failed("x\n".into()));
         assert_eq!(super::suite("error: no such file\nrunning x tests\n"), Suite::default());
     }
 }

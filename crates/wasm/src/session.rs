@@ -48,7 +48,6 @@ pub struct Settings {
 pub struct Start {
     /// What they continue.
     pub(crate) prompt: String,
-    /// Of each sequence.
     pub(crate) max_new_tokens: usize,
     /// The first sequence's seed. Each of the others has the next number.
     seed: u64,

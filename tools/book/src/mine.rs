@@ -46,7 +46,7 @@ struct Reason {
 }
 
 /// What became of a figure.
-enum Outcome {
+enum FigureOutcome {
     /// It is the reader's: its fragment, and how it compares, in a line.
     Yours(String, String),
     Reference(Reason),
@@ -59,7 +59,7 @@ pub struct Mine {
     /// For each chapter whose checks have run: why it is not to be recorded, if so.
     graded: BTreeMap<usize, Option<Reason>>,
     /// The figures that stand on something the reader has started.
-    figures: BTreeMap<String, Outcome>,
+    figures: BTreeMap<String, FigureOutcome>,
     /// `None`: to be compiled.
     engine: Option<Engine>,
     started: Vec<usize>,
@@ -81,8 +81,9 @@ impl Mine {
             let root = &self.root;
             let stands_on =
                 |figure: &str| figures::stands_on(root, figure).is_ok_and(|numbers| numbers.contains(&first));
-            self.figures
-                .retain(|figure, outcome| first > 0 && matches!(outcome, Outcome::Yours(..)) && !stands_on(figure));
+            self.figures.retain(|figure, outcome| {
+                first > 0 && matches!(outcome, FigureOutcome::Yours(..)) && !stands_on(figure)
+            });
         }
     }
 
@@ -112,7 +113,7 @@ impl Mine {
                 unfinished => unfinished,
             };
             let outcome = match reason.map_or_else(|| self.grade(&mine), |reason| Ok(Some(reason)))? {
-                Some(reason) => Outcome::Reference(reason),
+                Some(reason) => FigureOutcome::Reference(reason),
                 None => self.record(&figure)?,
             };
             self.figures.insert(figure, outcome);
@@ -192,7 +193,7 @@ impl Mine {
     }
 
     /// Records a figure whose chapters are green.
-    fn record(&self, figure: &str) -> Result<Outcome> {
+    fn record(&self, figure: &str) -> Result<FigureOutcome> {
         let command = format!("run --quiet --package figures-tool -- mine {figure} --to {RECORDED}");
         let Ended { status, output } = self.cargo(&command, FIGURE)?;
         let last = output.lines().rfind(|line| !line.trim().is_empty()).unwrap_or("it said nothing");
@@ -201,7 +202,7 @@ impl Mine {
             let html = fs::read_to_string(&file).with_context(|| format!("{} cannot be read", file.display()))?;
             eprintln!("{last}");
             let says = last.split_once(": ").map_or(last, |(_, says)| says);
-            return Ok(Outcome::Yours(html, says.to_string()));
+            return Ok(FigureOutcome::Yours(html, says.to_string()));
         }
         let told = |sign| output.lines().find(|line| line.starts_with(sign));
         let why = match (told("error: "), told("memory allocation of ")) {
@@ -212,7 +213,7 @@ impl Mine {
         };
         eprintln!("{figure}: not recorded: {why}");
         let command = format!("run --package figures-tool -- mine {figure}");
-        Ok(Outcome::Reference(Reason { what: format!("recording it from your code failed: {why}"), command }))
+        Ok(FigureOutcome::Reference(Reason { what: format!("recording it from your code failed: {why}"), command }))
     }
 
     /// Runs cargo as the reader would.
@@ -227,8 +228,8 @@ impl Mine {
         let mut fragments = BTreeMap::new();
         for (figure, outcome) in &self.figures {
             let fragment = match outcome {
-                Outcome::Yours(html, _) => html.clone(),
-                Outcome::Reference(Reason { what, command }) => {
+                FigureOutcome::Yours(html, _) => html.clone(),
+                FigureOutcome::Reference(Reason { what, command }) => {
                     let file = format!("book/src/figures/{figure}.html");
                     let html = stub::read(&self.root, &file).map_err(Error::msg)?;
                     let (what, command) = (escaped(what), escaped(command));
@@ -258,8 +259,8 @@ impl Mine {
                 .into();
         }
         let says = self.figures.values().filter_map(|outcome| match outcome {
-            Outcome::Yours(_, says) => Some(says),
-            Outcome::Reference(_) => None,
+            FigureOutcome::Yours(_, says) => Some(says),
+            FigureOutcome::Reference(_) => None,
         });
         let (yours, unlike) = (says.clone().count(), says.filter(|says| says.starts_with("departs")).count());
         format!(

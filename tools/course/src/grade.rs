@@ -86,7 +86,7 @@ struct Grading {
 }
 
 /// What a step saw, and what is wrong.
-type Outcome = (String, Vec<String>);
+type Graded = (String, Vec<String>);
 
 impl Grading {
     /// Does one job after the other in a copy of its own.
@@ -109,7 +109,7 @@ impl Grading {
     }
 
     /// Does a step and prints what came of it.
-    fn step(&self, label: &str, step: impl FnOnce() -> Result<Outcome>) -> Result<()> {
+    fn step(&self, label: &str, step: impl FnOnce() -> Result<Graded>) -> Result<()> {
         let began = Instant::now();
         let (seen, problems) = step()?;
         let seen = if problems.is_empty() { seen } else { format!("PROBLEM: {}", problems.join("; ")) };
@@ -284,7 +284,7 @@ fn graded(copy: &RepositoryCopy, chapter: &Chapter) -> Result<Run> {
 }
 
 /// A started stub compiles without a warning, is red, and each of its tasks is asked for by name.
-fn stub_is_red(run: &Run, chapter: &Chapter, stub: &str) -> Outcome {
+fn stub_is_red(run: &Run, chapter: &Chapter, stub: &str) -> Graded {
     let mut problems: Vec<String> = run.obstacle().into_iter().collect();
     problems.extend(run.warning(chapter));
     let (tasks, red) = (tasks::of_stub(chapter, stub), run.red());
@@ -301,7 +301,7 @@ fn stub_is_red(run: &Run, chapter: &Chapter, stub: &str) -> Outcome {
 }
 
 /// A mistake is red, and the first failure says what is expected.
-fn noticed(run: &Run, mistake: &Mistake) -> Outcome {
+fn noticed(run: &Run, mistake: &Mistake) -> Graded {
     let red = run.red();
     let mut problems: Vec<String> = run.obstacle().into_iter().collect();
     let says = red.first().map(|first| first.says()).unwrap_or_default();

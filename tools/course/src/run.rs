@@ -1,7 +1,7 @@
 //! What a run of the graders came to: which checks were red, what the first of them says, and what is wrong with that.
 
 use page_by_page_course::chapters::Chapter;
-use page_by_page_course::libtest::{Outcome, Suite, task_of};
+use page_by_page_course::libtest::{Suite, TestOutcome, task_of};
 
 /// A run of cargo.
 pub struct Run {
@@ -25,7 +25,7 @@ impl Run {
         let tests = self.suites.iter().flat_map(|suite| &suite.tests);
         let mut red: Vec<Red<'_>> = tests
             .filter_map(|(test, outcome)| match outcome {
-                Outcome::Failed(words) => Some(Red { test, words }),
+                TestOutcome::Failed(words) => Some(Red { test, words }),
                 _ => None,
             })
             .collect();
@@ -57,10 +57,10 @@ impl Run {
                 problems.push(format!("{} did not run", chapter.name));
                 continue;
             };
-            if suite.tests.get(&format!("whose_code::{}::is_yours", chapter.name)) != Some(&Outcome::Passed) {
+            if suite.tests.get(&format!("whose_code::{}::is_yours", chapter.name)) != Some(&TestOutcome::Passed) {
                 problems.push(format!("{} does not say that it is the reader's", chapter.name));
             }
-            let ignored = suite.tests.iter().filter(|(_, outcome)| matches!(outcome, Outcome::Ignored(_)));
+            let ignored = suite.tests.iter().filter(|(_, outcome)| matches!(outcome, TestOutcome::Ignored(_)));
             problems.extend(ignored.map(|(test, _)| format!("{test} is ignored")));
         }
         if problems.is_empty() && !self.success {
@@ -106,9 +106,9 @@ mod tests {
     const WHOSE: &str = "whose_code::ch01_sum::is_yours";
 
     fn run(passed: &[&str], failed: &[(&str, &str)]) -> Run {
-        let passed = passed.iter().map(|test| (test.to_string(), Outcome::Passed));
-        let failed = failed.iter().map(|(test, words)| (test.to_string(), Outcome::Failed(words.to_string())));
-        let tests: BTreeMap<String, Outcome> = passed.chain(failed).collect();
+        let passed = passed.iter().map(|test| (test.to_string(), TestOutcome::Passed));
+        let failed = failed.iter().map(|(test, words)| (test.to_string(), TestOutcome::Failed(words.to_string())));
+        let tests: BTreeMap<String, TestOutcome> = passed.chain(failed).collect();
         let suite = Suite { name: "ch01_sum".into(), announced: tests.len(), tests, ended: true };
         Run { success: true, hung: false, output: String::new(), suites: vec![suite] }
     }
@@ -117,7 +117,7 @@ mod tests {
     fn green_means_that_every_grader_ran_on_the_readers_code() {
         let chapters = ["ch01_sum", "ch02_double"].map(|name| Chapter::named(name).unwrap());
         let mut ignored = run(&["a", WHOSE], &[]);
-        ignored.suites[0].tests.insert("b".into(), Outcome::Ignored("not started".into()));
+        ignored.suites[0].tests.insert("b".into(), TestOutcome::Ignored("not started".into()));
         let mut crashed = run(&["a", WHOSE], &[]);
         crashed.suites[0].ended = false;
         for (run, n_chapters, problems) in [

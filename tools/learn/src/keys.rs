@@ -13,18 +13,18 @@ use crate::text::{BOLD, PLAIN, Paragraph, blank, plain, prose};
 use crate::view::{reading, verdict};
 
 /// What a key does. One that shows something closes it, too.
-enum Does {
+enum Action {
     Act(fn(&mut App)),
     Show(fn(&App) -> Vec<Paragraph>),
     /// Once all is green.
     ShowAfter(fn(&App) -> Vec<Paragraph>),
 }
 
-use Does::{Act, Show, ShowAfter};
+use Action::{Act, Show, ShowAfter};
 
 /// The keys that mean the same everywhere: each with what it does, in words and in code. Taken before these are j, k, b
 /// and space (they scroll), q (it leaves) and y (it confirms a reset).
-const KEYS: &[(char, &str, Does)] = &[
+const KEYS: &[(char, &str, Action)] = &[
     ('h', "the hints for the current task, one by one", Act(App::hint)),
     ('a', "all failures, not only the first", Show(|app| verdict::failures(&app.current))),
     ('t', "the task's section of the page; press it again for the whole page", Act(|app| app.show(View::Task))),

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use page_by_page_course::cargo::{self, Environment, Line, Process, Progress, Streams};
 use page_by_page_course::chapters::Chapter;
-use page_by_page_course::libtest::{self, Outcome};
+use page_by_page_course::libtest::{self, TestOutcome};
 
 use crate::compiler::{Build, Diagnostic, is_progress, refusals};
 use crate::verdict::Verdict;
@@ -122,7 +122,7 @@ impl Run {
             };
         }
         let suite = libtest::suite(&self.printed);
-        let has_failed = suite.tests.values().any(|outcome| matches!(outcome, Outcome::Failed(_)));
+        let has_failed = suite.tests.values().any(|outcome| matches!(outcome, TestOutcome::Failed(_)));
         let is_success = self.process.wait().is_some_and(|status| status.success());
         if !suite.ended || suite.tests.len() != suite.announced || has_failed == is_success {
             return RunResult::CutOff(last_words(&self.errors));

@@ -10,7 +10,7 @@ use page_by_page_course::record::Tally;
 
 /// How a check ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Outcome {
+pub enum CheckOutcome {
     Green,
     /// With its message.
     Red(String),
@@ -37,7 +37,7 @@ pub enum Part {
 
 /// How checks ended, by what they are about and their names: `task_1_adds`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Verdict(pub BTreeMap<(Part, String), Outcome>);
+pub struct Verdict(pub BTreeMap<(Part, String), CheckOutcome>);
 
 impl Part {
     pub fn of_check(name: &str) -> Part {
@@ -54,21 +54,21 @@ impl Verdict {
         let checks = suite.tests.iter().filter_map(|(name, outcome)| {
             let name = name.strip_prefix("checks::").unwrap_or(name);
             let outcome = match outcome {
-                libtest::Outcome::Passed => Outcome::Green,
-                libtest::Outcome::Ignored(_) => return None,
-                libtest::Outcome::Failed(printed) => failed(name, message(printed), chapter),
+                libtest::TestOutcome::Passed => CheckOutcome::Green,
+                libtest::TestOutcome::Ignored(_) => return None,
+                libtest::TestOutcome::Failed(printed) => failed(name, message(printed), chapter),
             };
             Some(((Part::of_check(name), name.to_string()), outcome))
         });
         Verdict(checks.collect())
     }
 
-    fn outcomes(&self, is_counted: impl Fn(Part) -> bool) -> impl Iterator<Item = &Outcome> {
+    fn outcomes(&self, is_counted: impl Fn(Part) -> bool) -> impl Iterator<Item = &CheckOutcome> {
         self.0.iter().filter(move |((part, _), _)| is_counted(*part)).map(|(_, outcome)| outcome)
     }
 
     fn tally(&self, is_counted: impl Fn(Part) -> bool) -> Tally {
-        let green = self.outcomes(&is_counted).filter(|outcome| **outcome == Outcome::Green).count();
+        let green = self.outcomes(&is_counted).filter(|outcome| **outcome == CheckOutcome::Green).count();
         Tally { green, of: self.outcomes(is_counted).count() }
     }
 
@@ -84,7 +84,7 @@ impl Verdict {
     /// The red checks with their messages, those of the lowest task first.
     pub fn red(&self) -> impl Iterator<Item = (Part, &str, &str)> {
         self.0.iter().filter_map(|((part, name), outcome)| match outcome {
-            Outcome::Red(message) => Some((*part, name.as_str(), message.as_str())),
+            CheckOutcome::Red(message) => Some((*part, name.as_str(), message.as_str())),
             _ => None,
         })
     }
@@ -96,7 +96,7 @@ impl Verdict {
     /// What the checks that wait need, one for each.
     pub fn waits(&self, is_counted: impl Fn(Part) -> bool) -> Vec<Wait> {
         let waits = self.outcomes(is_counted).filter_map(|outcome| match outcome {
-            Outcome::Waits(wait) => Some(*wait),
+            CheckOutcome::Waits(wait) => Some(*wait),
             _ => None,
         });
         waits.collect()
@@ -112,12 +112,12 @@ impl Verdict {
     }
 }
 
-fn failed(name: &str, message: String, chapter: usize) -> Outcome {
+fn failed(name: &str, message: String, chapter: usize) -> CheckOutcome {
     let wait = reached_todo(&message).map(|(wait, _)| wait);
     match (wait, Part::of_check(name)) {
-        (Some(wait), Part::Task(task)) if wait.chapter == chapter && wait.task <= task => Outcome::Red(message),
-        (Some(_), Part::Code) | (None, _) => Outcome::Red(message),
-        (Some(wait), _) => Outcome::Waits(wait),
+        (Some(wait), Part::Task(task)) if wait.chapter == chapter && wait.task <= task => CheckOutcome::Red(message),
+        (Some(_), Part::Code) | (None, _) => CheckOutcome::Red(message),
+        (Some(wait), _) => CheckOutcome::Waits(wait),
     }
 }
 

@@ -8,8 +8,7 @@ use crate::options::narrow;
 /// What a line asks for. All but the prompt may be missing.
 #[derive(Debug, Default, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Request {
-    /// Its number in the file.
+pub struct BatchRequest {
     #[serde(skip)]
     pub line: usize,
     pub prompt: String,
@@ -25,14 +24,14 @@ pub struct Request {
     pub seed: Option<u64>,
 }
 
-impl Request {
+impl BatchRequest {
     /// Reads a line; or says what is wrong with it, in a few words without control characters.
     pub fn read(number: usize, line: &str) -> Result<Self, String> {
         // Else a list of values would pass for an object.
         if !line.trim_start().starts_with('{') {
             return Err("it is not a JSON object; write one, such as {\"prompt\": \"Once upon a time\"}".into());
         }
-        let request: Request = serde_json::from_str(line).map_err(|error| {
+        let request: BatchRequest = serde_json::from_str(line).map_err(|error| {
             let (column, text) = (error.column(), error.to_string());
             // It counts the lines of what it was given: always one.
             let problem = text.rsplit_once(" at line ").map_or(text.as_str(), |(problem, _)| problem);
@@ -41,7 +40,7 @@ impl Request {
         if request.prompt.is_empty() {
             return Err("the prompt is empty; give the text a beginning, such as \"Once upon a time\"".into());
         }
-        Ok(Request { line: number, ..request })
+        Ok(BatchRequest { line: number, ..request })
     }
 }
 
@@ -59,17 +58,18 @@ mod tests {
     fn a_line_is_an_object_with_known_fields() {
         let line = r#" {"prompt": "a\nb", "temperature": 0.5, "top_p": 1, "seed": 18446744073709551615}"#;
         let (prompt, seed) = ("a\nb".into(), Some(u64::MAX));
-        let all = Request { line: 7, prompt, temperature: Some(0.5), top_p: Some(1.0), seed, ..Request::default() };
-        assert_eq!(Request::read(7, line), Ok(all));
+        let all =
+            BatchRequest { line: 7, prompt, temperature: Some(0.5), top_p: Some(1.0), seed, ..BatchRequest::default() };
+        assert_eq!(BatchRequest::read(7, line), Ok(all));
         for (line, says) in [
             ("[\"a\", 3]", "it is not a JSON object"),
             ("{\"prompt\": \"a\"} {}", "column 17: trailing characters"),
             ("{\"prompt\": \"a\", \"temperature\": 1e-320}", "column 38: 1e-320 is out of the range of 32-bit floats"),
         ] {
-            let problem = Request::read(1, line).unwrap_err();
+            let problem = BatchRequest::read(1, line).unwrap_err();
             assert!(problem.starts_with(says), "{line}: {problem}");
         }
-        let evil = Request::read(1, "{\"prompt\": \"a\", \"\\u001b[2J\": 1}").unwrap_err();
+        let evil = BatchRequest::read(1, "{\"prompt\": \"a\", \"\\u001b[2J\": 1}").unwrap_err();
         assert!(!evil.contains(char::is_control), "{evil:?}");
     }
 }

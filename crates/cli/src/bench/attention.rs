@@ -179,7 +179,7 @@ fn second_step<C: InPlace>(model: &Model, caches: &mut [C], times: &mut Times) -
 
 fn filled<C: KvCache>(mut cache: C, tokens: usize, model: &Model, seed: u64) -> Result<C> {
     let (layout, numbers) = (cache.layout(), model.config().kv_layout());
-    let mut rows = online::Numbers::new(seed).take(PIECE * numbers.kv_width() * 2);
+    let mut rows = online::RandomNumbers(seed).take(PIECE * numbers.kv_width() * 2);
     if model.row_format != RowFormat::F32 {
         rows = encode_rows(model.row_format, numbers, &rows);
     }

@@ -62,7 +62,6 @@ impl Times {
 pub struct Rates {
     pub best: f64,
     pub median: f64,
-    /// Of all turns together.
     pub mean: f64,
 }
 

@@ -11,7 +11,7 @@ use page_by_page::decode::drafting::AcceptRule;
 use page_by_page::decode::generation::Generated;
 use page_by_page::experiments::drafts::Bundled;
 use page_by_page::experiments::forks::Samples;
-use page_by_page::experiments::prefixes::{Requests, passes_for_sixteen};
+use page_by_page::experiments::prefixes::{TraceRun, passes_for_sixteen};
 use page_by_page::experiments::{PAGE_SIZE, SMALL, attention, bundled, disk, generation, memory, rewind, simulation};
 use page_by_page::kernels::RowFormat;
 use page_by_page::model::tokenizer::Tokenizer;
@@ -192,7 +192,7 @@ fn forks() -> Result<Vec<String>> {
 }
 
 fn prefixes() -> Result<Vec<String>> {
-    let run = |prefix_cache| Requests::of(Trace::Shared, prefix_cache).run(Trace::Shared.n_pages(), || {});
+    let run = |prefix_cache| TraceRun::of(Trace::Shared, prefix_cache).run(Trace::Shared.n_pages(), || {});
     let (without, with) = (run(None)?, run(Some(EvictionOrder::TailsFirst))?);
     let (before, after) = (percent(without.hit_rate), percent(with.hit_rate));
     Ok(vec![

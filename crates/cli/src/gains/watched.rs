@@ -46,10 +46,10 @@ fn within(most: Most, number: usize, yours: &[&CompiledChapter], measure: Measur
     let outcome = on_its_own(most, measure);
     panic::set_hook(usual);
     let (checks, error) = match outcome? {
-        Outcome::Returned(Ok(lines)) => return Ok(lines),
-        Outcome::Returned(Err(error)) => (asks(yours), error),
-        Outcome::Endless(what) => (asks(yours), anyhow::anyhow!("{what}; does a loop never end?")),
-        Outcome::Panicked => {
+        Measured::Returned(Ok(lines)) => return Ok(lines),
+        Measured::Returned(Err(error)) => (asks(yours), error),
+        Measured::Endless(what) => (asks(yours), anyhow::anyhow!("{what}; does a loop never end?")),
+        Measured::Panicked => {
             let (place, message) = panicked.lock().ok().and_then(|noted| noted.clone()).unwrap_or_default();
             // A place in an exercise says whose checks know more.
             let there: Vec<&CompiledChapter> =
@@ -61,7 +61,7 @@ fn within(most: Most, number: usize, yours: &[&CompiledChapter], measure: Measur
     Err(error.context(format!("chapter {number} cannot be measured{checks}")))
 }
 
-enum Outcome {
+enum Measured {
     Returned(Result<Vec<String>>),
     Panicked,
     /// It runs on. What it has taken.
@@ -69,7 +69,7 @@ enum Outcome {
 }
 
 /// Runs a measure in threads of its own, as many as this command computes with, and watches time and memory.
-fn on_its_own(most: Most, measure: Measure) -> Result<Outcome> {
+fn on_its_own(most: Most, measure: Measure) -> Result<Measured> {
     let (send, receive) = mpsc::channel();
     let pool = rayon::ThreadPoolBuilder::new()
         .num_threads(rayon::current_num_threads())
@@ -82,8 +82,8 @@ fn on_its_own(most: Most, measure: Measure) -> Result<Outcome> {
     let (start, before) = (Instant::now(), memory_held().unwrap_or(0));
     let taken = loop {
         match receive.recv_timeout(Duration::from_millis(20)) {
-            Ok(Ok(returned)) => return Ok(Outcome::Returned(returned)),
-            Ok(Err(_)) => return Ok(Outcome::Panicked),
+            Ok(Ok(returned)) => return Ok(Measured::Returned(returned)),
+            Ok(Err(_)) => return Ok(Measured::Panicked),
             Err(RecvTimeoutError::Disconnected) => bail!("the thread that measures has ended"),
             Err(RecvTimeoutError::Timeout) => {}
         }
@@ -97,7 +97,7 @@ fn on_its_own(most: Most, measure: Measure) -> Result<Outcome> {
     };
     // To be dropped, a pool waits for its threads.
     std::mem::forget(pool);
-    Ok(Outcome::Endless(taken))
+    Ok(Measured::Endless(taken))
 }
 
 /// Bytes of memory that this program has; `None` where the system does not say.

@@ -24,7 +24,7 @@ use crate::memory;
 use crate::options::PoolSize;
 use crate::output::{Lines, Progress, Prose, add, count, describe, print_json, say_report, thousands};
 
-struct Setup {
+struct OneSetup {
     model: Model,
     tokenizer: Tokenizer,
     prompt: Vec<u32>,
@@ -86,7 +86,7 @@ impl Generate {
         [self.kv().chapters(), rewind, self.draft.chapters(), &rows].concat()
     }
 
-    fn set_up(&self, prompt: &str) -> Result<Setup> {
+    fn set_up(&self, prompt: &str) -> Result<OneSetup> {
         let (model, tokenizer) = self.model.with_tokenizer(self.cache.rows, self.kv())?;
         let sampling = self.sampling.sampling(model.config())?;
         let (prompt, max_new_tokens) = self.encode("", prompt, &model, &tokenizer)?;
@@ -107,7 +107,7 @@ impl Generate {
             _ => None,
         };
         let pool = (self.kv() == CacheKind::Paged).then_some(pool);
-        Ok(Setup { model, tokenizer, prompt, max_new_tokens, sampling, cache, pool, restored, draft })
+        Ok(OneSetup { model, tokenizer, prompt, max_new_tokens, sampling, cache, pool, restored, draft })
     }
 
     /// Writes the file of `--save-cache`, if there is one. `tokens`: begin with those that the cache holds.
@@ -121,8 +121,8 @@ impl Generate {
 
     /// Generates the output, and shows it as it grows unless JSON is asked for. Returns it in characters, too, or why
     /// these could not be shown.
-    fn generate(&self, setup: &mut Setup, prompt: &str) -> Result<(Done, Result<String>)> {
-        let Setup { model, tokenizer, prompt: tokens, max_new_tokens, sampling, cache, draft, .. } = setup;
+    fn generate(&self, setup: &mut OneSetup, prompt: &str) -> Result<(Done, Result<String>)> {
+        let OneSetup { model, tokenizer, prompt: tokens, max_new_tokens, sampling, cache, draft, .. } = setup;
         let (mut clock, mut drafts) = (Clock::start(), DraftCounters::default());
         let is_closed = Cell::new(false);
         let progress = self.json.then(|| Progress::new("generating", *max_new_tokens as u64));
@@ -164,7 +164,7 @@ impl Generate {
         Ok((Done { generated: generated?, clock, elapsed, drafts, saved: None }, text))
     }
 
-    fn report(&self, setup: &Setup, done: &Done, (prompt, text): (&str, &str)) -> Value {
+    fn report(&self, setup: &OneSetup, done: &Done, (prompt, text): (&str, &str)) -> Value {
         let mut report = json!({
             "prompt": prompt,
             "text": text,
@@ -178,7 +178,7 @@ impl Generate {
         report
     }
 
-    fn lines(&self, setup: &Setup, done: &Done) -> Lines {
+    fn lines(&self, setup: &OneSetup, done: &Done) -> Lines {
         let Done { generated, clock, .. } = done;
         let format = setup.model.row_format;
         let packed = if format == RowFormat::F32 { String::new() } else { format!(", rows in {format}") };

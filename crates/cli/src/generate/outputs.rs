@@ -13,11 +13,11 @@ use page_by_page::serving::one_by_one::OneByOne;
 use page_by_page::serving::schedule::{NextToken, StepLimits};
 use page_by_page::serving::{Engine, FinishedSequence, GenerationRequest, Step, Totals};
 
-use super::several::{MOST_TOKENS_IN_STEP, Request, Setup};
+use super::several::{MOST_TOKENS_IN_STEP, OutputRequest, SeveralSetup};
 use super::{Generate, MOST_SEQUENCES};
 
 pub struct Output<'a> {
-    pub request: Request<'a>,
+    pub request: OutputRequest<'a>,
     pub text: String,
     pub n_new: usize,
     pub runs: bool,
@@ -42,7 +42,7 @@ impl Output<'_> {
 }
 
 #[derive(Clone, Copy, Default)]
-pub struct Passes {
+pub struct PassTotals {
     pub steps: u64,
     pub rows: u64,
     /// Sequences that they answered, each with a new token or its end.
@@ -50,31 +50,31 @@ pub struct Passes {
     pub time: Duration,
 }
 
-enum Loop<'m> {
+enum Backend<'m> {
     InPages(Box<Engine<'m>>),
     OneByOne(OneByOne<'m>),
 }
 
 /// Outputs that grow together. The first has the number 0, which is also its index in the list.
-pub struct Growing<'m> {
-    pub setup: Setup,
-    steps: Loop<'m>,
+pub struct OutputSet<'m> {
+    pub setup: SeveralSetup,
+    steps: Backend<'m>,
     pub outputs: Vec<Output<'m>>,
     /// Passes that computed a prompt, whatever else they computed.
-    pub prefill: Passes,
+    pub prefill: PassTotals,
     /// All others: they compute the newest token of each sequence.
-    pub decode: Passes,
+    pub decode: PassTotals,
 }
 
-impl<'m> Growing<'m> {
+impl<'m> OutputSet<'m> {
     pub fn new(
         options: &Generate,
-        requests: Vec<Request<'m>>,
-        setup: Setup,
+        requests: Vec<OutputRequest<'m>>,
+        setup: SeveralSetup,
         (model, tokenizer): (&'m Model, &'m Tokenizer),
     ) -> Result<Self> {
         let limits = StepLimits { tokens: MOST_TOKENS_IN_STEP, sequences: MOST_SEQUENCES };
-        let sampler = |request: &Request<'_>| Sampler::new(Sampling { seed: request.seed, ..setup.sampling });
+        let sampler = |request: &OutputRequest<'_>| Sampler::new(Sampling { seed: request.seed, ..setup.sampling });
         let steps = match &setup.pool {
             Some(pool) => {
                 let prefixes = prefix_cache(pool.size.page_size, false)?;
@@ -82,11 +82,11 @@ impl<'m> Growing<'m> {
                     .with_tokenizer(tokenizer);
                 // Samples are one request; otherwise each prompt is one.
                 for requests in requests.chunks(if setup.are_forks { requests.len() } else { 1 }) {
-                    let Request { prompt, max_new_tokens, .. } = requests[0].clone();
+                    let OutputRequest { prompt, max_new_tokens, .. } = requests[0].clone();
                     let samplers = requests.iter().map(sampler).collect();
                     engine.submit_request(GenerationRequest::new(prompt, max_new_tokens, samplers))?;
                 }
-                Loop::InPages(Box::new(engine))
+                Backend::InPages(Box::new(engine))
             }
             None => {
                 let mut steps = OneByOne::new(model, tokenizer);
@@ -96,26 +96,26 @@ impl<'m> Growing<'m> {
                     let cache = options.kv().cache(model.kv_layout(), size)?;
                     steps.submit(request.prompt.clone(), request.max_new_tokens, sampler(request), cache)?;
                 }
-                Loop::OneByOne(steps)
+                Backend::OneByOne(steps)
             }
         };
         let output =
             |request| Output { request, text: String::new(), n_new: 0, runs: false, pages: Vec::new(), finished: None };
         let outputs = requests.into_iter().map(output).collect();
-        Ok(Growing { setup, steps, outputs, prefill: Passes::default(), decode: Passes::default() })
+        Ok(OutputSet { setup, steps, outputs, prefill: PassTotals::default(), decode: PassTotals::default() })
     }
 
     pub fn is_done(&self) -> bool {
         match &self.steps {
-            Loop::InPages(engine) => engine.is_done(),
-            Loop::OneByOne(steps) => steps.is_done(),
+            Backend::InPages(engine) => engine.is_done(),
+            Backend::OneByOne(steps) => steps.is_done(),
         }
     }
 
     pub fn totals(&self) -> Totals {
         match &self.steps {
-            Loop::InPages(engine) => engine.totals(),
-            Loop::OneByOne(_) => Totals {
+            Backend::InPages(engine) => engine.totals(),
+            Backend::OneByOne(_) => Totals {
                 steps: self.prefill.steps + self.decode.steps,
                 rows_projected: self.prefill.rows + self.decode.rows,
                 most_sequences: 1,
@@ -128,8 +128,8 @@ impl<'m> Growing<'m> {
     pub fn step(&mut self) -> Result<usize> {
         let start = Instant::now();
         let step = match &mut self.steps {
-            Loop::InPages(engine) => engine.step()?,
-            Loop::OneByOne(steps) => steps.step(),
+            Backend::InPages(engine) => engine.step()?,
+            Backend::OneByOne(steps) => steps.step(),
         };
         let is_new = |output: &Output<'_>| output.n_new == 0;
         let is_prefill =
@@ -147,7 +147,7 @@ impl<'m> Growing<'m> {
             let output = &mut self.outputs[sequence.0 as usize];
             (output.n_new, output.runs) = (output.n_new + 1, true);
         }
-        if let Loop::InPages(engine) = &self.steps {
+        if let Backend::InPages(engine) = &self.steps {
             self.outputs.iter_mut().for_each(|output| (output.runs, output.pages) = (false, Vec::new()));
             for (sequence, table) in engine.scheduler().running() {
                 let output = &mut self.outputs[sequence.id.0 as usize];

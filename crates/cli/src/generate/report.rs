@@ -6,8 +6,8 @@ use page_by_page::model::Model;
 use page_by_page::serving::SequenceError;
 use serde_json::{Value, json};
 
-use super::outputs::{Growing, Output};
-use super::several::{Pool, Request};
+use super::outputs::{Output, OutputSet};
+use super::several::{OutputRequest, Pool};
 use super::{Generate, counters, describe_cache, one_line, timings, token_ids};
 use crate::chapters;
 use crate::memory;
@@ -16,7 +16,7 @@ use crate::output::{Lines, Table, add, count, describe, mib, thousands};
 const MAX_LINES: usize = 20;
 const NAME: usize = 30;
 
-impl Growing<'_> {
+impl OutputSet<'_> {
     /// What the sequences held at their ends, together: shared pages count for each of their owners.
     fn usage(&self) -> Usage {
         let mut sum = Usage::default();
@@ -44,7 +44,7 @@ impl Growing<'_> {
     }
 
     fn output(&self, output: &Output<'_>) -> Value {
-        let Request { beginning, prompt, seed, .. } = &output.request;
+        let OutputRequest { beginning, prompt, seed, .. } = &output.request;
         let (finish_reason, error) = finish(output);
         let new_tokens = output.finished.as_ref().map_or(&[][..], |finished| finished.sequence.new_tokens());
         let mut report = json!({

@@ -11,7 +11,7 @@ use page_by_page::model::Model;
 use page_by_page::model::tokenizer::Tokenizer;
 use page_by_page::serving::schedule::{ScheduleError, max_rows};
 
-use super::outputs::{Growing, Output};
+use super::outputs::{Output, OutputSet};
 use super::terminal::Live;
 use super::{Generate, MOST_SEQUENCES, pages_of_forks};
 use crate::chapters;
@@ -22,14 +22,14 @@ use crate::output::{Progress, count, print, print_json, say, say_report};
 pub const MOST_TOKENS_IN_STEP: usize = 4096;
 
 #[derive(Clone)]
-pub struct Request<'a> {
+pub struct OutputRequest<'a> {
     pub beginning: &'a str,
     pub prompt: Vec<u32>,
     pub max_new_tokens: usize,
     pub seed: u64,
 }
 
-impl Request<'_> {
+impl OutputRequest<'_> {
     pub fn most(&self) -> usize {
         self.prompt.len() + self.max_new_tokens
     }
@@ -40,7 +40,7 @@ pub struct Pool {
     pub slab: SharedSlab,
 }
 
-pub struct Setup {
+pub struct SeveralSetup {
     /// Each with its own seed.
     pub sampling: Sampling,
     /// All have the same prompt.
@@ -66,8 +66,8 @@ impl Generate {
         let are_forks = are_samples && requests.len() > 1 && self.kv() == CacheKind::Paged;
         self.require_memory_to_read(&requests, &model, are_forks)?;
         let pool = self.pool(&requests, &model, are_forks)?;
-        let setup = Setup { sampling, are_samples, are_forks, pool, chapters };
-        let mut growing = Growing::new(self, requests, setup, (&model, &tokenizer))?;
+        let setup = SeveralSetup { sampling, are_samples, are_forks, pool, chapters };
+        let mut growing = OutputSet::new(self, requests, setup, (&model, &tokenizer))?;
         self.grow(&mut growing)?;
         if self.json {
             print_json(&growing.report(self))?;
@@ -81,7 +81,7 @@ impl Generate {
     }
 
     /// Generates the outputs, and shows them as they grow unless JSON is asked for.
-    fn grow(&self, growing: &mut Growing<'_>) -> Result<()> {
+    fn grow(&self, growing: &mut OutputSet<'_>) -> Result<()> {
         let new_tokens = growing.outputs.iter().map(|output| output.request.max_new_tokens as u64).sum();
         let progress = self.json.then(|| Progress::new("generating", new_tokens));
         let mut live = if self.json { None } else { Live::on_terminal() };
@@ -115,30 +115,36 @@ impl Generate {
         of_cache.chain(of_loop.iter().copied()).chain(self.cache.rows.chapters(self.kv())).collect()
     }
 
-    fn requests(&self, model: &Model, tokenizer: &Tokenizer) -> Result<Vec<Request<'_>>> {
+    fn requests(&self, model: &Model, tokenizer: &Tokenizer) -> Result<Vec<OutputRequest<'_>>> {
         let mut requests = Vec::new();
         for (beginning, number) in self.prompt.iter().zip(1..) {
             let which = format!("sequence {number}: ");
             ensure!(!beginning.is_empty(), "{which}the prompt is empty; give the text a beginning");
             let (prompt, max_new_tokens) = self.encode(&which, beginning, model, tokenizer)?;
-            requests.push(Request { beginning, prompt, max_new_tokens, seed: self.sampling.seed });
+            requests.push(OutputRequest { beginning, prompt, max_new_tokens, seed: self.sampling.seed });
         }
         Ok(requests)
     }
 
     /// Several outputs of one prompt, each with a seed of its own. In pages, they share those of the prompt.
-    fn samples(&self, n: usize, sampling: Sampling, model: &Model, tokenizer: &Tokenizer) -> Result<Vec<Request<'_>>> {
+    fn samples(
+        &self,
+        n: usize,
+        sampling: Sampling,
+        model: &Model,
+        tokenizer: &Tokenizer,
+    ) -> Result<Vec<OutputRequest<'_>>> {
         if sampling.temperature == 0.0 && n > 1 {
             say("note: at temperature 0 nothing is drawn: all samples are the same");
         }
         let beginning = self.prompt[0].as_str();
         let (prompt, max_new_tokens) = self.encode("", beginning, model, tokenizer)?;
         let seeds = (0..n as u64).map(|sample| self.sampling.seed.wrapping_add(sample));
-        Ok(seeds.map(|seed| Request { beginning, prompt: prompt.clone(), max_new_tokens, seed }).collect())
+        Ok(seeds.map(|seed| OutputRequest { beginning, prompt: prompt.clone(), max_new_tokens, seed }).collect())
     }
 
     /// The pool, where sequences are kept in pages. `are_forks`: they share those of their prompt.
-    fn pool(&self, requests: &[Request<'_>], model: &Model, are_forks: bool) -> Result<Option<Pool>> {
+    fn pool(&self, requests: &[OutputRequest<'_>], model: &Model, are_forks: bool) -> Result<Option<Pool>> {
         let page_size = self.cache.pages.page_size;
         let of_each = requests.iter().map(|request| Ok(CacheSize::for_tokens(request.most(), page_size)?.n_pages));
         let of_each = of_each.collect::<Result<Vec<usize>>>()?;
@@ -165,7 +171,7 @@ impl Generate {
         Ok(Some(Pool { size, slab }))
     }
 
-    fn require_memory_to_read(&self, requests: &[Request<'_>], model: &Model, are_forks: bool) -> Result<()> {
+    fn require_memory_to_read(&self, requests: &[OutputRequest<'_>], model: &Model, are_forks: bool) -> Result<()> {
         if self.kv() == CacheKind::Contiguous {
             let slots = requests.iter().map(|request| self.cache.capacity.unwrap_or(request.most()));
             memory::ensure_slots(model.kv_layout(), sum_of_largest(slots))?;
@@ -176,7 +182,7 @@ impl Generate {
             _ if are_forks => longest.max(requests.len()),
             CacheKind::Paged => sum_of_largest(prompts()).min(longest.max(MOST_TOKENS_IN_STEP)),
             // The last step recomputes the whole sequence.
-            CacheKind::Recompute => requests.iter().map(Request::most).max().unwrap_or(0),
+            CacheKind::Recompute => requests.iter().map(OutputRequest::most).max().unwrap_or(0),
             CacheKind::Flat | CacheKind::Contiguous => longest,
         };
         let what = format!("computing {} in a step", count(tokens, "token"));
@@ -206,7 +212,7 @@ impl InOrder {
         while let Some(output) = outputs.get(self.index).filter(|output| output.has_begun()) {
             if self.written.is_none() {
                 let gap = if self.index == 0 { "" } else { "\n" };
-                let Request { beginning, seed, .. } = &output.request;
+                let OutputRequest { beginning, seed, .. } = &output.request;
                 let seed = if self.names_seeds { format!(", seed {seed}") } else { String::new() };
                 out.push_str(&format!("{gap}sequence {}{seed}\n{beginning}", self.index + 1));
             }

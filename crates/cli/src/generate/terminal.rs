@@ -18,7 +18,7 @@ use std::time::{Duration, Instant};
 
 use console::{Term, colors_enabled_stderr, measure_text_width, truncate_str, user_attended, user_attended_stderr};
 
-use super::outputs::{Growing, Output};
+use super::outputs::{Output, OutputSet};
 use crate::output::{count, thousands};
 
 /// Lines of the map of all pages, at most.
@@ -52,11 +52,11 @@ impl Live {
         (watched && is_large).then_some(Live { term, paint, lines: 0, width: 0, drawn: None })
     }
 
-    pub fn draw(&mut self, growing: &Growing<'_>) {
+    pub fn draw(&mut self, growing: &OutputSet<'_>) {
         if self.drawn.is_some_and(|drawn| drawn.elapsed() < BREATH) && !growing.is_done() {
             return;
         }
-        let Growing { outputs, setup, .. } = growing;
+        let OutputSet { outputs, setup, .. } = growing;
         let (height, width) = self.term.size();
         let (height, width) = (height as usize, (width as usize).max(SMALLEST.0));
         if width != self.width {

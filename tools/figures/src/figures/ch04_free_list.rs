@@ -16,8 +16,8 @@ const OPERATIONS: [(&str, Operation); 8] = [
     ("free(0)", |pool| pool.free(PageId(0)).map(|()| vec![])),
     ("alloc_n(3)", |pool| pool.alloc_n(3)),
 ];
-type Operation = fn(&mut PagePool) -> Outcome;
-type Outcome = Result<Vec<PageId>, CacheError>;
+type Operation = fn(&mut PagePool) -> Allocated;
+type Allocated = Result<Vec<PageId>, CacheError>;
 
 #[derive(PartialEq)]
 struct State {
@@ -35,7 +35,7 @@ impl State {
     }
 
     /// What an operation did to the state before it.
-    fn step(&self, before: &State, outcome: Outcome) -> String {
+    fn step(&self, before: &State, outcome: Allocated) -> String {
         let changed = (0..PAGES).find(|page| self.owners[*page] != before.owners[*page]).unwrap_or(0);
         let [n, was] = [self, before].map(|state| state.owners[changed]);
         match outcome {

@@ -1,6 +1,6 @@
 //! Chapter 11: how much of the prompts is cached, against the size of the pool of `chapters::ch11_prefix_cache`.
 
-use page_by_page::experiments::prefixes::Requests;
+use page_by_page::experiments::prefixes::TraceRun;
 use page_by_page::workload::Trace;
 use page_by_page::workload::chain::EvictionOrder;
 
@@ -16,7 +16,7 @@ const LINES: [(Trace, EvictionOrder); 3] = [
 /// All requests in a pool of one size: cached tokens, of 100 tokens of their prompts, to a tenth.
 fn point(pages: usize) -> Result<Vec<f64>> {
     let percent = |(trace, order)| {
-        let counters = Requests::of(trace, Some(order)).run(pages, || ())?;
+        let counters = TraceRun::of(trace, Some(order)).run(pages, || ())?;
         Ok((1000.0 * counters.hit_rate).round() / 10.0)
     };
     [Ok(pages as f64)].into_iter().chain(LINES.map(percent)).collect()

@@ -3,8 +3,8 @@ use super::*;
 /// The verdict of chapter 2 on these checks, red ones with what they printed.
 pub fn verdict(checks: &[(&str, &str)]) -> Verdict {
     let outcome = |printed: &str| match printed {
-        "" => libtest::Outcome::Passed,
-        printed => libtest::Outcome::Failed(printed.into()),
+        "" => libtest::TestOutcome::Passed,
+        printed => libtest::TestOutcome::Failed(printed.into()),
     };
     let tests = checks.iter().map(|(name, printed)| (name.to_string(), outcome(printed))).collect();
     Verdict::of(&Suite { tests, ended: true, announced: checks.len(), ..Suite::default() }, 2)

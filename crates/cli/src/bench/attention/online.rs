@@ -33,19 +33,15 @@ fn online(query: &[f32], keys: &[f32], values: &[f32], block: usize, out: &mut [
 // ANCHOR_END: online
 
 /// Random numbers from -1 to 1, the same everywhere.
-pub struct Numbers(u64);
+pub struct RandomNumbers(pub u64);
 
-impl Numbers {
-    pub fn new(seed: u64) -> Self {
-        Numbers(seed)
-    }
-
+impl RandomNumbers {
     pub fn take(&mut self, n: usize) -> Vec<f32> {
-        let mut next = || {
+        let next = |_| {
             self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
             (self.0 >> 40) as f32 / (1 << 23) as f32 - 1.0
         };
-        (0..n).map(|_| next()).collect()
+        (0..n).map(next).collect()
     }
 }
 
@@ -54,7 +50,7 @@ pub fn differences(heads: Heads, tokens: usize) -> Vec<Row> {
     let Heads { n_heads, head_dim, .. } = heads;
     // Each query head has keys and values of its own: these are only random numbers.
     let heads = Heads { n_kv_heads: n_heads, ..heads };
-    let mut numbers = Numbers::new(2);
+    let mut numbers = RandomNumbers(2);
     let rows = n_heads * head_dim;
     let (q, dense) = (numbers.take(rows), [numbers.take(tokens * rows), numbers.take(tokens * rows)]);
     let runs = [Run { start: 0, rows: tokens }];
