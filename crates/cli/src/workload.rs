@@ -33,7 +33,7 @@ Example:
   page-by-page workload shared
   page-by-page workload shared --no-prefix-cache")]
     Shared(Many),
-    /// Prompts of 32 to 64 tokens that share nothing; 16 to 96 more are written
+    /// Prompts of 32 to 64 tokens that share nothing; 16 to 96 more are generated
     #[command(after_help = "\
 Example:
   page-by-page workload unique")]

@@ -86,7 +86,7 @@ impl Metrics {
             ("vllm:generation_tokens", "Tokens generated", |totals| totals.new_tokens),
             ("page_by_page:steps", "Passes of the model", |totals| totals.steps),
             ("page_by_page:rows_projected", "Tokens that went through the model", |totals| totals.rows_projected),
-            ("page_by_page:recomputed", "Of these, tokens whose rows a preemption had lost", |totals| {
+            ("page_by_page:recomputed", "Tokens computed again, whose rows a preemption had lost", |totals| {
                 totals.recomputed
             }),
         ];

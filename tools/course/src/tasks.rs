@@ -24,7 +24,6 @@ pub fn check(root: &Path, chapter: &Chapter, stub: &str, grader: &str, report: &
     if !tasks.iter().copied().eq(1..=tasks.len() as u32) || tasks.is_empty() {
         report.add(&exercise, format!("has the tasks {tasks:?}, which are not 1, 2, 3 …"));
     }
-    // `status` looks for tasks in the text.
     let in_text = stub.matches("todo!(").count();
     let found = todos(stub, chapter.number).len();
     if in_text != found {

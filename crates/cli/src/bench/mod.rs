@@ -21,8 +21,7 @@ use serde::Serialize;
 use serde_json::{Map, Value, json};
 
 use crate::options::ModelOption;
-use crate::output;
-use crate::output::{Table, print, thousands};
+use crate::output::{self, Table, print, thousands};
 use times::{Times, turns};
 
 /// Measure the engine and the caches

@@ -39,6 +39,9 @@ fn what_the_page_says_is_counted_is_counted() {
         assert!(metrics.lines().any(is_there), "{name} is not in\n{metrics}");
     }
     assert!(!metrics.contains("page_file"), "{metrics}");
+    for name in metrics.lines().filter_map(|line| line.strip_prefix("# TYPE ")?.split(' ').next()) {
+        assert!(counted.contains(&format!("`{name}")), "{name} isn't on the page of the server");
+    }
 }
 
 #[test]
