@@ -125,7 +125,7 @@ mod checks {
             log.borrow_mut().push(format!("  reported {token}"));
         };
         let question = format!("generate {what}");
-        let new_tokens = during(question, || generate(&mut model, prompt, limits, &mut pick, &mut on_token));
+        let new_tokens = in_call(question, || generate(&mut model, prompt, limits, &mut pick, &mut on_token));
         Generated { what, new_tokens, reported, asked: asked.take(), log: log.take() }
     }
 
@@ -204,7 +204,7 @@ mod checks {
         };
         let mut on_token = |token| reported.push(token);
         let question = "generate with the prompt [9], at most 4 new tokens";
-        let new_tokens = during(question, || generate(&mut model, &[9], limits, &mut pick, &mut on_token));
+        let new_tokens = in_call(question, || generate(&mut model, &[9], limits, &mut pick, &mut on_token));
         same!(new_tokens, Ok(picks.to_vec()), "new tokens, when pick chooses {picks:?}");
         same!(reported, picks, "tokens given to on_token, when pick chooses {picks:?}");
         let expected: [&[u32]; 4] = [&[9], &[9, 300], &[9, 300, 70_000], &[9, 300, 70_000, 151_643]];
@@ -265,7 +265,7 @@ mod checks {
     /// Asks about some tokens; how many logits come, or why none.
     fn n_logits(model: &mut Recompute<'_>, tokens: &[u32]) -> Result<usize, StepError> {
         let question = format!("next_logits of {} tokens", tokens.len());
-        during(question, || model.next_logits(tokens)).map(|logits| logits.len())
+        in_call(question, || model.next_logits(tokens)).map(|logits| logits.len())
     }
 
     #[test]
@@ -292,7 +292,7 @@ mod checks {
             (&[prompt[1], prompt[0]], "a different sequence: it remembers nothing"),
         ] {
             let expected = storyteller.model.step(tokens, None).expect("the model knows these tokens");
-            let logits = made(format!("next_logits({tokens:?})"), || model.next_logits(tokens));
+            let logits = expect_ok(format!("next_logits({tokens:?})"), || model.next_logits(tokens));
             assert!(logits == expected, "not the logits that follow the whole of {tokens:?}: {what}");
         }
     }
@@ -325,8 +325,9 @@ mod checks {
         let (_, once) = allocated(|| storyteller.model.step(&tokens, None));
         let mut model = Recompute::new(&storyteller.model);
         let question = "next_logits of 200 tokens";
-        let logits =
-            allocates(once + once / 2, question, "is the sequence computed once?", || model.next_logits(&tokens));
+        let logits = assert_allocates(once + once / 2, question, "is the sequence computed once?", || {
+            model.next_logits(&tokens)
+        });
         same!(logits.map(|logits| logits.len()), Ok(4096), "{question}");
     }
 
@@ -341,7 +342,7 @@ mod checks {
         let mut sampler = Sampler::new(SAMPLING);
         let limits = Limits { max_new_tokens: 40, end_of_text: &[] };
         let mut pick = |logits: &[f32]| sampler.pick(logits);
-        let story = made("generate with Recompute: 40 new tokens of a story", || {
+        let story = expect_ok("generate with Recompute: 40 new tokens of a story", || {
             generate(&mut model, &prompt, limits, &mut pick, &mut |_| {})
         });
         storyteller.assert_same_story(&story, &storyteller.recompute(40));

@@ -69,7 +69,7 @@ mod checks {
         for n in [1, 0, 5, 200] {
             let mut cache = FlatCache::new(LAYOUT);
             extend(&mut cache, 100);
-            let (_, taken) = during(format!("extend({n}) on 100 tokens"), || allocated(|| cache.extend(n)));
+            let (_, taken) = in_call(format!("extend({n}) on 100 tokens"), || allocated(|| cache.extend(n)));
             // And a thousand bytes for whatever else.
             let (least, most) = ((100 + n) * 192, (100 + 2 * n) * 192 + 1000);
             let (rows, expected) = ((taken as f64 / 19.2).round() / 10.0, 100 + n);
@@ -98,7 +98,7 @@ mod checks {
         Oracle::default().append(&mut cache, &[1]);
         let written: Vec<_> = (0..3).map(|layer| KINDS.map(|kind| row(LAYOUT, 1, layer, kind))).collect();
         for layer in 0..LAYOUT.n_layers {
-            let (k, v) = during(format!("gather({layer}) of 1 token"), || cache.gather(layer));
+            let (k, v) = in_call(format!("gather({layer}) of 1 token"), || cache.gather(layer));
             let [keys, values] = &written[layer];
             assert!(
                 (&*k, &*v) != (values, keys),

@@ -77,7 +77,7 @@ mod checks {
         let mut cache = ContiguousCache::new(LAYOUT, 100);
         for n in [3, 0, 1, 60, 36] {
             let question = format!("extend({n}) with {} of 100 slots taken", cache.len());
-            let outcome = allocates(0, &question, "the room is there", || cache.extend(n));
+            let outcome = assert_allocates(0, &question, "the room is there", || cache.extend(n));
             same!(outcome, Ok(()), "{question}");
         }
     }
@@ -135,7 +135,7 @@ mod checks {
             (&[usage(3, 2)][..], 1.0 / 3.0, "2 of 3 slots used"),
             (&[usage(slots, tokens); 2], 2.0 / 3.0, "2^40 of 3 · 2^40 slots used, twice"),
         ] {
-            let found = during(format!("wasted_share: {what}"), || wasted_share(usages));
+            let found = in_call(format!("wasted_share: {what}"), || wasted_share(usages));
             let is_near = (found - expected).abs() < 1e-12;
             assert!(is_near, "wasted_share: {what}\n  expected: {expected}\n  yours:    {found}");
         }

@@ -14,14 +14,14 @@ mod checks {
 
     #[track_caller]
     fn pool(n_pages: usize) -> PagePool {
-        made(format!("PagePool::new({n_pages})"), || PagePool::new(n_pages))
+        expect_ok(format!("PagePool::new({n_pages})"), || PagePool::new(n_pages))
     }
 
     /// A pool whose pages are all taken, each by one owner.
     #[track_caller]
     fn full(n_pages: u32) -> PagePool {
         let mut pool = pool(n_pages as usize);
-        let _calling = calling(format!("alloc, until a new pool of {n_pages} has no free page"));
+        let _call = enter_call(format!("alloc, until a new pool of {n_pages} has no free page"));
         for number in 0..n_pages {
             same_each(pool.alloc(), Ok(PageId(number)), || format!("alloc number {number} on a new pool of {n_pages}"));
         }
@@ -89,7 +89,7 @@ mod checks {
     #[test]
     #[cfg(target_pointer_width = "64")]
     fn task_1_a_number_of_pages_beyond_u32_panics() {
-        let words = panics(|| PagePool::new(1 << 32)).ok();
+        let words = expect_panic(|| PagePool::new(1 << 32)).ok();
         let is_promised = words.as_ref().is_some_and(|words| words.contains("a page's number is a u32"));
         assert!(
             is_promised,

@@ -8,7 +8,7 @@ mod checks {
     use page_by_page::chapters::ch04_page_pool::PagePool;
     use page_by_page::chapters::ch05_page_table::{PageTable, Slot};
 
-    use grading::history::{fact, refused};
+    use grading::history::{assert_refused, fact};
     use grading::pools::{foreign, free, grow, ids, of_other_pool, pool, pool_with_free, release, table};
     use grading::prelude::*;
 
@@ -40,7 +40,7 @@ mod checks {
             vec![fact("tokens held", table.len()), pages, fact("free pages", pool.n_free())]
         };
         let error = CacheError::OutOfPages { needed, free };
-        refused(&mut (table, pool), &call, error, facts, |(table, pool)| table.grow(n, pool));
+        assert_refused(&mut (table, pool), &call, error, facts, |(table, pool)| table.grow(n, pool));
     }
 
     /// Ten tokens in pages 12, 5, 3 of 4 slots: the example of the chapter. Page 9 is free.
@@ -231,7 +231,7 @@ mod checks {
                     [of_other_pool(other), of_table].concat()
                 };
                 let mut world = (table, other);
-                refused(&mut world, &call, error, facts, |(table, other)| table.release(other));
+                assert_refused(&mut world, &call, error, facts, |(table, other)| table.release(other));
                 release(&mut world.0, &mut pool);
                 same!(pool.n_free(), 3, "free pages of the right pool after that");
             }
@@ -308,7 +308,7 @@ mod checks {
                 same!(pool.n_free(), n_pages - held, "{at}, free pages of {n_pages} when the tables hold {held}");
 
                 for (index, (table, places)) in tables.iter().zip(&mut places).enumerate() {
-                    let now = made(format!("{at}, locate of all positions of table {index}"), || {
+                    let now = expect_ok(format!("{at}, locate of all positions of table {index}"), || {
                         (0..table.len()).map(|position| table.locate(position)).collect::<Result<Vec<Slot>, _>>()
                     });
                     let moved = (0..places.len().min(now.len())).find(|position| now[*position] != places[*position]);

@@ -38,7 +38,7 @@ mod checks {
     #[track_caller]
     fn release(cache: &mut PagedCache) {
         let at = format!("release of {} tokens in pages {:?}", cache.len(), pages(cache));
-        during(&at, || cache.release());
+        in_call(&at, || cache.release());
         same!((cache.len(), pages(cache)), (0, vec![]), "tokens and pages after {at}");
     }
 
@@ -71,7 +71,7 @@ mod checks {
         let mut cache = cache(&slab);
         extend(&mut cache, 5);
         let lent = slab.borrow();
-        let released = panics(|| cache.release());
+        let released = expect_panic(|| cache.release());
         assert!(released.is_ok(), "release while the slab is lent did not panic: it cannot have given a page back");
         drop(lent);
         let found = (cache.len(), pages(&cache), n_free(&slab));
@@ -128,9 +128,10 @@ mod checks {
         for layer in 0..layout.n_layers {
             for (kind, numbers) in KINDS.into_iter().zip([slab.keys(), slab.values()]) {
                 for (position, token) in tokens.iter().enumerate() {
-                    let place = made(format!("locate({position}) of chapter 5, {} tokens held", cache.len()), || {
-                        cache.table().locate(position)
-                    });
+                    let place =
+                        expect_ok(format!("locate({position}) of chapter 5, {} tokens held", cache.len()), || {
+                            cache.table().locate(position)
+                        });
                     let Slot { page, slot } = place;
                     let row = (page.index() * layout.n_layers + layer) * size + slot;
                     let found = &numbers[row * width..(row + 1) * width];
@@ -237,7 +238,7 @@ mod checks {
     fn write_layer(cache: &mut PagedCache, layer: usize, tokens: &[usize]) {
         let [k, v] = KINDS.map(|kind| rows::rows(LAYOUT, tokens, layer, kind));
         let question = format!("write of {} rows to layer {layer}, {} tokens held", tokens.len(), cache.len());
-        during(question, || cache.write(layer, &k, &v));
+        in_call(question, || cache.write(layer, &k, &v));
     }
 
     #[test]
@@ -269,7 +270,7 @@ mod checks {
             (rows(1)[half..].to_vec(), rows(1)[half..].to_vec(), "of half a row"),
         ] {
             let before = Content::of(&slab, &cache);
-            let outcome = panics(|| cache.write(1, &k, &v));
+            let outcome = expect_panic(|| cache.write(1, &k, &v));
             assert!(outcome.is_ok(), "write {what} did not panic");
             before.assert_kept(&slab, &format!("write {what}, which had to be refused before anything was written,"));
         }
@@ -347,8 +348,8 @@ mod checks {
         let mut cache = cache(&slab(4, 3));
         let rows: Vec<f32> = (0..6).flat_map(|token| TELLING.map(|x| x * (token as f32 - 2.0))).collect();
         extend(&mut cache, 6);
-        during("write of 6 rows to layer 1, 6 tokens held", || cache.write(1, &rows, &rows));
-        let (k, v) = during("gather(1) of 6 tokens", || cache.gather(1));
+        in_call("write of 6 rows to layer 1, 6 tokens held", || cache.write(1, &rows, &rows));
+        let (k, v) = in_call("gather(1) of 6 tokens", || cache.gather(1));
         for (kind, found) in KINDS.into_iter().zip([k, v]) {
             same!(bits(&found), bits(&rows), "bits of the {kind} that gather(1) gives, written to layer 1: {rows:?}");
         }
@@ -361,7 +362,7 @@ mod checks {
         extend(&mut cache, 1500);
         let (at, bytes) = ("gather(1) of 1,500 tokens, page size 16", 2 * 15_000 * size_of::<f32>());
         let why = "take room for all rows at once, so that those that are there are not copied again and again";
-        let (k, v) = allocates(bytes + bytes / 4, at, why, || cache.gather(1));
+        let (k, v) = assert_allocates(bytes + bytes / 4, at, why, || cache.gather(1));
         same!((k.len(), v.len()), (15_000, 15_000), "numbers of keys and of values that {at} gives, rows of 10");
     }
 

@@ -12,7 +12,7 @@ mod checks {
     use page_by_page::chapters::ch05_page_table::PageTable;
     use page_by_page::decode::{CachedModel, LanguageModel};
 
-    use grading::history::{fact, refused};
+    use grading::history::{assert_refused, fact};
     use grading::oracle::{self, extend};
     use grading::paged::{self, Content, cache, check_pages, n_free, slab};
     use grading::pools::{
@@ -114,7 +114,7 @@ mod checks {
         for n in [0, 1, 3, 4] {
             let at = format!("rewind({n}) on {} tokens", cache.len());
             let before = places(&cache);
-            let outcome = allocates(1000, &at, "nothing must be copied", || cache.rewind(n));
+            let outcome = assert_allocates(1000, &at, "nothing must be copied", || cache.rewind(n));
             same!(outcome, Ok(()), "{at}");
             let moved = places(&cache).iter().zip(&before).position(|(after, before)| after != before);
             same!(moved, None, "{at}: the first layer whose rows lie elsewhere in memory now, so they were copied");
@@ -234,7 +234,7 @@ mod checks {
                 let of_table = fact("tokens and pages", (table.len(), table.pages()));
                 [&of_other_pool(other)[..], &[of_table]].concat()
             };
-            refused(&mut (&mut other, &mut table), &call, error, facts, |(other, table)| table.rewind(n, other));
+            assert_refused(&mut (&mut other, &mut table), &call, error, facts, |(other, table)| table.rewind(n, other));
         }
         rewound(&mut table, 1, &mut pool);
     }
@@ -294,7 +294,7 @@ mod checks {
         let before = Content::of(&slab, &cache);
         for n in [1, 3, 0, 5, 5] {
             let at = format!("rewind({n}) on {} tokens, page size 4", cache.len());
-            let outcome = allocates(1000, &at, "nothing must be copied", || cache.rewind(n));
+            let outcome = assert_allocates(1000, &at, "nothing must be copied", || cache.rewind(n));
             same!(outcome, Ok(()), "{at}");
             check_pages(&cache, &at);
             before.assert_kept(&slab, &format!("{at} (nothing must be erased)"));
@@ -309,7 +309,7 @@ mod checks {
         let mut cache = cache(&slab);
         extend(&mut cache, 9);
         let lent = slab.borrow();
-        if let Err(outcome) = panics(|| cache.rewind(3)) {
+        if let Err(outcome) = expect_panic(|| cache.rewind(3)) {
             panic!(
                 "rewind(3) while the slab is lent did not panic, but gave {outcome:?}: page 2 cannot have gone back"
             );
@@ -381,14 +381,14 @@ mod checks {
                     let read_on = [&sequence[cache.len()..], &[5, 6, 7, 8][..guesses]].concat();
                     let step =
                         format!("a step of the {kind} cache's story, with {guesses} tokens to be forgotten again");
-                    made(&step, || storyteller.model.step(&read_on, Some(&mut *cache)));
+                    expect_ok(&step, || storyteller.model.step(&read_on, Some(&mut *cache)));
                     let (n, len) = (guesses + 1, cache.len());
                     let at = format!("rewind({n}) on {len} tokens, the {kind} cache in the story");
-                    same!(during(&at, || cache.rewind(n)), Ok(()), "{at}");
+                    same!(in_call(&at, || cache.rewind(n)), Ok(()), "{at}");
                     same!(cache.len(), len - n, "tokens after {at}");
                 }
                 let next = format!("a step of the story, through the {kind} cache");
-                made(&next, || CachedModel::new(&storyteller.model, &mut *cache).next_logits(sequence))
+                expect_ok(&next, || CachedModel::new(&storyteller.model, &mut *cache).next_logits(sequence))
             });
             storyteller.assert_same_story(&story, &expected);
         }

@@ -14,7 +14,7 @@ mod checks {
     use grading::caches::assert_stories;
     use grading::drafts::{self, draft, drafted};
     use grading::prelude::*;
-    use grading::script::{Log, Script, next_of, one_hot, refusals};
+    use grading::scripted_model::{Log, ScriptedModel, next_of, one_hot, refusals};
     use grading::story::assets;
     use grading::{same, tests_on};
 
@@ -54,20 +54,20 @@ mod checks {
     }
 
     /// A model that generates `whole`, and what it notes goes to a log.
-    fn noting<'t>(name: &'static str, log: &Log, whole: &'t [u32]) -> Script<'t> {
-        Script::certain(name, log, VOCAB, next_of(whole))
+    fn noting<'t>(name: &'static str, log: &Log, whole: &'t [u32]) -> ScriptedModel<'t> {
+        ScriptedModel::certain(name, log, VOCAB, next_of(whole))
     }
 
     /// The same, and no one looks at the log.
-    fn script<'t>(name: &'static str, whole: &'t [u32]) -> Script<'t> {
+    fn script<'t>(name: &'static str, whole: &'t [u32]) -> ScriptedModel<'t> {
         noting(name, &Log::default(), whole)
     }
 
     // Task 1
 
     /// The target's rows after `tokens` and each token of `drafted`.
-    fn verified(target: &mut Script<'_>, tokens: &[u32], drafted: &[u32]) -> Result<Vec<Vec<f32>>, StepError> {
-        during(format!("verify {drafted:?} after {tokens:?}"), || verify(target, tokens, drafted))
+    fn verified(target: &mut ScriptedModel<'_>, tokens: &[u32], drafted: &[u32]) -> Result<Vec<Vec<f32>>, StepError> {
+        in_call(format!("verify {drafted:?} after {tokens:?}"), || verify(target, tokens, drafted))
     }
 
     tests_on! {
@@ -81,7 +81,7 @@ mod checks {
     #[test]
     fn task_1_draft_takes_the_likeliest_token() {
         let rows = [vec![-3.0, -1.0, -1.0, -2.0], vec![0.5, 0.25, 2.0, 1.0]];
-        let mut small = Script::new("draft", &Log::default(), |tokens| rows[(tokens.len() - 2).min(1)].clone());
+        let mut small = ScriptedModel::new("draft", &Log::default(), |tokens| rows[(tokens.len() - 2).min(1)].clone());
         let draft = drafted(&mut DraftModel::new(&mut small), &[3, 0], 12);
         let expected = [&[1][..], &[2; 11]].concat();
         same!(draft.tokens, expected, "12 tokens drafted where the logits are {:?}, then {:?}", rows[0], rows[1]);
@@ -107,10 +107,10 @@ mod checks {
             (&[3], [3, 4], &[6, 7], "target reads [4, 6, 7], answers after the last 3"),
         ] {
             let log = Log::default();
-            let mut target = Script::certain("target", &log, VOCAB, |tokens| tokens[tokens.len() - 1] + 1);
+            let mut target = ScriptedModel::certain("target", &log, VOCAB, |tokens| tokens[tokens.len() - 1] + 1);
             target.read = read.to_vec();
             let told = format!("verify {drafted:?} after {tokens:?}, by a target that remembers {read:?}");
-            let rows = made(&told, || verified(&mut target, &tokens, drafted));
+            let rows = expect_ok(&told, || verified(&mut target, &tokens, drafted));
             same!(*log.borrow(), [pass], "passes of the target: {told}");
             let followers = [&tokens[1..], drafted].concat();
             let answers: Vec<_> = followers.iter().map(|token| one_hot(token + 1, VOCAB)).collect();
@@ -153,7 +153,7 @@ mod checks {
             asked += 1;
             choices[asked - 1]
         };
-        let new_tokens = during(&what, || accept_matching(drafted, &rows, &mut pick));
+        let new_tokens = in_call(&what, || accept_matching(drafted, &rows, &mut pick));
         (new_tokens, asked)
     }
 
@@ -233,14 +233,14 @@ mod checks {
 
     /// The new tokens of a step.
     fn step(
-        target: &mut Script<'_>,
+        target: &mut ScriptedModel<'_>,
         drafter: &mut dyn Drafter,
         tokens: &[u32],
         k: usize,
         end_of_text: &[u32],
     ) -> Result<Vec<u32>, StepError> {
         let mut speculation = Speculation { target, drafter, accept: &mut matching };
-        during(format!("a step after {tokens:?}, k = {k}"), || speculation.step(tokens, k, end_of_text))
+        in_call(format!("a step after {tokens:?}, k = {k}"), || speculation.step(tokens, k, end_of_text))
     }
 
     /// The output of speculation, and the tokens that were reported.
@@ -255,7 +255,7 @@ mod checks {
     ) -> (Result<Vec<u32>, StepError>, Vec<u32>) {
         let mut reported = Vec::new();
         let mut speculation = Speculation { target, drafter, accept };
-        let output = during(told, || speculation.generate(prompt, limits, k, &mut |token| reported.push(token)));
+        let output = in_call(told, || speculation.generate(prompt, limits, k, &mut |token| reported.push(token)));
         (output, reported)
     }
 
@@ -403,7 +403,7 @@ mod checks {
         drawn.push(1, vec![0.0, 0.75, 0.125, 0.125]);
         let answer = |tokens: &[u32]| vec![tokens.len() as f32 - 2.5, 0.75, -1.25, 0.5];
         for draft in [drawn, Draft::default()] {
-            let mut target = Script::new("target", &Log::default(), answer);
+            let mut target = ScriptedModel::new("target", &Log::default(), answer);
             let mut drafter = FixedDrafter { draft: draft.clone(), ..FixedDrafter::default() };
             let mut heard = Vec::new();
             let mut accept = |draft: &Draft, rows: &[Vec<f32>]| {
@@ -502,7 +502,7 @@ mod checks {
         let mut drafter = FixedDrafter::certain(&[3]);
         let mut speculation = Speculation { target: &mut target, drafter: &mut drafter, accept: &mut matching };
         let limits = Limits { max_new_tokens: 4, end_of_text: &[END] };
-        made("4 tokens after 1, 2, k = 1", || {
+        expect_ok("4 tokens after 1, 2, k = 1", || {
             speculation.generate(&[1, 2], limits, 1, &mut |token| log.borrow_mut().push(format!("reported {token}")))
         });
         let expected = [
@@ -533,7 +533,8 @@ mod checks {
         while tokens.last() != Some(&END) {
             let mut accept = |draft: &Draft, rows: &[Vec<f32>]| accept_matching(&draft.tokens, rows, &mut likeliest);
             let mut speculation = Speculation { target: &mut target, drafter: &mut drafter, accept: &mut accept };
-            let new_tokens = made(format!("a step after {tokens:?}, k = 3"), || speculation.step(&tokens, 3, &[END]));
+            let new_tokens =
+                expect_ok(format!("a step after {tokens:?}, k = 3"), || speculation.step(&tokens, 3, &[END]));
             tokens.extend(&new_tokens);
             transcript.line("step");
             for line in log.borrow_mut().drain(..) {
@@ -564,8 +565,8 @@ mod checks {
             let (expected, read) = alone(&prompt, limits, next);
 
             let log = Log::default();
-            let mut target = Script::certain("target", &log, vocab_size, next);
-            let mut small = Script::certain("draft", &log, vocab_size, draft_token);
+            let mut target = ScriptedModel::certain("target", &log, vocab_size, next);
+            let mut small = ScriptedModel::certain("draft", &log, vocab_size, draft_token);
             let mut drafter = DraftModel::new(&mut small);
             let told = format!("seed {seed}: output with k = {k}, prompt {prompt:?}, end of text {end_of_text:?}");
             let mut accept = |draft: &Draft, rows: &[Vec<f32>]| accept_matching(&draft.tokens, rows, &mut likeliest);

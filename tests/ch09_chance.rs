@@ -14,7 +14,7 @@ mod checks {
     use grading::caches::assert_stories;
     use grading::drafts::{self, draft, drafted};
     use grading::prelude::*;
-    use grading::script::{Log, Script, one_hot};
+    use grading::scripted_model::{Log, ScriptedModel, one_hot};
     use grading::{same, tests_on};
 
     /// The table of the chapter.
@@ -38,7 +38,7 @@ mod checks {
             assert!(taken < 1000, "1000 random numbers were taken for one draft: does a loop of yours never end?");
             numbers.get(taken - 1).copied().unwrap_or(0.5)
         };
-        let new_tokens = during(told, || accept_sampled(draft, rows, &mut next));
+        let new_tokens = in_call(told, || accept_sampled(draft, rows, &mut next));
         (new_tokens, taken)
     }
 
@@ -76,7 +76,7 @@ mod checks {
         let mut tokens = vec![0, 1];
         for k in ks {
             let told = format!("{k} draft tokens after {tokens:?}, drawn with the sampler's next numbers");
-            let found = made(told.as_str(), || draft(drafter, &tokens, *k));
+            let found = expect_ok(told.as_str(), || draft(drafter, &tokens, *k));
             let (before, mut expected) = (tokens.clone(), Draft::default());
             for _ in 0..*k {
                 let probabilities = own.probabilities(&row(&tokens));
@@ -96,7 +96,7 @@ mod checks {
 
     /// The same for a new drafter that samples so.
     fn assert_samples(sampling: Sampling, row: impl Fn(&[u32]) -> Vec<f32>, ks: &[usize]) {
-        let mut small = Script::new("draft", &Log::default(), &row);
+        let mut small = ScriptedModel::new("draft", &Log::default(), &row);
         let mut drafter = SamplingDraftModel::new(&mut small, Sampler::new(sampling));
         assert_drafts(&mut drafter, &row, &mut Sampler::new(sampling), ks);
     }
@@ -120,7 +120,7 @@ mod checks {
     #[test]
     fn task_1_nothing_drafted_asks_nothing_and_draws_nothing() {
         let log = Log::default();
-        let mut small = Script::new("draft", &log, five);
+        let mut small = ScriptedModel::new("draft", &log, five);
         let mut drafter = SamplingDraftModel::new(&mut small, Sampler::new(PLAIN));
         assert_drafts(&mut drafter, five, &mut Sampler::new(PLAIN), &[0, 4]);
         same!(log.borrow().len(), 4, "passes of the draft model for 0 tokens, then for 4");
@@ -129,13 +129,13 @@ mod checks {
     #[test]
     fn task_1_refused_draft_token_takes_no_random_number() {
         let full = StepError::from(CacheError::OutOfPages { needed: 1, free: 0 });
-        let mut small = Script::new("draft", &Log::default(), five);
+        let mut small = ScriptedModel::new("draft", &Log::default(), five);
         small.refuses_once = Some(full.clone());
         let mut drafter = SamplingDraftModel::new(&mut small, Sampler::new(PLAIN));
         let told = "a draft of 4 tokens after 0, 1, by a model that refuses its first question";
         same!(draft(&mut drafter, &[0, 1], 4), Err(full), "{told}");
         let again = drafted(&mut drafter, &[0, 1], 4).tokens;
-        let mut willing = Script::new("draft", &Log::default(), five);
+        let mut willing = ScriptedModel::new("draft", &Log::default(), five);
         let expected = drafted(&mut SamplingDraftModel::new(&mut willing, Sampler::new(PLAIN)), &[0, 1], 4).tokens;
         same!(again, expected, "{told}, again: drawn with the sampler's first numbers, as none has been taken");
     }
@@ -230,7 +230,7 @@ mod checks {
         let what = format!("accept_sampled of {drafted} draft tokens that are all accepted");
         let why = "the residual is needed for a rejected draft token only, and the rows need no copy";
         let most = one_draw + 2 * vocab_size * size_of::<f32>();
-        let new_tokens = allocates(most, &what, why, || accept_sampled(&draft, &rows, &mut || 0.5));
+        let new_tokens = assert_allocates(most, &what, why, || accept_sampled(&draft, &rows, &mut || 0.5));
         same!(new_tokens.len(), drafted + 1, "new tokens of {what}");
     }
 
@@ -342,8 +342,8 @@ mod checks {
         let log = Log::default();
         let mut transcript = Transcript::default();
         let rows = |row: [f32; 3]| move |_: &[u32]| row.map(f32::ln).to_vec();
-        let mut target = Script::new("target", &log, rows(P));
-        let mut small = Script::new("draft", &log, rows(Q));
+        let mut target = ScriptedModel::new("target", &log, rows(P));
+        let mut small = ScriptedModel::new("draft", &log, rows(Q));
         let mut drafter = SamplingDraftModel::new(&mut small, Sampler::new(Sampling { seed: 4, ..PLAIN }));
         let mut numbers = [0.1, 0.9, 0.6, 0.4, 0.3, 0.7, 0.9, 0.8, 0.5, 0.8, 0.9, 0.3].into_iter();
         let mut tokens = vec![0];
@@ -366,7 +366,7 @@ mod checks {
                 })
             };
             let mut speculation = Speculation { target: &mut target, drafter: &mut drafter, accept: &mut accept };
-            let new_tokens = made(format!("a step after {tokens:?}, k = 2"), || speculation.step(&tokens, 2, &[]));
+            let new_tokens = expect_ok(format!("a step after {tokens:?}, k = 2"), || speculation.step(&tokens, 2, &[]));
             tokens.extend(&new_tokens);
             transcript.line("step");
             for line in log.borrow_mut().drain(..) {
@@ -452,8 +452,8 @@ mod checks {
         let mut dice = Sampler::new(PLAIN);
         let mut counts = [0u32; 27];
         for run in 0..RUNS as u64 {
-            let mut target = Script::new("target", &Log::default(), |tokens| unlike(tokens, 0));
-            let mut small = Script::new("draft", &Log::default(), |tokens| unlike(tokens, 1));
+            let mut target = ScriptedModel::new("target", &Log::default(), |tokens| unlike(tokens, 0));
+            let mut small = ScriptedModel::new("draft", &Log::default(), |tokens| unlike(tokens, 1));
             let mut drafter = SamplingDraftModel::new(&mut small, Sampler::new(Sampling { seed: 1000 + run, ..PLAIN }));
             let mut accept = |draft: &Draft, rows: &[Vec<f32>]| {
                 let rows: Vec<Vec<f32>> = rows.iter().map(|row| dice.probabilities(row)).collect();
@@ -462,7 +462,7 @@ mod checks {
             let mut speculation = Speculation { target: &mut target, drafter: &mut drafter, accept: &mut accept };
             let limits = Limits { max_new_tokens: 3, end_of_text: &[] };
             let told = format!("output {run}, 3 tokens, k = 2");
-            let output = made(told.as_str(), || speculation.generate(&[0], limits, 2, &mut |_| {}));
+            let output = expect_ok(told.as_str(), || speculation.generate(&[0], limits, 2, &mut |_| {}));
             same!(output.len(), 3, "{told}: how many there are");
             counts[output.iter().fold(0, |cell, token| cell * 3 + *token as usize)] += 1;
         }
@@ -508,7 +508,7 @@ mod checks {
             };
             let mut speculation = Speculation { target, drafter: &mut drafter, accept: &mut accept };
             let limits = Limits { max_new_tokens: n, end_of_text: &[] };
-            made(told, || speculation.generate(&prompt, limits, k, &mut |_| {}))
+            expect_ok(told, || speculation.generate(&prompt, limits, k, &mut |_| {}))
         });
     }
 }

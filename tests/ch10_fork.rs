@@ -13,10 +13,10 @@ mod checks {
     use page_by_page::chapters::ch10_fork::{ForkCache, PageCopy};
     use page_by_page::decode::sampler::{Sampler, Sampling};
 
-    use grading::history::{History, refused};
+    use grading::history::{History, assert_refused};
     use grading::oracle::{self, any_layout};
     use grading::pools::{
-        LAYOUT, ONE_NUMBER, check_owners, foreign, free, grow, numbers, of_other_pool, owners, pool, pool_with_free,
+        LAYOUT, ONE_NUMBER, check_owners, foreign, free, grow, of_other_pool, owners, page_ids, pool, pool_with_free,
         pool_with_owned, slab_of, table,
     };
     use grading::prelude::*;
@@ -30,7 +30,7 @@ mod checks {
     /// `fork of a table of 6 tokens in pages [0, 1], page size 4`
     fn told(call: &str, table: &PageTable) -> String {
         let (tokens, size) = (count(table.len(), "token"), table.page_size());
-        format!("{call} of a table of {tokens} in pages {:?}, page size {size}", numbers(table))
+        format!("{call} of a table of {tokens} in pages {:?}, page size {size}", page_ids(table))
     }
 
     /// Whether a table has a tail, a last page that is partly filled; and the owners of its last page.
@@ -65,16 +65,16 @@ mod checks {
         fn fork(&mut self, index: usize) {
             let table = &self.tables[index];
             let call = told("fork", table);
-            let fork = made(call.as_str(), || table.fork(&mut self.pool));
-            let expected = (table.len(), table.page_size(), numbers(table));
-            same!((fork.len(), fork.page_size(), numbers(&fork)), expected, "(tokens, page size, pages) of a {call}");
+            let fork = expect_ok(call.as_str(), || table.fork(&mut self.pool));
+            let expected = (table.len(), table.page_size(), page_ids(table));
+            same!((fork.len(), fork.page_size(), page_ids(&fork)), expected, "(tokens, page size, pages) of a {call}");
             self.tables.push(fork);
             self.check(&format!("a {call}: it takes none, and each has one more for each of its pages"));
         }
 
         fn release(&mut self, index: usize) {
             let call = told("release", &self.tables[index]);
-            made(format!("{call}, by chapter 5"), || self.tables[index].release(&mut self.pool));
+            expect_ok(format!("{call}, by chapter 5"), || self.tables[index].release(&mut self.pool));
             self.check(&format!("a {call}, of table {index}"));
         }
 
@@ -94,9 +94,9 @@ mod checks {
             let (partly_filled, owners_of_last) = tail(&self.tables[index], &self.pool);
             let (before, free) = (owners(&self.pool), self.pool.n_free());
             let table = &mut self.tables[index];
-            let (mut expected, held) = (numbers(table), table.len());
+            let (mut expected, held) = (page_ids(table), table.len());
             let call = format!("{}, {} free", told("own_tail", table), count(free, "page"));
-            let found = during(call.as_str(), || table.own_tail(&mut self.pool));
+            let found = in_call(call.as_str(), || table.own_tail(&mut self.pool));
             if !partly_filled || owners_of_last < 2 {
                 same!(found, Ok(None), "{call}: it has no tail, or is the tail's only owner, so it needs none");
             } else if free == 0 {
@@ -108,7 +108,7 @@ mod checks {
                 same!(before[to.index()], 0, "owners that page {to}, the new one, had before {call}");
                 expected.push(to.0);
             }
-            same!((table.len(), numbers(table)), (held, expected), "(tokens, pages) after {call}");
+            same!((table.len(), page_ids(table)), (held, expected), "(tokens, pages) after {call}");
             self.check(&call);
         }
 
@@ -126,7 +126,7 @@ mod checks {
     }
 
     fn cache(slab: &SharedSlab) -> ForkCache {
-        made("ForkCache::new", || ForkCache::new(slab))
+        expect_ok("ForkCache::new", || ForkCache::new(slab))
     }
 
     /// A cache, what it must hold, and how many rows it must have copied.
@@ -155,7 +155,7 @@ mod checks {
         fn new(layout: KvLayout, size: usize, n_pages: usize, run: &str) -> Self {
             let (slab, mut next) = (slab_of(layout, size, n_pages), 0);
             let mut old = cache(&slab);
-            made(format!("extend to all {n_pages} pages"), || old.extend(n_pages * size));
+            expect_ok(format!("extend to all {n_pages} pages"), || old.extend(n_pages * size));
             oracle::write(&mut old, &fresh(&mut next, n_pages * size));
             Sequences { layout, size, slab, all: Vec::new(), history: History::new(run), next }
         }
@@ -200,9 +200,9 @@ mod checks {
             let before = self.rows();
             let Sequence { name: from, cache, oracle, .. } = &self.all[index];
             let call = self.history.call(format!("{name} = {from}.fork() with {}", count(cache.len(), "token")));
-            let fork = made(call.as_str(), || cache.fork());
-            let expected = (cache.len(), numbers(cache.table()));
-            same!((fork.len(), numbers(fork.table())), expected, "(tokens, pages) of a fork, the same: {call}");
+            let fork = expect_ok(call.as_str(), || cache.fork());
+            let expected = (cache.len(), page_ids(cache.table()));
+            same!((fork.len(), page_ids(fork.table())), expected, "(tokens, pages) of a fork, the same: {call}");
             same!(fork.usage().rows_copied, 0, "rows copied by {name}, which has copied none yet: {call}");
             self.add(name, fork, oracle.tokens.clone());
             self.check_copy(&before, None, &call);
@@ -213,7 +213,7 @@ mod checks {
         fn extend(&mut self, index: usize, n: usize) {
             let (before, free) = (self.rows(), self.n_free());
             let Sequence { name, cache, oracle, .. } = &mut self.all[index];
-            let (len, size, pages) = (cache.len(), self.size, numbers(cache.table()));
+            let (len, size, pages) = (cache.len(), self.size, page_ids(cache.table()));
             let (partly_filled, owners) = tail(cache.table(), self.slab.borrow().pool());
             let copies = n > 0 && partly_filled && owners > 1;
             let needed = n.saturating_sub(len.next_multiple_of(size) - len).div_ceil(size) + usize::from(copies);
@@ -230,7 +230,7 @@ mod checks {
             oracle.history.record(format!("extend({n})"));
             let is_refused = needed > free;
             let expected = if is_refused { Err(CacheError::OutOfPages { needed, free }) } else { Ok(()) };
-            let found = during(call.as_str(), || cache.extend(n));
+            let found = in_call(call.as_str(), || cache.extend(n));
             if found.is_ok() || !is_refused {
                 same!(found, expected, "{call}");
             }
@@ -238,7 +238,7 @@ mod checks {
             if is_refused {
                 call.insert_str(0, "the refused ");
             }
-            let (now, kept) = (numbers(cache.table()), pages.len() - usize::from(copies));
+            let (now, kept) = (page_ids(cache.table()), pages.len() - usize::from(copies));
             let grown = (len + n, (len + n).div_ceil(size), Some(&pages[..kept]));
             let found_now = (cache.len(), now.len(), now.get(..kept));
             same!(found_now, grown, "(tokens, pages, those that stay) after {call}");
@@ -338,8 +338,8 @@ mod checks {
             let call =
                 format!("fork of {pages} over a different pool of {n_pages}, in which these {owned:?} have an owner");
             let facts = |pool: &mut PagePool| of_other_pool(pool).to_vec();
-            refused(&mut pool_with_owned(n_pages, owned), &call, error, facts, |pool| {
-                table.fork(pool).map(|fork| numbers(&fork))
+            assert_refused(&mut pool_with_owned(n_pages, owned), &call, error, facts, |pool| {
+                table.fork(pool).map(|fork| page_ids(&fork))
             });
         }
     }
@@ -351,11 +351,11 @@ mod checks {
         // Ever longer, so that a fork that goes through all pages for each page fails after seconds, not minutes.
         let longer = |n_pages: &usize| Some(n_pages + n_pages / 2);
         for n_pages in std::iter::successors(Some(VERY_MANY / 64), longer).take_while(|n_pages| *n_pages < VERY_MANY) {
-            made("release of a fork, by chapter 5", || b.release(&mut pool));
+            expect_ok("release of a fork, by chapter 5", || b.release(&mut pool));
             let n = n_pages - a.len();
             grow(&mut a, n, &mut pool);
             let what = format!("fork of a table of {n_pages} pages");
-            b = assert_one_pass(&what, || made(what.as_str(), || a.fork(&mut pool)));
+            b = assert_one_pass(&what, || expect_ok(what.as_str(), || a.fork(&mut pool)));
         }
         let two = a.pages().iter().all(|page| pool.owners(*page) == Ok(2));
         same!(two, true, "whether each page has two owners after a fork");
@@ -422,7 +422,7 @@ mod checks {
         let which = "over a pool of 2 pages; the last page is 2";
         same!(a.shares_tail(&other), Err(foreign(2, 2)), "shares_tail {which}");
         same!(a.own_tail(&mut other), Err(foreign(2, 2)), "own_tail {which}");
-        same!((numbers(&a), owners(&other)), (vec![0, 1, 2], vec![1, 1]), "(pages, owners) after that refusal");
+        same!((page_ids(&a), owners(&other)), (vec![0, 1, 2], vec![1, 1]), "(pages, owners) after that refusal");
     }
 
     // Task 3
@@ -484,9 +484,9 @@ mod checks {
     fn task_3_very_long_sequences_cost_no_more() {
         let slab = slab_of(ONE_NUMBER, 2, VERY_MANY + 2);
         let mut a = cache(&slab);
-        made("extend(1)", || a.extend(1));
-        let mut b = made("fork", || a.fork());
-        made("extend by very many", || b.extend(2 * VERY_MANY - 2));
+        expect_ok("extend(1)", || a.extend(1));
+        let mut b = expect_ok("fork", || a.fork());
+        expect_ok("extend by very many", || b.extend(2 * VERY_MANY - 2));
         assert_constant_cost(
             &format!("extend(1) and rewind(1) in turns on a fork of {VERY_MANY} pages"),
             VERY_MANY / 4,
@@ -551,7 +551,7 @@ mod checks {
             "c rewind 3",
             "c extend 1",
         ] {
-            let question = calling(format!("the transcript's line: {line}"));
+            let question = enter_call(format!("the transcript's line: {line}"));
             let result = perform(line, &mut caches, &mut next);
             drop(question);
             let usage = caches.get(&line[..1]).map_or(String::new(), |cache| {
@@ -599,20 +599,20 @@ mod checks {
         let (model, prompt, n) = (&storyteller.model, storyteller.prompt(), 24);
         let slab = slab_of(model.config().kv_layout(), 3, 100);
         let mut first = cache(&slab);
-        let logits = made("the prompt, computed once", || model.step(&prompt, Some(&mut first)));
+        let logits = expect_ok("the prompt, computed once", || model.step(&prompt, Some(&mut first)));
         let sampler = |number| Sampler::new(Sampling { seed: SAMPLING.seed + number, ..SAMPLING });
         let mut samples: Vec<(ForkCache, Sampler, Vec<u32>)> = Vec::new();
         for number in 0..4 {
             let mut sampler = sampler(number);
             let token = sampler.pick(&logits);
-            samples.push((made("fork of the prompt", || first.fork()), sampler, vec![token]));
+            samples.push((expect_ok("fork of the prompt", || first.fork()), sampler, vec![token]));
         }
         drop(first);
         for number in 1..n {
             for (index, (cache, sampler, tokens)) in samples.iter_mut().enumerate() {
                 let question = format!("token {number} of sample {index} of the story");
                 let newest = [tokens[number - 1]];
-                let logits = made(&question, || model.step(&newest, Some(cache)));
+                let logits = expect_ok(&question, || model.step(&newest, Some(cache)));
                 tokens.push(sampler.pick(&logits));
             }
         }

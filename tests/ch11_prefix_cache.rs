@@ -15,7 +15,7 @@ mod checks {
     use page_by_page::decode::{CachedModel, LanguageModel};
     use page_by_page::prefixes::Prefixes;
 
-    use grading::history::{History, fact, refused};
+    use grading::history::{History, assert_refused, fact};
     use grading::pools::{foreign, free, grow, of_other_pool, owners, pool, pool_with_owned, release, slab_of, table};
     use grading::prelude::*;
     use grading::rows::bits;
@@ -147,10 +147,10 @@ mod checks {
             let before = owners(&self.pool);
             let call = self.history.call(format!("lookup of {}", shown(tokens)));
             let expected = self.expected.lookup(tokens);
-            let found = during(call.as_str(), || self.trie.lookup(tokens, &mut self.pool));
+            let found = in_call(call.as_str(), || self.trie.lookup(tokens, &mut self.pool));
             let (pages, what) = (found.as_ref().map(PageTable::pages), "full ones only, with a token left to compute");
             same!(pages, Ok(&expected[..]), "pages that a lookup finds, {what}: {call}");
-            let table = made(call.as_str(), || found);
+            let table = expect_ok(call.as_str(), || found);
             let (size, pages) = (self.expected.size, page_list(&expected));
             let found = (table.page_size(), table.len());
             same!(found, (size, expected.len() * size), "(page size, tokens) of the table with {pages} from a {call}");
@@ -169,7 +169,7 @@ mod checks {
             let before = owners(&self.pool);
             let gone = self.expected.evict(n, |page| before[page.index()] > 1);
             let call = self.history.call(format!("evict({n}), which must take {}", page_list(&gone)));
-            let evicted = made(call.as_str(), || self.trie.evict(n, &mut self.pool));
+            let evicted = expect_ok(call.as_str(), || self.trie.evict(n, &mut self.pool));
             for (page, after) in owners(&self.pool).into_iter().enumerate() {
                 let in_use = before[page] > 1 && after < before[page];
                 assert!(!in_use, "evict({n}) took page {page}, which is in use by a sequence: {call}");
@@ -193,7 +193,7 @@ mod checks {
                 let of_trie = [fact("pages of the trie", trie.n_pages()), fact("their last use", last_used(trie))];
                 [of_trie, of_other_pool(pool)].concat()
             };
-            refused(&mut world, &call, error.clone(), facts, |(trie, pool)| make(trie, pool));
+            assert_refused(&mut world, &call, error.clone(), facts, |(trie, pool)| make(trie, pool));
         }
 
         fn refuses_insert(&mut self, tokens: &[u32], table: &mut PageTable, pools: &[(usize, &[u32], CacheError)]) {
@@ -212,7 +212,7 @@ mod checks {
     }
 
     fn trie(size: usize) -> PrefixCache {
-        made(format!("PrefixCache::new({size})"), || PrefixCache::new(size))
+        expect_ok(format!("PrefixCache::new({size})"), || PrefixCache::new(size))
     }
 
     /// An insert in words.
@@ -284,7 +284,7 @@ mod checks {
         let mut checked = CheckedTrie::new(4, 7, "a fork has the page that was swapped in the table, and keeps it");
         checked.compute_and_end(&counting(4));
         let mut table = checked.table(5);
-        let mut fork = made("PageTable::fork of chapter 10", || table.fork(&mut checked.pool));
+        let mut fork = expect_ok("PageTable::fork of chapter 10", || table.fork(&mut checked.pool));
         checked.insert(&counting(5), &mut table);
         checked.insert(&counting(5), &mut fork);
     }
@@ -309,7 +309,7 @@ mod checks {
             let mut checked = CheckedTrie::new(4, 8, "");
             let mut table = table(size, held, &mut checked.pool);
             let question = format!("{} of {size} slots", inserting(&counting(given), &table));
-            let outcome = panics(|| checked.trie.insert(&counting(given), &mut table, &mut checked.pool));
+            let outcome = expect_panic(|| checked.trie.insert(&counting(given), &mut table, &mut checked.pool));
             assert!(outcome.is_ok(), "{question}\n  did not panic: {why}");
             same!(checked.trie.n_pages(), 0, "pages of the trie after the refused {question}");
             release(&mut table, &mut checked.pool);
@@ -427,7 +427,7 @@ mod checks {
             let (mut trie, mut pool, mut kept) = long(many);
             same!(kept.release(&mut pool), Ok(()), "release of a table with {many} pages, after its insert");
             let what = format!("lookup of a sequence of {many} pages of one token, all kept");
-            let table = assert_one_pass(&what, || made("lookup", || trie.lookup(&vec![7; many], &mut pool)));
+            let table = assert_one_pass(&what, || expect_ok("lookup", || trie.lookup(&vec![7; many], &mut pool)));
             same!(table.len(), many - 1, "tokens found by the {what}");
             let pages = table.pages();
             let wrong =
@@ -450,7 +450,7 @@ mod checks {
     }
 
     fn with_prefix(slab: &SharedSlab, trie: &mut PrefixCache, tokens: &[u32]) -> ForkCache {
-        made(format!("ForkCache::with_prefix of {}", shown(tokens)), || ForkCache::with_prefix(slab, trie, tokens))
+        expect_ok(format!("ForkCache::with_prefix of {}", shown(tokens)), || ForkCache::with_prefix(slab, trie, tokens))
     }
 
     // Task 3
@@ -608,7 +608,7 @@ mod checks {
             ("e", "end", ""),
             ("", "evict(9)", ""),
         ] {
-            let _calling = calling(format!("{operation} of \"{words}\", in the transcript"));
+            let _call = enter_call(format!("{operation} of \"{words}\", in the transcript"));
             let outcome = match operation {
                 "compute" => {
                     let table = tables.entry(name).or_insert_with(|| table(2, 0, &mut pool));
@@ -671,18 +671,18 @@ mod checks {
                     6..9 => {
                         // A page for the tail, if it is shared.
                         if table.pages_needed(more.len()) < checked.pool.n_free() {
-                            made("own_tail of chapter 10", || table.own_tail(&mut checked.pool));
+                            expect_ok("own_tail of chapter 10", || table.own_tail(&mut checked.pool));
                             grow(table, more.len(), &mut checked.pool);
                             tokens.extend(more);
                         }
                     }
                     9 => {
                         let n = dice.roll(0, table.len());
-                        made(format!("rewind({n}) of chapter 7"), || table.rewind(n, &mut checked.pool));
+                        expect_ok(format!("rewind({n}) of chapter 7"), || table.rewind(n, &mut checked.pool));
                         tokens.truncate(table.len());
                     }
                     10 => {
-                        let fork = made("PageTable::fork of chapter 10", || table.fork(&mut checked.pool));
+                        let fork = expect_ok("PageTable::fork of chapter 10", || table.fork(&mut checked.pool));
                         let tokens = tokens.clone();
                         sequences.push((tokens, fork));
                     }
@@ -724,7 +724,7 @@ mod checks {
             let mut tokens = prompt.clone();
             for (step, (token, expected)) in storyteller.alone(&prompt, 12).into_iter().enumerate() {
                 let at = format!("step {step} of story {number}, {} of {} tokens cached", cache.len(), tokens.len());
-                let logits = made(&at, || CachedModel::new(&storyteller.model, &mut cache).next_logits(&tokens));
+                let logits = expect_ok(&at, || CachedModel::new(&storyteller.model, &mut cache).next_logits(&tokens));
                 let is_same = bits(&logits) == bits(&expected);
                 assert!(is_same, "{at}: the logits are not, bit for bit, those of the story without a cache");
                 same!(cache.insert_into(&mut trie, &tokens), Ok(()), "insert_into after {at}");

@@ -24,7 +24,7 @@ mod checks {
     use page_by_page::workload::arrivals::TINY_LLM;
 
     use grading::calls;
-    use grading::history::{History, fact, refused};
+    use grading::history::{History, assert_refused, fact};
     use grading::pools::check_owners;
     use grading::prelude::*;
     use grading::rows::bits;
@@ -78,7 +78,7 @@ mod checks {
 
     /// The value of a call that neither panics nor is refused.
     fn answer<T>(what: &str, call: impl FnOnce() -> Result<T, Violation>) -> T {
-        let _calling = calling(what);
+        let _call = enter_call(what);
         call().unwrap_or_else(|violation| calls::fail_inside(what, violation.message))
     }
 
@@ -180,7 +180,7 @@ mod checks {
                 let finished = answer(what, || it.world.collect());
                 vec![fact("what is there", it.seen()), fact("sequences that finish", finished)]
             };
-            refused(self, what, why, facts, |it| answer(what, || it.world.call("it", call)));
+            assert_refused(self, what, why, facts, |it| answer(what, || it.world.call("it", call)));
         }
 
         fn cancel(&mut self, id: u64) {
@@ -660,10 +660,10 @@ mod checks {
 
     #[test]
     fn task_3_h_a_sequence_that_looks_nothing_up_computes_all_of_its_tokens() {
-        let slab = made("PageSlab::new of chapter 6", || PageSlab::new(LAYOUT, 4, 12));
-        let prefixes = made("PrefixCache::new of chapter 11", || PrefixCache::new(4));
+        let slab = expect_ok("PageSlab::new of chapter 6", || PageSlab::new(LAYOUT, 4, 12));
+        let prefixes = expect_ok("PrefixCache::new of chapter 11", || PrefixCache::new(4));
         let limits = StepLimits { tokens: 100, sequences: 4 };
-        let mut scheduler = made("Scheduler::new", || Scheduler::new(&slab, Box::new(prefixes), limits, &[]));
+        let mut scheduler = expect_ok("Scheduler::new", || Scheduler::new(&slab, Box::new(prefixes), limits, &[]));
         scheduler.submit(prompt(0, 14), 1).expect("submit");
         scheduler.plan().expect("plan");
         scheduler.settle(&[NextToken { sequence: SequenceId(0), token: FIRST_NEW }]).expect("settle");
@@ -851,23 +851,25 @@ mod checks {
     /// The prefix cache has the pages of a different, larger pool.
     #[test]
     fn task_4_f_the_errors_of_a_prefix_cache_are_returned() {
-        let slab = |n_pages| made("PageSlab::new of chapter 6", || PageSlab::new(LAYOUT, 4, n_pages));
+        let slab = |n_pages| expect_ok("PageSlab::new of chapter 6", || PageSlab::new(LAYOUT, 4, n_pages));
         let other = slab(40);
-        let [mut first, mut cache] = [0, 1].map(|_| made("ForkCache::new of chapter 10", || ForkCache::new(&other)));
-        made("extend(8) of chapter 10", || first.extend(8));
-        made("extend(8) of chapter 10", || cache.extend(8));
+        let [mut first, mut cache] =
+            [0, 1].map(|_| expect_ok("ForkCache::new of chapter 10", || ForkCache::new(&other)));
+        expect_ok("extend(8) of chapter 10", || first.extend(8));
+        expect_ok("extend(8) of chapter 10", || cache.extend(8));
         for (prompts, by, when) in [
             (&[prompt(9, 5)][..], "plan", "a lookup"),
             (&[prompt(9, 4)], "settle", "an insertion"),
             // Each takes a page of the two, and wants a second for its fifth row.
             (&[prompt(0, 3), prompt(1, 3)], "plan", "an eviction"),
         ] {
-            let mut prefixes = made("PrefixCache::new of chapter 11", || PrefixCache::new(4));
-            made("insert_into of chapter 11, 8 tokens", || cache.insert_into(&mut prefixes, &prompt(9, 8)));
+            let mut prefixes = expect_ok("PrefixCache::new of chapter 11", || PrefixCache::new(4));
+            expect_ok("insert_into of chapter 11, 8 tokens", || cache.insert_into(&mut prefixes, &prompt(9, 8)));
             let limits = StepLimits { tokens: 100, sequences: 4 };
-            let mut scheduler = made("Scheduler::new", || Scheduler::new(&slab(2), Box::new(prefixes), limits, &[]));
+            let mut scheduler =
+                expect_ok("Scheduler::new", || Scheduler::new(&slab(2), Box::new(prefixes), limits, &[]));
             for prompt in prompts {
-                made("submit, 4 new", || scheduler.submit(prompt.clone(), 4));
+                expect_ok("submit, 4 new", || scheduler.submit(prompt.clone(), 4));
             }
             let mut step = || {
                 let plan = scheduler.plan().map_err(|error| ("plan", error))?;
@@ -999,21 +1001,22 @@ mod checks {
         for (page_size, n_pages, tokens, sequences) in [(3, 8, 5, 3), (2, 11, 64, 4), (5, 5, 3, 4)] {
             let run = format!("{n_pages} pages of {page_size}, budget {tokens}, at most {sequences} running");
             let layout = storyteller.model.config().kv_layout();
-            let slab = made("PageSlab::new of chapter 6", || PageSlab::new(layout, page_size, n_pages));
-            let prefixes = made("PrefixCache::new of chapter 11", || PrefixCache::new(page_size));
+            let slab = expect_ok("PageSlab::new of chapter 6", || PageSlab::new(layout, page_size, n_pages));
+            let prefixes = expect_ok("PrefixCache::new of chapter 11", || PrefixCache::new(page_size));
             let (prefixes, log) = watched(Box::new(prefixes));
             let limits = StepLimits { tokens, sequences };
-            let mut engine = made("Scheduler::new", || Engine::new(&storyteller.model, &slab, prefixes, limits, &[]));
+            let mut engine =
+                expect_ok("Scheduler::new", || Engine::new(&storyteller.model, &slab, prefixes, limits, &[]));
             for (tokens, most) in &asked {
                 let submitted = || engine.submit(tokens.clone(), *most, Sampler::new(SAMPLING));
-                let id = made(format!("submit, {run}"), submitted);
+                let id = expect_ok(format!("submit, {run}"), submitted);
                 engine.keep_logits(id);
             }
             let mut stories = vec![Vec::new(); asked.len()];
             for number in 1.. {
                 assert!(number < 300, "after 300 steps the stories have not ended, {run}");
                 log.take();
-                let step = made(format!("step {number} of the stories, {run}"), || engine.step());
+                let step = expect_ok(format!("step {number} of the stories, {run}"), || engine.step());
                 for NextToken { sequence, token } in step.new_tokens {
                     stories[sequence.0 as usize].push((token, step.logits[&sequence].clone()));
                 }

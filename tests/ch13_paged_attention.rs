@@ -11,8 +11,8 @@ mod checks {
     use page_by_page::chapters::ch13_paged_attention::{attend_batch, attend_chunk, attend_row, row_starts};
     use page_by_page::kernels::Heads;
 
-    use grading::attention::{BEFORE, Paged, STALE, check_batch, kv_width, numbers, q_width};
-    use grading::limits::alive;
+    use grading::attention::{INITIAL_OUTPUT, POISON, ScatteredRows, check_batch, kv_width, numbers, q_width};
+    use grading::limits::heartbeat;
     use grading::oracle::extend;
     use grading::paged::cache;
     use grading::pools::{LAYOUT, ONE_NUMBER, slab_of};
@@ -37,12 +37,12 @@ mod checks {
     }
 
     fn fork_cache(slab: &SharedSlab) -> ForkCache {
-        made("ForkCache::new of chapter 10", || ForkCache::new(slab))
+        expect_ok("ForkCache::new of chapter 10", || ForkCache::new(slab))
     }
 
     fn rewind(cache: &mut dyn Rewind, n: usize) {
         let tokens = count(cache.len(), "token");
-        made(format!("rewind({n}) of chapter 7, on {tokens}"), || cache.rewind(n));
+        expect_ok(format!("rewind({n}) of chapter 7, on {tokens}"), || cache.rewind(n));
     }
 
     /// `32+4, 0+2`: where a run starts, and its rows.
@@ -72,7 +72,11 @@ mod checks {
             let at = format!(
                 "runs({layer}) as start+rows, {held} in {pages_held}, page size {page_size}, 3 layers of 10 numbers"
             );
-            same!(shown(&during(&at, || cache.runs(layer))), shown(&runs_of(page_size, &pages, tokens, layer)), "{at}");
+            same!(
+                shown(&in_call(&at, || cache.runs(layer))),
+                shown(&runs_of(page_size, &pages, tokens, layer)),
+                "{at}"
+            );
         }
     }
 
@@ -133,7 +137,7 @@ mod checks {
         check_runs(&a, 4);
         drop(lent);
         let what = "rows(0) of two sequences at the same time: each holds a `borrow` of the slab";
-        let rows = during(what, || [a.rows(0), b.rows(0)]);
+        let rows = in_call(what, || [a.rows(0), b.rows(0)]);
         same!(rows.map(|rows| rows.runs().len()), [2, 1], "runs, {what}");
     }
 
@@ -146,7 +150,7 @@ mod checks {
             let pages = tokens.div_ceil(page_size);
             let at = format!("runs(1) of {tokens} tokens in {}, page size {page_size}", count(pages, "page"));
             let how = "all at once, by `Vec::with_capacity`, or `collect` from an iterator that knows its length";
-            let runs = allocates(pages * size_of::<Run>(), &at, how, || a.runs(1));
+            let runs = assert_allocates(pages * size_of::<Run>(), &at, how, || a.runs(1));
             same!(runs.len(), pages, "runs, {at}");
         }
     }
@@ -162,7 +166,7 @@ mod checks {
             let runs: Vec<Run> = (0..n).map(|i| run(i, 1)).collect();
             let what = format!("a walk through the row starts of {n} runs of a row");
             let walk = || assert_one_pass(&what, || row_starts(&runs, 4).take(n + 5).sum::<usize>());
-            let sum = allocates(10_000, &what, "it needs no list", walk);
+            let sum = assert_allocates(10_000, &what, "it needs no list", walk);
             same!(sum, (0..n).sum::<usize>(), "the sum of all row starts: {what}");
         }
     }
@@ -170,14 +174,14 @@ mod checks {
     // Task 2
 
     /// Attention of one query over the first positions, compared with a gather.
-    fn check_row(rows: &Paged, seen: usize, q: &[f32], what: &str) -> Vec<f32> {
-        let mut out = vec![BEFORE; q_width(rows.heads)];
-        during(what, || attend_row(rows.heads, &mut f32_heads(rows.heads), &rows.rows(1), seen, q, &mut out));
+    fn check_row(rows: &ScatteredRows, seen: usize, q: &[f32], what: &str) -> Vec<f32> {
+        let mut out = vec![INITIAL_OUTPUT; q_width(rows.heads)];
+        in_call(what, || attend_row(rows.heads, &mut f32_heads(rows.heads), &rows.rows(1), seen, q, &mut out));
         rows.check_row(seen, q, &out, what);
         out
     }
 
-    fn check_attend_row(rows: &Paged, seen: usize, seed: usize) {
+    fn check_attend_row(rows: &ScatteredRows, seen: usize, seed: usize) {
         let (positions, size, heads) = (count(rows.n_tokens(), "position"), rows.page_size, rows.heads);
         let what = format!("attend_row over the first {seen} of {positions}, page size {size}, {heads:?}");
         check_row(rows, seen, &numbers(q_width(heads), 1000 + seed), &what);
@@ -189,7 +193,7 @@ mod checks {
         let heads = Heads { n_heads: 1, n_kv_heads: 1, head_dim: 2 };
         let keys = vec![1.0, 0.0, 0.0, 1.0, 1.0, 0.0, 0.0, 1.0];
         let values = vec![1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0];
-        let rows = Paged::of(heads, [keys, values], 3);
+        let rows = ScatteredRows::from_dense(heads, [keys, values], 3);
         let what = "attend_row over 4 positions with equal scores: each has the weight 1/4";
         same!(check_row(&rows, 4, &[2.0, 2.0], what), [4.0, 5.0], "{what}");
     }
@@ -199,7 +203,7 @@ mod checks {
         for (number, heads) in SHAPES.into_iter().enumerate() {
             for page_size in PAGE_SIZES {
                 for tokens in [1, 2, 17, 33, 300] {
-                    check_attend_row(&Paged::new(heads, tokens, page_size, number + tokens), tokens, number);
+                    check_attend_row(&ScatteredRows::new(heads, tokens, page_size, number + tokens), tokens, number);
                 }
             }
         }
@@ -226,13 +230,13 @@ mod checks {
     fn task_2_heads_of_more_words_than_numbers() {
         for (heads, page_size) in SHAPES.into_iter().zip([3, 4, 16, 1]) {
             let dense = [1, 2].map(|seed| numbers(40 * kv_width(heads), seed));
-            let store = |head: &[f32]| [&[STALE], head].concat();
-            let rows = Paged::stored(heads, dense, page_size, heads.head_dim + 1, store);
-            let (q, mut out) = (numbers(q_width(heads), 3), vec![BEFORE; q_width(heads)]);
+            let store = |head: &[f32]| [&[POISON], head].concat();
+            let rows = ScatteredRows::encoded(heads, dense, page_size, heads.head_dim + 1, store);
+            let (q, mut out) = (numbers(q_width(heads), 3), vec![INITIAL_OUTPUT; q_width(heads)]);
             let mut reader = OneMore { head_dim: heads.head_dim };
             let wider = format!("a reader of {} words a head: its rows are that much wider", reader.words());
             let what = format!("attend_row over 40 positions, {heads:?}, with {wider}");
-            during(&what, || attend_row(heads, &mut reader, &rows.rows(1), 40, &q, &mut out));
+            in_call(&what, || attend_row(heads, &mut reader, &rows.rows(1), 40, &q, &mut out));
             rows.check_row(40, &q, &out, &what);
         }
     }
@@ -243,7 +247,7 @@ mod checks {
         let heads = Heads { n_heads: 1, n_kv_heads: 1, head_dim: 2 };
         let keys = vec![0.0, 0.0, -3e4, -3e4, 1.0, 1.0];
         let values = vec![1.0, 2.0, f32::INFINITY, 4.0, 5.0, 6.0];
-        let rows = Paged::of(heads, [keys, values], 2);
+        let rows = ScatteredRows::from_dense(heads, [keys, values], 2);
         let what = "attend_row over 3 positions; the value of position 1 is infinite, and its weight is exactly 0";
         check_row(&rows, 3, &[1.0, 1.0], what);
     }
@@ -253,10 +257,10 @@ mod checks {
         let heads = SHAPES[0];
         for page_size in PAGE_SIZES {
             for seen in [1, 3, 4, 16, 17, 40] {
-                let mut rows = Paged::new(heads, 40, page_size, seen);
+                let mut rows = ScatteredRows::new(heads, 40, page_size, seen);
                 check_attend_row(&rows, seen, 1);
                 // The same if the others are not written yet.
-                rows.spoil_from(seen);
+                rows.poison_from(seen);
                 check_attend_row(&rows, seen, 1);
             }
         }
@@ -266,11 +270,11 @@ mod checks {
     fn task_2_rows_are_not_copied() {
         // A key or a value has more numbers than all scores of a query have positions.
         let heads = Heads { n_heads: 2, n_kv_heads: 1, head_dim: 128 };
-        let rows = Paged::new(heads, 500, 16, 1);
-        let (q, mut out) = (numbers(q_width(heads), 2), vec![BEFORE; q_width(heads)]);
+        let rows = ScatteredRows::new(heads, 500, 16, 1);
+        let (q, mut out) = (numbers(q_width(heads), 2), vec![INITIAL_OUTPUT; q_width(heads)]);
         let what = "attend_row over 500 positions";
         let why = "256 for each position: scores, and no copy of keys or values, which have 512 bytes each";
-        allocates(256 * 500, what, why, || {
+        assert_allocates(256 * 500, what, why, || {
             attend_row(heads, &mut f32_heads(heads), &rows.rows(1), 500, &q, &mut out);
         });
         rows.check_row(500, &q, &out, what);
@@ -280,8 +284,8 @@ mod checks {
     #[test]
     fn task_2_wide_sequences_cost_no_more() {
         let heads = Heads { n_heads: 2, n_kv_heads: 1, head_dim: 2 };
-        let rows = Paged::new(heads, MANY, 1, 5);
-        let (q, mut out) = (numbers(q_width(heads), 4), vec![BEFORE; q_width(heads)]);
+        let rows = ScatteredRows::new(heads, MANY, 1, 5);
+        let (q, mut out) = (numbers(q_width(heads), 4), vec![INITIAL_OUTPUT; q_width(heads)]);
         for n in [8, 6, 5, 4, 3, 2].map(|part| 2 * MANY / part) {
             assert_one_pass(&format!("attend_row over the first {n} of {MANY} positions, page size 1"), || {
                 attend_row(heads, &mut f32_heads(heads), &rows.rows(1), n, &q, &mut out);
@@ -292,15 +296,15 @@ mod checks {
 
     // Task 3
 
-    fn check_attend_chunk(rows: &Paged, queries: usize, seed: usize) {
+    fn check_attend_chunk(rows: &ScatteredRows, queries: usize, seed: usize) {
         let q = numbers(queries * q_width(rows.heads), 2000 + seed);
         let what = format!(
             "attend_chunk of the newest {queries} of {}, page size {}",
             count(rows.n_tokens(), "token"),
             rows.page_size
         );
-        let mut out = vec![BEFORE; q.len()];
-        during(&what, || attend_chunk(rows.heads, &mut f32_heads(rows.heads), &rows.rows(queries), &q, &mut out));
+        let mut out = vec![INITIAL_OUTPUT; q.len()];
+        in_call(&what, || attend_chunk(rows.heads, &mut f32_heads(rows.heads), &rows.rows(queries), &q, &mut out));
         rows.check_rows(queries, &q, &out, &what);
     }
 
@@ -309,7 +313,7 @@ mod checks {
         for heads in [SHAPES[0], SHAPES[1]] {
             for page_size in PAGE_SIZES {
                 for (tokens, queries) in [(1, 1), (6, 2), (6, 6), (6, 0), (17, 1), (17, 16), (40, 3), (40, 40)] {
-                    check_attend_chunk(&Paged::new(heads, tokens, page_size, tokens), queries, tokens);
+                    check_attend_chunk(&ScatteredRows::new(heads, tokens, page_size, tokens), queries, tokens);
                 }
             }
         }
@@ -326,14 +330,15 @@ mod checks {
                 &[(4, 0, 4), (4, 4, 4)],
                 &[],
             ] {
-                let sequence =
-                    |(seed, &(tokens, queries, page_size))| (Paged::new(heads, tokens, page_size, seed), queries);
-                let sequences: Vec<(Paged, usize)> = (1..).zip(batch).map(sequence).collect();
+                let sequence = |(seed, &(tokens, queries, page_size))| {
+                    (ScatteredRows::new(heads, tokens, page_size, seed), queries)
+                };
+                let sequences: Vec<(ScatteredRows, usize)> = (1..).zip(batch).map(sequence).collect();
                 let rows: Vec<SequenceRows<'_>> = sequences.iter().map(|(rows, queries)| rows.rows(*queries)).collect();
                 let n: usize = rows.iter().map(|rows| rows.queries).sum();
-                let (q, mut out) = (numbers(n * q_width(heads), 77), vec![BEFORE; n * q_width(heads)]);
+                let (q, mut out) = (numbers(n * q_width(heads), 77), vec![INITIAL_OUTPUT; n * q_width(heads)]);
                 let what = format!("attend_batch: (tokens, queries, page size) {batch:?}");
-                made(&what, || attend_batch(heads, &mut f32_heads(heads), &rows, &q, &mut out));
+                expect_ok(&what, || attend_batch(heads, &mut f32_heads(heads), &rows, &q, &mut out));
                 check_batch(&sequences, &q, &out, &what);
             }
         }
@@ -343,24 +348,24 @@ mod checks {
     fn task_3_batches_that_are_refused_write_nothing() {
         let heads = SHAPES[0];
         let width = q_width(heads);
-        let (a, b) = (Paged::new(heads, 6, 4, 1), Paged::new(heads, 3, 4, 2));
+        let (a, b) = (ScatteredRows::new(heads, 6, 4, 1), ScatteredRows::new(heads, 3, 4, 2));
         for (queries, given, error) in [
             (2, 3, BatchError::WrongQueries { queries: 4, given: 3, width }),
             (4, 6, BatchError::TooFewTokens { sequence: 1, queries: 4, tokens: 3 }),
         ] {
-            let (q, mut out) = (numbers(given * width, 1), vec![BEFORE; given * width]);
+            let (q, mut out) = (numbers(given * width, 1), vec![INITIAL_OUTPUT; given * width]);
             let what = format!("attend_batch of 2 of 6 tokens and {queries} of 3, given {given} rows of queries");
             let sequences = [a.rows(2), b.rows(queries)];
-            let found = during(&what, || attend_batch(heads, &mut f32_heads(heads), &sequences, &q, &mut out));
+            let found = in_call(&what, || attend_batch(heads, &mut f32_heads(heads), &sequences, &q, &mut out));
             same!(found, Err(error), "{what}");
-            let written = out.iter().filter(|x| **x != BEFORE).count();
+            let written = out.iter().filter(|x| **x != INITIAL_OUTPUT).count();
             same!(written, 0, "numbers written by a refused {what}");
         }
         // A head's words count, not its numbers: 5 rows of 2 heads of 6 words.
         let memory = numbers(59, 1);
         for queries in [1, 0] {
             let rows = SequenceRows { queries, keys: &memory, values: &memory, runs: &[run(0, 5)] };
-            let (q, mut out) = (numbers(queries * width, 1), vec![BEFORE; queries * width]);
+            let (q, mut out) = (numbers(queries * width, 1), vec![INITIAL_OUTPUT; queries * width]);
             let found = attend_batch(heads, &mut OneMore { head_dim: 5 }, &[rows], &q, &mut out);
             let error = BatchError::RunBeyondMemory { sequence: 0, end: 60, numbers: 59 };
             let what = "a reader of 6 words a head, 5 rows of 2 heads in 59 numbers";
@@ -410,13 +415,13 @@ mod checks {
             let mut sequences = vec![(fork_cache(&slab), Oracle::new(&about))];
             let mut next = 0;
             for _ in 0..STEPS {
-                alive();
+                heartbeat();
                 let which = dice.roll(0, sequences.len() - 1);
                 let (cache, oracle) = &mut sequences[which];
                 match dice.roll(0, 9) {
                     0 => sequences[which] = (fork_cache(&slab), Oracle::new(&about)),
                     1 | 2 => {
-                        let fork = (made("fork of chapter 10", || cache.fork()), oracle.clone());
+                        let fork = (expect_ok("fork of chapter 10", || cache.fork()), oracle.clone());
                         sequences.truncate(4);
                         sequences.push(fork);
                     }
@@ -435,14 +440,14 @@ mod checks {
         let at = format!("layer {layer} of {}, the last of them: {last}", count(sequences.len(), "sequence"));
         let batch = sequences.iter().map(|(_, oracle)| {
             let dense = KINDS.map(|kind| rows::rows(LAYOUT, &oracle.tokens, layer, kind));
-            (Paged::of(heads, dense, 4), dice.roll(0, oracle.tokens.len().min(5)))
+            (ScatteredRows::from_dense(heads, dense, 4), dice.roll(0, oracle.tokens.len().min(5)))
         });
-        let batch: Vec<(Paged, usize)> = batch.collect();
-        let lent: Vec<_> = sequences.iter().map(|(cache, _)| during(&at, || cache.rows(layer))).collect();
+        let batch: Vec<(ScatteredRows, usize)> = batch.collect();
+        let lent: Vec<_> = sequences.iter().map(|(cache, _)| in_call(&at, || cache.rows(layer))).collect();
         let rows: Vec<_> = lent.iter().zip(&batch).map(|(lent, (_, queries))| lent.of_sequence(*queries)).collect();
         let n = q_width(heads) * batch.iter().map(|(_, queries)| queries).sum::<usize>();
-        let (q, mut out) = (numbers(n, 77), vec![BEFORE; n]);
-        made(&at, || attend_batch(heads, &mut f32_heads(heads), &rows, &q, &mut out));
+        let (q, mut out) = (numbers(n, 77), vec![INITIAL_OUTPUT; n]);
+        expect_ok(&at, || attend_batch(heads, &mut f32_heads(heads), &rows, &q, &mut out));
         check_batch(&batch, &q, &out, &at);
     }
 
@@ -459,7 +464,7 @@ mod checks {
         }
         rewind(&mut b, 2);
         tell(&mut transcript, "b: rewind(2)", &b);
-        let c = made("fork of chapter 10", || b.fork());
+        let c = expect_ok("fork of chapter 10", || b.fork());
         tell(&mut transcript, "c = b.fork()", &c);
         extend(&mut b, 1);
         tell(&mut transcript, "b: extend(1)", &b);
@@ -470,9 +475,9 @@ mod checks {
     }
 
     fn tell(transcript: &mut Transcript, step: &str, cache: &ForkCache) {
-        alive();
+        heartbeat();
         let question = format!("rows of both layers, {step}, in the transcript");
-        let runs = during(question, || [0, 1].map(|layer| shown(cache.rows(layer).runs())));
+        let runs = in_call(question, || [0, 1].map(|layer| shown(cache.rows(layer).runs())));
         let pages = page_list(cache.table().pages());
         let tokens = count(cache.len(), "token");
         transcript.line(format!("{step:<13}{tokens:<9}{pages:<11}layer 0: {:<12}layer 1: {}", runs[0], runs[1]));

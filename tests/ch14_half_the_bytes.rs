@@ -22,7 +22,7 @@ mod checks {
     use page_by_page::serving::Engine;
     use page_by_page::serving::schedule::StepLimits;
 
-    use grading::attention::{BEFORE, Paged, STALE, check_batch, kv_width, q_width, same_bits};
+    use grading::attention::{INITIAL_OUTPUT, POISON, ScatteredRows, check_batch, kv_width, q_width, same_bits};
     use grading::oracle::any_layout;
     use grading::packed::{self as plain, PACKED, hex, kernel_reads, numbers};
     use grading::pools::slab_of;
@@ -30,16 +30,16 @@ mod checks {
 
     /// Asks for the words of a head. What the words were before must not matter.
     fn encoded(format: RowFormat, head: &[f32]) -> Vec<f32> {
-        let mut out = vec![STALE; plain::words(format, head.len())];
-        during(format!("encode({format:?}) of {}", shown(head)), || encode(format, head, &mut out));
+        let mut out = vec![POISON; plain::words(format, head.len())];
+        in_call(format!("encode({format:?}) of {}", shown(head)), || encode(format, head, &mut out));
         out
     }
 
     /// Asks for the numbers of a head.
     fn decoded(format: RowFormat, words: &[f32], head_dim: usize) -> Vec<f32> {
-        let mut head = vec![STALE; head_dim];
+        let mut head = vec![POISON; head_dim];
         let question = format!("decode({format:?}) of {head_dim} numbers from the words {}", hex(words));
-        during(question, || decode(format, words, &mut head));
+        in_call(question, || decode(format, words, &mut head));
         head
     }
 
@@ -137,8 +137,8 @@ mod checks {
                 f32::from_bits(u32::from(pair[0]) | u32::from(pair.get(1).copied().unwrap_or_default()) << 16)
             };
             let words: Vec<f32> = halves.chunks(2).map(word).collect();
-            let mut found = vec![STALE; halves.len()];
-            during(format!("decode({format:?}) of all halves there are"), || decode(format, &words, &mut found));
+            let mut found = vec![POISON; halves.len()];
+            in_call(format!("decode({format:?}) of all halves there are"), || decode(format, &words, &mut found));
             let kernel = kernel_reads(format, &words, halves.len());
             for ((half, found), kernel) in halves.iter().zip(&found).zip(kernel) {
                 let what = format!("decode({format:?}) of the half 0x{half:04X}");
@@ -301,7 +301,7 @@ mod checks {
         let rows: Vec<f32> = (0..2 * layout.kv_width()).map(|i| (i as f32 - 14.5) * sizes[i / 5]).collect();
         for format in RowFormat::ALL {
             let what = format!("encode_rows({format:?}) of 2 rows of 3 heads of 5 numbers");
-            let found = during(&what, || encode_rows(format, layout, &rows));
+            let found = in_call(&what, || encode_rows(format, layout, &rows));
             let n_words = plain::words(format, 5);
             same!(found.len(), 6 * n_words, "words of {what}");
             for (i, (found, head)) in found.chunks_exact(n_words).zip(rows.chunks_exact(5)).enumerate() {
@@ -315,12 +315,14 @@ mod checks {
     // Task 4: attention
 
     /// Packed rows of a sequence.
-    fn pages(heads: Heads, format: RowFormat, tokens: usize, page_size: usize, dice: &mut Dice) -> Paged {
+    fn pages(heads: Heads, format: RowFormat, tokens: usize, page_size: usize, dice: &mut Dice) -> ScatteredRows {
         let rounded = |head: &[f32]| plain::decode(format, &plain::encode(format, head), head.len());
         let dense = [0, 1].map(|_| {
             numbers(tokens * kv_width(heads), dice).chunks_exact(heads.head_dim).flat_map(rounded).collect::<Vec<f32>>()
         });
-        Paged::stored(heads, dense, page_size, plain::words(format, heads.head_dim), |head| plain::encode(format, head))
+        ScatteredRows::encoded(heads, dense, page_size, plain::words(format, heads.head_dim), |head| {
+            plain::encode(format, head)
+        })
     }
 
     const SHAPES: [Heads; 4] = [
@@ -340,7 +342,7 @@ mod checks {
             for seed in 0..3 {
                 let words = plain::encode(format, &numbers(head_dim, &mut Dice::new(seed)));
                 let question = format!("read({}) of {what}", hex(&words));
-                let found = allocates(0, question, "it has room for a head", || reader.read(&words));
+                let found = assert_allocates(0, question, "it has room for a head", || reader.read(&words));
                 let expected = plain::decode(format, &words, head_dim);
                 same_numbers(found, &expected, &format!("head {seed} that {what} reads"));
             }
@@ -355,16 +357,16 @@ mod checks {
         for heads in SHAPES {
             for (format, batch) in PACKED.into_iter().flat_map(|format| batches.map(|batch| (format, batch))) {
                 let sequence = |&(tokens, queries, size): &_| (pages(heads, format, tokens, size, &mut dice), queries);
-                let sequences: Vec<(Paged, usize)> = batch.iter().map(sequence).collect();
+                let sequences: Vec<(ScatteredRows, usize)> = batch.iter().map(sequence).collect();
                 let rows: Vec<SequenceRows<'_>> = sequences.iter().map(|(rows, queries)| rows.rows(*queries)).collect();
                 let queries: usize = batch.iter().map(|(_, queries, _)| queries).sum();
                 let q = numbers(queries * q_width(heads), &mut dice);
-                let (mut found, mut expected) = (vec![BEFORE; q.len()], vec![BEFORE; q.len()]);
+                let (mut found, mut expected) = (vec![INITIAL_OUTPUT; q.len()], vec![INITIAL_OUTPUT; q.len()]);
                 let what = format!(
                     "attend_batch with PackedHeads, {heads:?}, {format:?}, (tokens, queries, page size) {batch:?}"
                 );
                 let mut reader = PackedHeads::new(format, heads.head_dim);
-                made(&what, || attend_batch(heads, &mut reader, &rows, &q, &mut found));
+                expect_ok(&what, || attend_batch(heads, &mut reader, &rows, &q, &mut found));
                 check_batch(&sequences, &q, &found, &what);
                 attend(heads, format, &rows, &q, &mut expected);
                 same_numbers(&found, &expected, &format!("{what}, against the engine's kernel"));
@@ -393,8 +395,8 @@ mod checks {
     fn read(model: &Model, cache: &mut dyn InPlace, tokens: &[u32], chunk: usize, what: &str) -> Vec<f32> {
         let mut all = Vec::new();
         for part in tokens.chunks(chunk) {
-            let chunk = made(what, || model.chunk(part, Some(&mut *cache), part.len()));
-            all.extend(made(what, || model.forward(vec![chunk])));
+            let chunk = expect_ok(what, || model.chunk(part, Some(&mut *cache), part.len()));
+            all.extend(expect_ok(what, || model.forward(vec![chunk])));
         }
         all
     }
@@ -406,12 +408,13 @@ mod checks {
             let storyteller = storyteller(format, Attention::Paged);
             let (model, sequence) = (&storyteller.model, tokens(&storyteller, n));
             let (layout, vocab) = (model.kv_layout(), model.config().vocab_size);
-            let expected = made(format!("a step of the model without a cache, {format:?}"), || {
+            let expected = expect_ok(format!("a step of the model without a cache, {format:?}"), || {
                 model.chunk(&sequence, None, sequence.len()).and_then(|chunk| model.forward(vec![chunk]))
             });
             let paged = |page_size: usize| {
-                let slab = made("PageSlab::new", || PageSlab::new(layout, page_size, 200usize.div_ceil(page_size)));
-                made("ForkCache::new", || ForkCache::new(&slab))
+                let slab =
+                    expect_ok("PageSlab::new", || PageSlab::new(layout, page_size, 200usize.div_ceil(page_size)));
+                expect_ok("ForkCache::new", || ForkCache::new(&slab))
             };
             let check = |cache: &mut dyn InPlace, chunk: usize, what: &str| {
                 let skip = cache.len();
@@ -431,10 +434,10 @@ mod checks {
             let what = format!("a fork at token 40, page size 16, {format:?}");
             let mut first = paged(16);
             read(model, &mut first, &sequence[..40], 40, &what);
-            let mut second = made(&what, || first.fork());
+            let mut second = expect_ok(&what, || first.fork());
             read(model, &mut first, &sequence[50..60], 10, &what);
             check(&mut second, 7, &what);
-            made("rewind(20)", || first.rewind(20));
+            expect_ok("rewind(20)", || first.rewind(20));
             check(&mut first, 1, &format!("the sequence that was forked: {what}"));
         }
     }
@@ -444,8 +447,8 @@ mod checks {
         for format in RowFormat::ALL {
             for attention in [Attention::Plain, Attention::Gather, Attention::Paged] {
                 let storyteller = storyteller(format, attention);
-                let slab = made("PageSlab::new", || PageSlab::new(storyteller.model.kv_layout(), 3, 20));
-                let mut cache = made("PagedCache::new", || PagedCache::new(&slab));
+                let slab = expect_ok("PageSlab::new", || PageSlab::new(storyteller.model.kv_layout(), 3, 20));
+                let mut cache = expect_ok("PagedCache::new", || PagedCache::new(&slab));
                 let what = format!("paged cache in {format:?}, attention {attention:?}");
                 storyteller.assert_through(&mut cache, &what, 24, || {});
             }
@@ -459,16 +462,17 @@ mod checks {
             let storyteller = storyteller(format, attention);
             let begin = storyteller.prompt();
             let prompts = [&[][..], &[12, 77, 301], &[12, 77, 44, 8]].map(|end| [&begin[..], end].concat());
-            let slab = made("PageSlab::new", || PageSlab::new(storyteller.model.kv_layout(), 3, 8));
-            let prefixes = made("PrefixCache::new", || prefix_cache(3, true));
+            let slab = expect_ok("PageSlab::new", || PageSlab::new(storyteller.model.kv_layout(), 3, 8));
+            let prefixes = expect_ok("PrefixCache::new", || prefix_cache(3, true));
             let limits = StepLimits { tokens: 5, sequences: 3 };
-            let mut engine = made("Scheduler::new", || Engine::new(&storyteller.model, &slab, prefixes, limits, &[]));
+            let mut engine =
+                expect_ok("Scheduler::new", || Engine::new(&storyteller.model, &slab, prefixes, limits, &[]));
             for prompt in &prompts {
-                made("submit", || engine.submit(prompt.clone(), 10, Sampler::new(SAMPLING)));
+                expect_ok("submit", || engine.submit(prompt.clone(), 10, Sampler::new(SAMPLING)));
             }
             let mut n_finished = 0;
             for step in 0..300 {
-                for finished in made(format!("step {step} in {format:?}"), || engine.step()).finished {
+                for finished in expect_ok(format!("step {step} in {format:?}"), || engine.step()).finished {
                     let alone = storyteller.alone(&prompts[finished.sequence.id.0 as usize], 10);
                     let alone: Vec<u32> = alone.iter().map(|(token, _)| *token).collect();
                     storyteller.assert_same_story(finished.sequence.new_tokens(), &alone);
@@ -487,16 +491,16 @@ mod checks {
             let (format, layout) = (PACKED[dice.roll(0, 2)], any_layout(&mut dice));
             let page_size = dice.roll(1, 5);
             let at = format!("seed {seed}, {format:?}, {layout:?}, page size {page_size}");
-            let _question = calling(&at);
+            let _question = enter_call(&at);
             let width = packed(format, layout).kv_width();
             let slab = slab_of(packed(format, layout), page_size, 64);
-            let mut cache = made("ForkCache::new", || ForkCache::new(&slab));
+            let mut cache = expect_ok("ForkCache::new", || ForkCache::new(&slab));
             // Keys and values of each layer.
             let mut rows = vec![[Vec::new(), Vec::new()]; layout.n_layers];
             let mut sequences = Vec::new();
             for _ in 0..if cfg!(miri) { 3 } else { 12 } {
                 let n = dice.roll(1, 4);
-                made("extend", || cache.extend(n));
+                expect_ok("extend", || cache.extend(n));
                 for (layer, all) in rows.iter_mut().enumerate() {
                     let new = [0, 1].map(|_| encode_rows(format, layout, &numbers(n * layout.kv_width(), &mut dice)));
                     cache.write(layer, &new[0], &new[1]);
@@ -505,12 +509,12 @@ mod checks {
                 match dice.roll(0, 3) {
                     0 => {
                         // The other one keeps these rows, and this one writes after them.
-                        let other = made("fork", || cache.fork());
+                        let other = expect_ok("fork", || cache.fork());
                         sequences.push((std::mem::replace(&mut cache, other), rows.clone()));
                     }
                     1 => {
                         let n = dice.roll(0, cache.len());
-                        made("rewind", || cache.rewind(n));
+                        expect_ok("rewind", || cache.rewind(n));
                         rows.iter_mut().flatten().for_each(|all| all.truncate(cache.len() * width));
                     }
                     _ => {}

@@ -23,7 +23,7 @@ mod checks {
         Violation, World, alone, chapter_12, in_words, prompt, rule_broken, search, smaller,
     };
 
-    use grading::limits::alive;
+    use grading::limits::heartbeat;
     use grading::prelude::*;
 
     // Moments made by hand
@@ -77,7 +77,7 @@ mod checks {
     /// Makes a check of the reader's, and compares what it says.
     #[track_caller]
     fn expect(rule: Rule, what: &str, expected: Expected, check: impl FnOnce() -> Result<(), Violation>) {
-        let question = calling(what);
+        let question = enter_call(what);
         let found = check();
         drop(question);
         let (is_right, words) = match (expected, &found) {
@@ -390,7 +390,7 @@ mod checks {
             ("a sequence that strangers leave no page", 3, vec![all, arrive(1, 5, 2), Event::Step]),
         ] {
             let (make, case) = (planted(None), Case { setup: setup(n_pages, 4, 2), events });
-            let question = calling(format!("run of {what}"));
+            let question = enter_call(format!("run of {what}"));
             let found = run(&make, &case).map_err(|failure| failure.event);
             drop(question);
             same!(found, by_hand(&make, &case), "steps made in a run of {what}, those after the last event included");
@@ -400,7 +400,7 @@ mod checks {
     /// The place, the steps and the rule of a failure.
     #[track_caller]
     fn fails(what: &str, make: &Make<'_>, case: &Case, expected: (usize, u64, Rule)) {
-        let question = calling(format!("run of {what}"));
+        let question = enter_call(format!("run of {what}"));
         let found = run(make, case);
         drop(question);
         let (event, step, rule) = expected;
@@ -486,7 +486,7 @@ mod checks {
         // Whatever a scheduler shows: the bound on the steps is a number.
         let case = Case { setup: setup(8, 8, 2), events: vec![arrive(1, 3, 4), Event::Step, arrive(2, 3, 1)] };
         let what = "run of a scheduler that shows usize::MAX new tokens for each request";
-        let _question = calling(what);
+        let _question = enter_call(what);
         let found = run(&shows(usize::MAX), &case);
         assert!(found.is_ok(), "{what}\n  expected: Ok(…)\n  yours:    {found:?}");
     }
@@ -503,9 +503,9 @@ mod checks {
         is_broken: impl Fn(&[Event]) -> bool,
     ) {
         let asked = Cell::new(0);
-        let question = calling(format!("shrink of {what}"));
+        let question = enter_call(format!("shrink of {what}"));
         let found = shrink(events, &mut |kept| {
-            alive();
+            heartbeat();
             asked.set(asked.get() + 1);
             assert!(
                 asked.get() <= at_most,
@@ -612,8 +612,8 @@ mod checks {
         for bug in Bug::all() {
             let make = planted(Some(bug));
             let what = format!("{}, which {} ({})", bug.name(), bug.about(), bug.reported());
-            let _question = calling(format!("seeds of {what}"));
-            let Err(found) = search(&make, 0..400, STEPS, alive) else {
+            let _question = enter_call(format!("seeds of {what}"));
+            let Err(found) = search(&make, 0..400, STEPS, heartbeat) else {
                 panic!("{what}, passes 400 seeds of {STEPS} steps: none of your rules notices it");
             };
             assert_found(&format!("{what}, seed {}", found.seed), &make, &found);
@@ -627,7 +627,7 @@ mod checks {
     /// No rule is broken in cases of this scheduler.
     #[track_caller]
     fn passes(what: &str, make: &Make<'_>, seeds: u64) {
-        search(make, 0..seeds, STEPS, alive).unwrap_or_else(|found| {
+        search(make, 0..seeds, STEPS, heartbeat).unwrap_or_else(|found| {
             panic!("{what}, seed {}: {}\n{:?}", found.seed, found.shrunk.violation, found.case)
         });
     }
@@ -684,7 +684,7 @@ mod checks {
             transcript.line(format!("{}: {}", bug.name(), bug.about()));
             transcript.line(format!("{setup}"));
             for make in [planted(Some(bug)), planted(None)] {
-                let _question = calling(format!("the rules on each event of {}, in the transcript", bug.name()));
+                let _question = enter_call(format!("the rules on each event of {}, in the transcript", bug.name()));
                 let mut world = World::new(&make, setup).expect("a world");
                 let mut all_hold = true;
                 for event in &events {
@@ -713,19 +713,19 @@ mod checks {
     #[test]
     fn whole_oracle() {
         for seed in seeds(40) {
-            alive();
+            heartbeat();
             let mut dice = Dice::new(seed);
             let bug = Bug::all()[dice.roll(0, Bug::all().len() - 1)];
             // Other seeds than those of the checks above.
             let (seed, steps) = (1_000_000 + seed, dice.roll(20, 90) as u64);
             let what = format!("{}, seed {seed}, {steps} steps", bug.name());
-            let _question = calling(what.clone());
+            let _question = enter_call(what.clone());
             let make = planted(Some(bug));
             let case = Case::of_seed(seed, steps);
             let found = run(&make, &case).map_err(|failure| failure.event);
             let expected = "steps, or the place of the first event after which a rule is broken";
             same!(found, by_hand(&make, &case), "{expected}, {what}");
-            if let Err(found) = search(&make, seed..seed + 1, steps, alive) {
+            if let Err(found) = search(&make, seed..seed + 1, steps, heartbeat) {
                 assert_found(&what, &make, &found);
             }
             let right = run(&planted(None), &case);

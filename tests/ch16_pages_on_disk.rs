@@ -83,12 +83,12 @@ mod checks {
     /// `places`: the records that the file has room for.
     fn open(disk: &FaultyDisk, shape: PageShape, places: usize) -> PageFile {
         let question = format!("open of a file of {} bytes with room for {places} records", disk.bytes().len());
-        made(question, || PageFile::open(Box::new(disk.clone()), shape, shape.offset(places)))
+        expect_ok(question, || PageFile::open(Box::new(disk.clone()), shape, shape.offset(places)))
     }
 
     fn memory(shape: &PageShape, n_pages: usize) -> (SharedSlab, PrefixCache) {
         let size = shape.page_size;
-        (slab_of(shape.layout, size, n_pages), made("PrefixCache::new of chapter 11", || PrefixCache::new(size)))
+        (slab_of(shape.layout, size, n_pages), expect_ok("PrefixCache::new of chapter 11", || PrefixCache::new(size)))
     }
 
     /// The prefixes that are in the file's bytes, the one to go first at the beginning.
@@ -188,7 +188,7 @@ mod checks {
         }
 
         fn with_prefix(&mut self, tokens: &[u32]) -> ForkCache {
-            made("with_prefix of chapter 11", || ForkCache::with_prefix(&self.slab, &mut self.trie, tokens))
+            expect_ok("with_prefix of chapter 11", || ForkCache::with_prefix(&self.slab, &mut self.trie, tokens))
         }
 
         /// A sequence, with what the prefix cache has of it; the other rows are computed. Its full pages are inserted.
@@ -198,17 +198,17 @@ mod checks {
             let new = tokens.len() - held;
             let missing = cache.table().pages_needed(new).saturating_sub(self.slab.borrow().pool().n_free());
             self.evict(missing);
-            made(format!("extend({new}) of chapter 10"), || cache.extend(new));
+            expect_ok(format!("extend({new}) of chapter 10"), || cache.extend(new));
             for layer in 0..self.shape.layout.n_layers {
                 let [k, v] = [0, 1].map(|kind| rows(&self.shape, tokens, held, layer, kind));
                 cache.write(layer, &k, &v);
             }
-            made("insert_into of chapter 11", || cache.insert_into(&mut self.trie, tokens));
+            expect_ok("insert_into of chapter 11", || cache.insert_into(&mut self.trie, tokens));
             cache
         }
 
         fn evict(&mut self, n: usize) {
-            made("evict of chapter 11", || self.slab.borrow_mut().evict(&mut self.trie, n));
+            expect_ok("evict of chapter 11", || self.slab.borrow_mut().evict(&mut self.trie, n));
         }
 
         /// Offers the full pages of a sequence to the file.
@@ -227,7 +227,7 @@ mod checks {
             let (n, fails) = self.must_write(tokens, fits);
             self.disk.faults().writes.clear();
             self.disk.faults().room = Some(fits);
-            let found = during(call.as_str(), || self.file.store(tokens, cache.table(), &self.slab.borrow()));
+            let found = in_call(call.as_str(), || self.file.store(tokens, cache.table(), &self.slab.borrow()));
             self.disk.faults().room = None;
             self.writes = std::mem::take(&mut self.disk.faults().writes);
             let offset = self.writes.last().map_or(0, |(offset, _)| *offset);
@@ -243,7 +243,7 @@ mod checks {
             let held = self.held(tokens) / self.shape.page_size;
             let before = self.owners();
             let call = self.history.call(format!("missing of {}", shown(tokens)));
-            let missing = made(call.as_str(), || self.file.missing(tokens, &mut self.trie, &self.slab));
+            let missing = expect_ok(call.as_str(), || self.file.missing(tokens, &mut self.trie, &self.slab));
             same!(self.owners(), before, "owners of the pages, as many as before, after {call}");
             self.touch(full);
             let found: Vec<_> = missing.iter().map(|page| (page.page, page.place)).collect();
@@ -259,7 +259,7 @@ mod checks {
             // A page of the prefix cache has it as an owner; the others are those of sequences.
             let of_sequences = |it: &CheckedFile| it.owners().iter().sum::<u32>() as usize - it.trie.n_pages();
             let before = of_sequences(self);
-            let found = made(call.as_str(), || self.file.load(tokens, read, &mut self.trie, &self.slab));
+            let found = expect_ok(call.as_str(), || self.file.load(tokens, read, &mut self.trie, &self.slab));
             same!(of_sequences(self), before, "owners of all pages beside the prefix cache, after {call}");
             let now = self.held(tokens);
             same!((found, now), (n, held), "(pages that come back, tokens in memory then): {call}");
@@ -321,7 +321,7 @@ mod checks {
         let (number, parent, tokens) = (1 << 40, (1 << 40) - 1, [u32::MAX, 0, 7, 1 << 31]);
         let bytes = record_of(&SHAPE, number, parent, &tokens);
         let question = format!("decode of record {number} after {parent}, tokens {tokens:?}");
-        let (head, found) = made(question.as_str(), || decode(&SHAPE, &bytes));
+        let (head, found) = expect_ok(question.as_str(), || decode(&SHAPE, &bytes));
         let rows_checksum = u32::from_le_bytes(bytes[4..8].try_into().unwrap());
         same!(head, Head { number, parent, tokens: tokens.into(), rows_checksum }, "the head in a {question}");
         for (name, found, kind) in [("keys", found.k, 0), ("values", found.v, 1)] {
@@ -563,7 +563,7 @@ mod checks {
         for (own, taken) in [(0, 0), (0, 1), (0, 2), (0, 4), (0, 5), (1, 3)] {
             let (mut checked, tokens) = four_pages(5, own, &[], "a sequence runs, and its pages make no room");
             let mut running = checked.with_prefix(&[]);
-            made(format!("extend({taken} pages) of chapter 10"), || running.extend(SIZE * taken));
+            expect_ok(format!("extend({taken} pages) of chapter 10"), || running.extend(SIZE * taken));
             let read = checked.missing(&tokens);
             let n = (4 - own).min(5 - own - taken);
             checked.load(&tokens, &read, n, (own + n) * SIZE);
@@ -733,19 +733,19 @@ mod checks {
             ("store", &fox),
         ] {
             let name = in_words(tokens);
-            let _calling = calling(format!("{operation} {name}, in the transcript"));
+            let _call = enter_call(format!("{operation} {name}, in the transcript"));
             let line = match operation {
                 "store" => {
                     let cache = checked.compute(tokens);
-                    let n = made("store", || checked.file.store(tokens, cache.table(), &checked.slab.borrow()));
+                    let n = expect_ok("store", || checked.file.store(tokens, cache.table(), &checked.slab.borrow()));
                     format!("store {name:<22} {n} new of {}  {}", checked.file.index().n_records(), told(&checked))
                 }
                 "load" => {
                     let CheckedFile { file, trie, slab, .. } = &mut checked;
-                    let missing = made("missing", || file.missing(tokens, trie, slab));
+                    let missing = expect_ok("missing", || file.missing(tokens, trie, slab));
                     let places: Vec<String> = missing.iter().map(|page| page.place.to_string()).collect();
                     let read: Vec<PageRead> = missing.iter().map(|page| file.read(*page)).collect();
-                    let n = made("load", || file.load(tokens, &read, trie, slab));
+                    let n = expect_ok("load", || file.load(tokens, &read, trie, slab));
                     format!("load  {name:<22} missing at {}: {n} of {}", places.join(" "), places.len())
                 }
                 "restart" => {
@@ -811,21 +811,22 @@ mod checks {
         for (run, n_pages) in [("first", 0), ("second", (prompt.len() - 1) / 4)] {
             let disk = FileDisk::open(&path).expect("a file that can be made");
             let question = format!("open of a file of pages in the {run} run");
-            let mut file = made(question, || PageFile::open(Box::new(disk), shape, 1 << 24));
+            let mut file = expect_ok(question, || PageFile::open(Box::new(disk), shape, 1 << 24));
             let (slab, mut trie) = memory(&shape, 20);
-            let missing = made("missing of the prompt", || file.missing(&prompt, &mut trie, &slab));
+            let missing = expect_ok("missing of the prompt", || file.missing(&prompt, &mut trie, &slab));
             let read: Vec<PageRead> = missing.into_iter().map(|page| file.read(page)).collect();
-            let found = made("load of the prompt", || file.load(&prompt, &read, &mut trie, &slab));
+            let found = expect_ok("load of the prompt", || file.load(&prompt, &read, &mut trie, &slab));
             same!(found, n_pages, "pages of the prompt that come back in the {run} run");
-            let mut cache = made("with_prefix of chapter 11", || ForkCache::with_prefix(&slab, &mut trie, &prompt));
+            let mut cache =
+                expect_ok("with_prefix of chapter 11", || ForkCache::with_prefix(&slab, &mut trie, &prompt));
             let (mut sampler, mut tokens) = (Sampler::new(SAMPLING), prompt.clone());
             for _ in 0..20 {
                 let logits = storyteller.model.step(&tokens[cache.len()..], Some(&mut cache));
                 tokens.push(sampler.pick(&logits.expect("the pool has pages")));
             }
             storyteller.assert_same_story(&tokens[prompt.len()..], &expected);
-            made("insert_into of chapter 11", || cache.insert_into(&mut trie, &tokens));
-            made("store of the story", || file.store(&tokens, cache.table(), &slab.borrow()));
+            expect_ok("insert_into of chapter 11", || cache.insert_into(&mut trie, &tokens));
+            expect_ok("store of the story", || file.store(&tokens, cache.table(), &slab.borrow()));
         }
     }
 }

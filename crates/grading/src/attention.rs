@@ -3,15 +3,15 @@
 use page_by_page::cache::in_place::{Run, SequenceRows};
 use page_by_page::kernels::{Heads, RowFormat, add_scaled, attend, dot, softmax_scaled};
 
-use crate::limits::alive;
+use crate::limits::heartbeat;
 use crate::oracle::Dice;
 use crate::words::count;
 
 /// What lies in the output before: no sum of weighted values comes near it.
-pub const BEFORE: f32 = 7.5;
+pub const INITIAL_OUTPUT: f32 = 7.5;
 
 /// What lies between the rows: NaN, as a float and as two halves of any kind.
-pub const STALE: f32 = f32::from_bits(0x7FEE_7FEE);
+pub const POISON: f32 = f32::from_bits(0x7FEE_7FEE);
 
 pub fn q_width(heads: Heads) -> usize {
     heads.n_heads * heads.head_dim
@@ -29,7 +29,7 @@ pub fn numbers(n: usize, seed: usize) -> Vec<f32> {
 
 /// The keys and values of a sequence: as numbers side by side, and as words in scattered pages, with NaN between.
 #[derive(Clone)]
-pub struct Paged {
+pub struct ScatteredRows {
     pub heads: Heads,
     pub page_size: usize,
     /// The numbers of keys and of values.
@@ -41,30 +41,30 @@ pub struct Paged {
     width: usize,
 }
 
-impl Paged {
+impl ScatteredRows {
     pub fn new(heads: Heads, tokens: usize, page_size: usize, seed: usize) -> Self {
         let dense = [2 * seed, 2 * seed + 1].map(|seed| numbers(tokens * kv_width(heads), seed));
-        Paged::of(heads, dense, page_size)
+        ScatteredRows::from_dense(heads, dense, page_size)
     }
 
-    pub fn of(heads: Heads, dense: [Vec<f32>; 2], page_size: usize) -> Self {
-        Paged::stored(heads, dense, page_size, heads.head_dim, |head| head.to_vec())
+    pub fn from_dense(heads: Heads, dense: [Vec<f32>; 2], page_size: usize) -> Self {
+        ScatteredRows::encoded(heads, dense, page_size, heads.head_dim, |head| head.to_vec())
     }
 
     /// These rows, each head stored as the `words` words that `encode` makes of its numbers.
-    pub fn stored(
+    pub fn encoded(
         heads: Heads,
         dense: [Vec<f32>; 2],
         page_size: usize,
         words: usize,
         encode: impl Fn(&[f32]) -> Vec<f32>,
     ) -> Self {
-        alive();
+        heartbeat();
         let (width, tokens) = (heads.n_kv_heads * words, dense[0].len() / kv_width(heads));
         let n_pages = tokens.div_ceil(page_size);
         // No page begins at a multiple of anything.
         let page = page_size * width + 3;
-        let mut memory = [0, 1].map(|_| vec![STALE; n_pages * page + 3]);
+        let mut memory = [0, 1].map(|_| vec![POISON; n_pages * page + 3]);
         let mut runs = Vec::new();
         for i in 0..n_pages {
             let place = if i % 2 == 0 { i / 2 } else { n_pages - 1 - i / 2 };
@@ -76,7 +76,7 @@ impl Paged {
             }
             runs.push(run);
         }
-        Paged { heads, page_size, dense, memory, runs, width }
+        ScatteredRows { heads, page_size, dense, memory, runs, width }
     }
 
     /// Tokens whose rows it holds.
@@ -95,10 +95,10 @@ impl Paged {
     }
 
     /// Writes NaN over the rows from this position on: they must not be read.
-    pub fn spoil_from(&mut self, position: usize) {
+    pub fn poison_from(&mut self, position: usize) {
         for position in position..self.n_tokens() {
             let start = self.start(position);
-            self.memory.iter_mut().for_each(|memory| memory[start..start + self.width].fill(STALE));
+            self.memory.iter_mut().for_each(|memory| memory[start..start + self.width].fill(POISON));
         }
     }
 
@@ -133,15 +133,15 @@ impl Paged {
 
     /// What a wrong output looks like, in words; nothing if like nothing known.
     fn looks_like(&self, seen: usize, q: &[f32], found: &[f32], expected: &[f32]) -> Option<String> {
-        if found.iter().all(|x| *x == BEFORE) {
-            return Some(format!("nothing was written: it still holds {BEFORE}, as before"));
+        if found.iter().all(|x| *x == INITIAL_OUTPUT) {
+            return Some(format!("nothing was written: it still holds {INITIAL_OUTPUT}, as before"));
         }
         let largest = expected.iter().fold(1.0_f32, |largest, x| largest.max(x.abs()));
         let near = |a: &[f32], b: &[f32], by: f32| a.iter().zip(b).all(|(a, b)| (a - b).abs() <= by * largest);
         // A mistake that changes much is known by its numbers, one that changes the last bits by these alone.
         let is_large = !near(found, expected, 1e-3);
         // The mistakes are the same in rows of any format, so they are made in rows of numbers.
-        let plain = Paged::of(self.heads, self.dense.clone(), self.page_size);
+        let plain = ScatteredRows::from_dense(self.heads, self.dense.clone(), self.page_size);
         let explains = |mistake: Mistake| {
             let wrong = plain.wrong(mistake, seen, q);
             same_bits(&wrong, found) || is_large && near(&wrong, found, 1e-5)
@@ -160,8 +160,8 @@ impl Paged {
                         scale makes the weights of a query, and `add_scaled` adds the values, oldest first";
             return Some(format!("only the last bits differ: {rule}"));
         }
-        let is_added = found.iter().zip(expected).all(|(found, right)| (found - right - BEFORE).abs() <= 1e-4);
-        is_added.then(|| format!("it is added to the {BEFORE} that the output held before"))
+        let is_added = found.iter().zip(expected).all(|(found, right)| (found - right - INITIAL_OUTPUT).abs() <= 1e-4);
+        is_added.then(|| format!("it is added to the {INITIAL_OUTPUT} that the output held before"))
     }
 
     /// Attention of one query over the first `seen` positions, with a mistake.
@@ -214,14 +214,14 @@ impl Paged {
 }
 
 /// Compares the output of a batch, in which each sequence has this many queries.
-pub fn check_batch(batch: &[(Paged, usize)], q: &[f32], found: &[f32], what: &str) {
+pub fn check_batch(batch: &[(ScatteredRows, usize)], q: &[f32], found: &[f32], what: &str) {
     let mut rest = (q, found);
     for (number, (rows, queries)) in batch.iter().enumerate() {
         let (q, others) = rest.0.split_at(queries * q_width(rows.heads));
         let (found, others_found) = rest.1.split_at(q.len());
         rest = (others, others_found);
         let at = format!("{what}, sequence {number} with {}", count(rows.n_tokens(), "token"));
-        let is_of = |other: &Paged| {
+        let is_of = |other: &ScatteredRows| {
             other.n_tokens() >= *queries && same_bits(&other.attended(other.n_tokens(), *queries, q), found)
         };
         if *queries > 0 && !is_of(rows) {

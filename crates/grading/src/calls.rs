@@ -32,27 +32,27 @@ const NO_MESSAGE: &str = "no words";
 
 /// A call that is being made, until this is dropped.
 #[must_use = "the call is over when this is dropped"]
-pub struct Calling;
+pub struct CallGuard;
 
 /// Names the call that comes next: `extend(3) on 4 tokens`. Within another call, both are printed, the newest first.
-pub fn calling(name: impl Into<String>) -> Calling {
+pub fn enter_call(name: impl Into<String>) -> CallGuard {
     listen();
-    limits::alive();
+    limits::heartbeat();
     CALLS.with_borrow_mut(|calls| calls.push(name.into()));
-    Calling
+    CallGuard
 }
 
 /// Makes a call under this name.
-pub fn during<T>(name: impl Into<String>, call: impl FnOnce() -> T) -> T {
-    let _calling = calling(name);
+pub fn in_call<T>(name: impl Into<String>, call: impl FnOnce() -> T) -> T {
+    let _call = enter_call(name);
     call()
 }
 
 /// The value of a call that there is no reason to refuse. If it is refused, that is said in the words of `same!`.
 #[track_caller]
-pub fn made<T, E: Debug>(name: impl AsRef<str>, call: impl FnOnce() -> Result<T, E>) -> T {
+pub fn expect_ok<T, E: Debug>(name: impl AsRef<str>, call: impl FnOnce() -> Result<T, E>) -> T {
     let name = name.as_ref();
-    during(name, call).unwrap_or_else(|error| {
+    in_call(name, call).unwrap_or_else(|error| {
         panic!("{name}\n  expected: Ok(…)\n  yours:    {:?}", Err::<(), E>(error));
     })
 }
@@ -92,7 +92,7 @@ pub fn listen() {
 }
 
 /// Makes a call that must panic, and gives the panic's message. Nothing is printed, because the panic is expected.
-pub fn panics<T>(call: impl FnOnce() -> T) -> Result<String, T> {
+pub fn expect_panic<T>(call: impl FnOnce() -> T) -> Result<String, T> {
     listen();
     QUIET.set(true);
     let outcome = panic::catch_unwind(AssertUnwindSafe(call));
@@ -103,7 +103,7 @@ pub fn panics<T>(call: impl FnOnce() -> T) -> Result<String, T> {
     }
 }
 
-impl Drop for Calling {
+impl Drop for CallGuard {
     fn drop(&mut self) {
         CALLS.with_borrow_mut(|calls| calls.pop());
     }

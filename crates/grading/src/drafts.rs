@@ -3,23 +3,23 @@
 use page_by_page::decode::{Draft, Drafter, LanguageModel, RewindableModel};
 use page_by_page::model::StepError;
 
-use crate::calls::{during, made};
-use crate::limits::{allocated, allocates};
-use crate::script::{Log, Script, one_hot, refusals_to_read};
+use crate::calls::{expect_ok, in_call};
+use crate::limits::{allocated, assert_allocates};
+use crate::scripted_model::{Log, ScriptedModel, one_hot, refusals_to_read};
 
 pub type Make = for<'m> fn(&'m mut dyn RewindableModel) -> Box<dyn Drafter + 'm>;
 
-fn counting(log: &Log) -> Script<'static> {
-    Script::new("draft", log, |tokens| one_hot(tokens[tokens.len() - 1] + 1, 12))
+fn counting(log: &Log) -> ScriptedModel<'static> {
+    ScriptedModel::new("draft", log, |tokens| one_hot(tokens[tokens.len() - 1] + 1, 12))
 }
 
 pub fn draft(drafter: &mut dyn Drafter, tokens: &[u32], k: usize) -> Result<Draft, StepError> {
-    during(format!("a draft of {k} tokens after {tokens:?}"), || drafter.draft(tokens, k))
+    in_call(format!("a draft of {k} tokens after {tokens:?}"), || drafter.draft(tokens, k))
 }
 
 /// What it drafts where there is no reason to refuse.
 pub fn drafted(drafter: &mut dyn Drafter, tokens: &[u32], k: usize) -> Draft {
-    made(format!("a draft of {k} tokens after {tokens:?}"), || drafter.draft(tokens, k))
+    expect_ok(format!("a draft of {k} tokens after {tokens:?}"), || drafter.draft(tokens, k))
 }
 
 pub fn one_after_the_other(make: Make) {
@@ -59,7 +59,7 @@ pub fn a_long_sequence_is_copied_once(make: Make) {
     let mut drafter = make(&mut small);
     let most = by_model + 4 * size_of_val(&tokens[..]);
     let why = "the sequence needs one copy, which grows with the draft";
-    let draft = allocates(most, "a draft of 8 tokens after 10,000", why, || drafter.draft(&tokens, k as usize));
+    let draft = assert_allocates(most, "a draft of 8 tokens after 10,000", why, || drafter.draft(&tokens, k as usize));
     let n_drafted = draft.map(|draft| draft.tokens.len());
     same!(n_drafted, Ok(k as usize), "tokens drafted after 10,000 by a model that counts");
 }

@@ -2,7 +2,7 @@
 
 use std::fmt::Debug;
 
-use crate::calls::during;
+use crate::calls::in_call;
 
 /// What happened in one run, and what every failure says about the run: its seed, say, or the rule that it checks.
 #[derive(Clone, Debug, Default)]
@@ -55,7 +55,7 @@ pub fn fact(what: &'static str, value: impl Debug) -> Fact {
 
 /// Makes a call that must be refused, with this error, and must change no fact.
 #[track_caller]
-pub fn refused<W, T: Debug, E: PartialEq + Debug>(
+pub fn assert_refused<W, T: Debug, E: PartialEq + Debug>(
     world: &mut W,
     call: &str,
     error: E,
@@ -63,7 +63,7 @@ pub fn refused<W, T: Debug, E: PartialEq + Debug>(
     make: impl FnOnce(&mut W) -> Result<T, E>,
 ) {
     let before = facts(world);
-    let found = during(call, || make(world));
+    let found = in_call(call, || make(world));
     for ((what, before), (_, after)) in before.into_iter().zip(facts(world)) {
         let is_same = found.is_ok() || before == after;
         assert!(is_same, "{what} after the refused {call}\n  expected: {before}\n  yours:    {after}");

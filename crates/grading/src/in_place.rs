@@ -5,7 +5,7 @@ use std::borrow::Cow;
 
 use page_by_page::cache::{CacheError, KvCache, KvLayout};
 
-use crate::calls::{during, panics};
+use crate::calls::{expect_panic, in_call};
 use crate::limits::allocated;
 use crate::oracle::{self, Oracle, extend, fresh, seeded};
 use crate::rows::{self, KINDS, bits};
@@ -18,7 +18,7 @@ pub const LAYOUT: KvLayout = KvLayout { n_layers: 3, n_kv_heads: 2, head_dim: 4 
 pub const TELLING: [f32; 8] = [-0.0, 0.1, -3.5, 1e-40, f32::MAX, -1e-30, 1.0 + f32::EPSILON, 16_777_215.0];
 
 fn gather(cache: &dyn KvCache, layer: usize) -> (Cow<'_, [f32]>, Cow<'_, [f32]>) {
-    during(format!("gather({layer}) of {}", count(cache.len(), "token")), || cache.gather(layer))
+    in_call(format!("gather({layer}) of {}", count(cache.len(), "token")), || cache.gather(layer))
 }
 
 pub fn new_rows_go_after_the_old_ones(cache: &mut dyn KvCache) {
@@ -48,7 +48,7 @@ pub fn every_bit_is_kept(cache: &mut dyn KvCache) {
     let values = TELLING.map(|number| -number);
     extend(cache, 1);
     for layer in 0..LAYOUT.n_layers {
-        during(format!("write of {TELLING:?} to layer {layer}"), || cache.write(layer, &TELLING, &values));
+        in_call(format!("write of {TELLING:?} to layer {layer}"), || cache.write(layer, &TELLING, &values));
     }
     for n in [1, 2] {
         extend(cache, n);
@@ -98,7 +98,7 @@ fn write(cache: &mut dyn KvCache, tokens: &[usize]) {
         let [k, v] = KINDS.map(|kind| rows::rows(layout, tokens, layer, kind));
         let what = format!("write of {} to layer {layer}, {} tokens held", rows::count(k.len(), width), cache.len());
         let (before, usage) = (tensors(cache), cache.usage());
-        let ((), asked) = during(&what, || allocated(|| cache.write(layer, &k, &v)));
+        let ((), asked) = in_call(&what, || allocated(|| cache.write(layer, &k, &v)));
         for (other, (now, before)) in tensors(cache).iter().zip(&before).enumerate() {
             for (kind, ((now_at, now), (at, before))) in KINDS.into_iter().zip(now.iter().zip(before)) {
                 let tensor = format!("{kind} of layer {other}");
@@ -159,7 +159,7 @@ pub fn refuse_rows_that_do_not_fit(cache: &mut dyn KvCache) {
         (0, 4, 4, "half a row"),
     ] {
         extend(cache, n);
-        let outcome = panics(|| cache.write(0, &rows(k), &rows(v)));
+        let outcome = expect_panic(|| cache.write(0, &rows(k), &rows(v)));
         assert!(outcome.is_ok(), "write did not panic, given {what}");
     }
 }

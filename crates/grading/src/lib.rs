@@ -8,7 +8,7 @@
 #[macro_export]
 macro_rules! same {
     ($yours:expr, $expected:expr, $($what:tt)+) => {{
-        let calling = $crate::calls::calling(format!($($what)+));
+        let call = $crate::calls::enter_call(format!($($what)+));
         match (&$yours, &$expected) {
             (yours, expected) if yours == expected => {}
             (yours, expected) => {
@@ -16,7 +16,7 @@ macro_rules! same {
                 panic!("{what}\n  expected: {expected:?}\n  yours:    {yours:?}")
             }
         }
-        drop(calling);
+        drop(call);
     }};
 }
 
@@ -58,7 +58,7 @@ pub mod paged;
 pub mod pools;
 pub mod prelude;
 pub mod rows;
-pub mod script;
+pub mod scripted_model;
 pub mod snapshot_guard;
 pub mod story;
 pub mod transcript;

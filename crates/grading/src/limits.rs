@@ -11,13 +11,13 @@ use std::sync::{Mutex, MutexGuard, Once};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use crate::calls::{calling, during};
+use crate::calls::{enter_call, in_call};
 
 /// Bytes that all checks of a program may hold together. They need less than a tenth of it.
-const MOST_BYTES: usize = 2 << 30;
+const MAX_BYTES: usize = 2 << 30;
 
 /// How long a check may go on without a sign of life. The longest are silent for a second or two.
-const LONGEST_SILENCE: Duration = Duration::from_secs(60);
+const MAX_SILENCE: Duration = Duration::from_secs(60);
 
 /// Calls `call`; the bytes that it asks the allocator for on this thread. What it gives back counts all the same.
 pub fn allocated<T>(call: impl FnOnce() -> T) -> (T, usize) {
@@ -28,9 +28,9 @@ pub fn allocated<T>(call: impl FnOnce() -> T) -> (T, usize) {
 
 /// Makes a call that may ask the allocator for this many bytes, and says `why` no more are needed.
 #[track_caller]
-pub fn allocates<T>(most: usize, what: impl AsRef<str>, why: &str, call: impl FnOnce() -> T) -> T {
+pub fn assert_allocates<T>(most: usize, what: impl AsRef<str>, why: &str, call: impl FnOnce() -> T) -> T {
     let what = what.as_ref();
-    let (value, asked) = during(what, || allocated(call));
+    let (value, asked) = in_call(what, || allocated(call));
     assert!(asked <= most, "{what} asks the allocator for {asked} bytes\n  expected: at most {most}: {why}");
     value
 }
@@ -52,13 +52,13 @@ impl Counting {
     fn note(&self, bytes: usize) {
         // A thread that is ending has no counts any more.
         let _ = ASKED.try_with(|asked| asked.set(asked.get() + bytes));
-        if HELD.fetch_add(bytes, Ordering::Relaxed).saturating_add(bytes) > MOST_BYTES {
+        if HELD.fetch_add(bytes, Ordering::Relaxed).saturating_add(bytes) > MAX_BYTES {
             // No second alarm while this one is written.
             HELD.store(0, Ordering::Relaxed);
             let why = format!(
                 "asks for {bytes} bytes more, and all checks together then hold over {} GiB: \
                  does a loop of yours never end, or is a size wrong?",
-                MOST_BYTES >> 30
+                MAX_BYTES >> 30
             );
             stop(thread::current().name(), &why);
         }
@@ -107,7 +107,7 @@ fn time() -> Duration {
 /// only walks through the list asks for nothing, but would take minutes here, where others take hundredths of a second.
 #[track_caller]
 pub fn assert_constant_cost(what: &str, calls: usize, mut call: impl FnMut(usize)) {
-    let _calling = calling(what);
+    let _call = enter_call(what);
     let begin = time();
     let mut total = 0;
     for number in 0..calls {
@@ -119,7 +119,7 @@ pub fn assert_constant_cost(what: &str, calls: usize, mut call: impl FnMut(usize
              does it make a copy of everything?"
         );
         if number % 64 == 0 {
-            alive();
+            heartbeat();
             assert!(
                 time() - begin < TIME_LIMIT,
                 "{what}: {number} of {calls} calls took more than {} seconds, and all of them should take a fraction \
@@ -143,7 +143,7 @@ pub fn same_each<T: PartialEq + Debug>(yours: T, expected: T, what: impl FnOnce(
 /// [`assert_constant_cost`].
 #[track_caller]
 pub fn assert_one_pass<T>(what: &str, call: impl FnOnce() -> T) -> T {
-    let _calling = calling(what);
+    let _call = enter_call(what);
     let begin = time();
     let value = call();
     let took = (time() - begin).as_secs();
@@ -206,7 +206,7 @@ thread_local! {
 /// A sign of life from the check that runs on this thread. One that gives none for a minute ends the program.
 ///
 /// `same!`, rows, dice, oracles and scripted models give it. A check that goes on for long without them calls it.
-pub fn alive() {
+pub fn heartbeat() {
     static WATCH: Once = Once::new();
     // Miri takes a minute for many things.
     if cfg!(miri) {
@@ -219,7 +219,7 @@ pub fn alive() {
 fn watch() {
     loop {
         thread::sleep(Duration::from_secs(1));
-        let silent = signs().iter().find(|(_, last)| last.elapsed() > LONGEST_SILENCE).map(|(check, _)| check.clone());
+        let silent = signs().iter().find(|(_, last)| last.elapsed() > MAX_SILENCE).map(|(check, _)| check.clone());
         if let Some(check) = silent {
             let why = "has given no sign of life for a minute: does a loop of yours never end, or does it go through \
                        everything again and again?";

@@ -5,7 +5,7 @@ use std::ops::Range;
 
 use page_by_page::cache::{KvCache, KvLayout, Rewind};
 
-use crate::calls::during;
+use crate::calls::in_call;
 use crate::history::History;
 use crate::limits;
 use crate::rows::{self, KINDS, Kind};
@@ -29,19 +29,19 @@ impl Oracle {
         self.history.record(format!("extend({}) and write", tokens.len()));
         let (n, len) = (tokens.len(), cache.len());
         let question = format!("extend({n}) on {len} tokens");
-        if let Err(error) = during(format!("{question}, {}", self.history.at()), || cache.extend(n)) {
+        if let Err(error) = in_call(format!("{question}, {}", self.history.at()), || cache.extend(n)) {
             panic!("{question} failed: {error}\n  {}", self.history.at());
         }
         self.tokens.extend_from_slice(tokens);
         same!(cache.len(), self.tokens.len(), "tokens held after extend({n})\n  {}", self.history.at());
-        during(self.history.at(), || write(cache, tokens));
+        in_call(self.history.at(), || write(cache, tokens));
     }
 
     /// Rewinds the cache by `n` tokens; takes note of it.
     pub fn rewind(&mut self, cache: &mut dyn Rewind, n: usize) {
         self.history.record(format!("rewind({n})"));
         let len = self.tokens.len();
-        if let Err(error) = during(format!("rewind({n}) on {len} tokens, {}", self.history.at()), || cache.rewind(n)) {
+        if let Err(error) = in_call(format!("rewind({n}) on {len} tokens, {}", self.history.at()), || cache.rewind(n)) {
             panic!("rewind({n}) on {len} tokens failed: {error}\n  {}", self.history.at());
         }
         self.tokens.truncate(len - n);
@@ -61,7 +61,7 @@ impl Oracle {
         same!(cache.len(), self.tokens.len(), "tokens held\n  {}", self.history.at());
         for layer in 0..layout.n_layers {
             let question = format!("gather({layer}) of {} tokens, {}", self.tokens.len(), self.history.at());
-            let (k, v) = during(question, || cache.gather(layer));
+            let (k, v) = in_call(question, || cache.gather(layer));
             for (kind, found) in KINDS.into_iter().zip([&k, &v]) {
                 self.check_rows(layout, layer, kind, found, place);
             }
@@ -100,7 +100,7 @@ pub fn write(cache: &mut dyn KvCache, tokens: &[usize]) {
         let [k, v] = KINDS.map(|kind| rows::rows(layout, tokens, layer, kind));
         let rows = rows::count(k.len(), layout.kv_width());
         let question = format!("write of {rows} to layer {layer}, tokens held: {}", cache.len());
-        during(question, || cache.write(layer, &k, &v));
+        in_call(question, || cache.write(layer, &k, &v));
     }
 }
 
@@ -148,7 +148,7 @@ impl Dice {
 
     /// A number from `low` to `high`, both included.
     pub fn roll(&mut self, low: usize, high: usize) -> usize {
-        limits::alive();
+        limits::heartbeat();
         self.0 ^= self.0 << 13;
         self.0 ^= self.0 >> 7;
         self.0 ^= self.0 << 17;

@@ -3,9 +3,9 @@
 use page_by_page::cache::{CacheError, KvCache, KvLayout, Rewind};
 use page_by_page::chapters::ch06_paged::{PagedCache, SharedSlab};
 
-use crate::calls::made;
+use crate::calls::expect_ok;
 use crate::oracle::{Oracle, STEPS, any_layout, fresh, seeded};
-use crate::pools::{LAYOUT, numbers, slab_of};
+use crate::pools::{LAYOUT, page_ids, slab_of};
 use crate::rows::{self, KINDS};
 
 #[track_caller]
@@ -15,7 +15,7 @@ pub fn slab(page_size: usize, n_pages: usize) -> SharedSlab {
 
 #[track_caller]
 pub fn cache(slab: &SharedSlab) -> PagedCache {
-    made("PagedCache::new of chapter 6, over a slab", || PagedCache::new(slab))
+    expect_ok("PagedCache::new of chapter 6, over a slab", || PagedCache::new(slab))
 }
 
 pub fn n_free(slab: &SharedSlab) -> usize {
@@ -23,7 +23,7 @@ pub fn n_free(slab: &SharedSlab) -> usize {
 }
 
 pub fn pages(cache: &PagedCache) -> Vec<u32> {
-    numbers(cache.table())
+    page_ids(cache.table())
 }
 
 /// Compares the pages of a cache with those that its tokens need.

@@ -7,7 +7,7 @@ use page_by_page::chapters::ch04_page_pool::PagePool;
 use page_by_page::chapters::ch05_page_table::PageTable;
 use page_by_page::chapters::ch06_paged::{PageSlab, SharedSlab};
 
-use crate::calls::made;
+use crate::calls::expect_ok;
 use crate::history::{Fact, fact};
 use crate::transcript::page_list;
 use crate::words::count;
@@ -60,13 +60,13 @@ pub fn ids(pages: impl IntoIterator<Item = u32>) -> Vec<PageId> {
     pages.into_iter().map(PageId).collect()
 }
 
-pub fn numbers(table: &PageTable) -> Vec<u32> {
+pub fn page_ids(table: &PageTable) -> Vec<u32> {
     table.pages().iter().map(|page| page.0).collect()
 }
 
 #[track_caller]
 pub fn pool(n_pages: usize) -> PagePool {
-    made(format!("PagePool::new({n_pages}) of chapter 4"), || PagePool::new(n_pages))
+    expect_ok(format!("PagePool::new({n_pages}) of chapter 4"), || PagePool::new(n_pages))
 }
 
 /// A pool that has handed out all of its pages but these. The last of them was freed last, so it goes out first.
@@ -91,7 +91,7 @@ pub fn pool_with_owned(n_pages: usize, owned: &[u32]) -> PagePool {
 /// A table of `tokens` tokens.
 #[track_caller]
 pub fn table(page_size: usize, tokens: usize, pool: &mut PagePool) -> PageTable {
-    let mut table = made(format!("PageTable::new({page_size}) of chapter 5"), || PageTable::new(page_size));
+    let mut table = expect_ok(format!("PageTable::new({page_size}) of chapter 5"), || PageTable::new(page_size));
     if tokens > 0 {
         grow(&mut table, tokens, pool);
     }
@@ -120,7 +120,7 @@ pub fn release(table: &mut PageTable, pool: &mut PagePool) {
 
 #[track_caller]
 pub fn slab_of(layout: KvLayout, page_size: usize, n_pages: usize) -> SharedSlab {
-    made(format!("PageSlab::new of chapter 6, with {n_pages} pages of {page_size} slots"), || {
+    expect_ok(format!("PageSlab::new of chapter 6, with {n_pages} pages of {page_size} slots"), || {
         PageSlab::new(layout, page_size, n_pages)
     })
 }

@@ -1,7 +1,7 @@
 //! What nearly every grader uses.
 
-pub use crate::calls::{calling, during, made, panics};
-pub use crate::limits::{allocated, allocates, assert_constant_cost, assert_one_pass, same_each};
+pub use crate::calls::{enter_call, expect_ok, expect_panic, in_call};
+pub use crate::limits::{allocated, assert_allocates, assert_constant_cost, assert_one_pass, same_each};
 pub use crate::oracle::{Dice, Oracle, STEPS, fresh, seeded, seeds};
 pub use crate::story::{SAMPLING, Storyteller};
 pub use crate::transcript::{Transcript, assert_transcript, in_short, outcome, page_list};

@@ -8,7 +8,7 @@ use page_by_page::decode::{CachedModel, LanguageModel};
 use page_by_page::model::Model;
 use page_by_page::model::tokenizer::Tokenizer;
 
-use crate::calls::made;
+use crate::calls::expect_ok;
 
 /// How the checks sample: not greedy, because so small a model then falls into loops. The seed fixes the story.
 pub const SAMPLING: Sampling = Sampling { temperature: 0.8, top_k: 0, top_p: 0.95, seed: 7 };
@@ -58,7 +58,7 @@ impl Storyteller {
         let story = self.continue_with(n, |sequence| {
             meanwhile();
             let question = format!("a story of {} tokens through the {what}", sequence.len());
-            made(question, || model.next_logits(sequence))
+            expect_ok(question, || model.next_logits(sequence))
         });
         self.assert_same_story(&story, &self.recompute(n));
         model.rows_projected()

@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 
 use page_by_page::cache::{CacheError, KvCache, PageId};
 
-use crate::calls::during;
+use crate::calls::in_call;
 use crate::oracle;
 use crate::rows::{self, KINDS};
 use crate::snapshot_guard::assert_snapshots_are_kept;
@@ -22,7 +22,7 @@ impl Transcript {
     /// Extends a cache and notes what it says of itself.
     pub fn extend(&mut self, cache: &mut dyn KvCache, n: usize) {
         let question = format!("extend({n}) on {} tokens, in the transcript", cache.len());
-        let outcome = outcome(&during(question, || cache.extend(n)));
+        let outcome = outcome(&in_call(question, || cache.extend(n)));
         let usage = cache.usage();
         self.line(format!(
             "{:<12} {outcome}: {} tokens in {} slots, {} rows copied",
@@ -44,7 +44,7 @@ impl Transcript {
         let layout = cache.layout();
         for layer in 0..layout.n_layers {
             let question = format!("gather({layer}) of {} tokens, in the transcript", cache.len());
-            let (k, v) = during(question, || cache.gather(layer));
+            let (k, v) = in_call(question, || cache.gather(layer));
             for (kind, found) in KINDS.into_iter().zip([k, v]) {
                 let names: Vec<String> =
                     found.chunks(layout.kv_width()).map(|row| rows::name(layout, row, layer, kind)).collect();

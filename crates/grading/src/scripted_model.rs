@@ -31,10 +31,10 @@ pub fn refusals_to_read(n: usize, room: usize) -> Vec<StepError> {
 }
 
 /// One question more ends the check, because a loop that forgets to append asks for ever.
-const MOST_QUESTIONS: usize = 1000;
+const MAX_QUESTIONS: usize = 1000;
 
 /// A model that knows the logits after every sequence, and remembers what it has read.
-pub struct Script<'s> {
+pub struct ScriptedModel<'s> {
     name: &'static str,
     answer: Answer<'s>,
     /// Tokens that it has read and remembers.
@@ -52,17 +52,17 @@ pub struct Script<'s> {
     log: Log,
 }
 
-impl<'s> Script<'s> {
+impl<'s> ScriptedModel<'s> {
     /// A model that gives `answer(tokens)`, logits of `[vocab_size]`, after each sequence.
     pub fn new(name: &'static str, log: &Log, answer: impl Fn(&[u32]) -> Vec<f32> + 's) -> Self {
         let (answer, read, log) = (Box::new(answer), Vec::new(), log.clone());
         let (refusal, refuses_once, stuck) = (None, None, None);
-        Script { name, answer, read, room: usize::MAX, refusal, refuses_once, stuck, questions: 0, log }
+        ScriptedModel { name, answer, read, room: usize::MAX, refusal, refuses_once, stuck, questions: 0, log }
     }
 
     /// A model that always wants one token next: that of `next(tokens)`, out of `vocab_size`.
     pub fn certain(name: &'static str, log: &Log, vocab_size: usize, next: impl Fn(&[u32]) -> u32 + 's) -> Self {
-        Script::new(name, log, move |tokens| one_hot(next(tokens), vocab_size))
+        ScriptedModel::new(name, log, move |tokens| one_hot(next(tokens), vocab_size))
     }
 }
 
@@ -84,13 +84,13 @@ fn ending(tokens: &[u32]) -> String {
     }
 }
 
-impl LanguageModel for Script<'_> {
+impl LanguageModel for ScriptedModel<'_> {
     fn next_logits(&mut self, tokens: &[u32]) -> Result<Vec<f32>, StepError> {
         Ok(self.last_logits(tokens, 1)?.remove(0))
     }
 }
 
-impl RewindableModel for Script<'_> {
+impl RewindableModel for ScriptedModel<'_> {
     fn cached_len(&self) -> usize {
         self.read.len()
     }
@@ -98,11 +98,11 @@ impl RewindableModel for Script<'_> {
     #[track_caller]
     fn last_logits(&mut self, tokens: &[u32], n: usize) -> Result<Vec<Vec<f32>>, StepError> {
         let name = self.name;
-        limits::alive();
+        limits::heartbeat();
         self.questions += 1;
         let (questions, len) = (self.questions, tokens.len());
         assert!(
-            questions <= MOST_QUESTIONS,
+            questions <= MAX_QUESTIONS,
             "the {name} was asked {questions} times, at last what follows a sequence of {len} tokens: does the \
              sequence grow, and does the loop end?"
         );
