@@ -4,7 +4,7 @@
 //! been started. For each such chapter, this script sets
 //!
 //! - `cfg(reference = "chNN_name")` with `--features solution`: `src/chapters.rs` takes it from `solutions/`;
-//! - `cfg(unstarted = "chNN_name")` without: its grader is ignored, with the reason.
+//! - `cfg(stub = "chNN_name")` without: the stub itself is compiled, and its grader is ignored, with the reason.
 //!
 //! Where no `todo!` is left in what is compiled, the reader's or the reference's, it sets `cfg(written = "chNN_name")`:
 //! what needs several chapters, as the commands do, is tested on them.
@@ -16,13 +16,13 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use page_by_page_course::chapters::{self, Chapter, Exercise, State};
+use page_by_page_course::chapters::{self, Chapter, Exercise, ExerciseState};
 use page_by_page_course::stub;
 
 fn main() {
     println!("cargo::rerun-if-changed=exercises");
     println!("cargo::rustc-check-cfg=cfg(reference, values(any()))");
-    println!("cargo::rustc-check-cfg=cfg(unstarted, values(any()))");
+    println!("cargo::rustc-check-cfg=cfg(stub, values(any()))");
     println!("cargo::rustc-check-cfg=cfg(written, values(any()))");
 
     let [root, out] = ["CARGO_MANIFEST_DIR", "OUT_DIR"].map(|name| PathBuf::from(std::env::var_os(name).expect(name)));
@@ -61,9 +61,9 @@ fn compiled(root: &Path) -> Result<Vec<Compiled>, Vec<String>> {
             Err(problem) => problems.push(problem),
             Ok(exercise) => {
                 let source = match exercise.state {
-                    State::Untouched if with_solutions => "Reference",
-                    State::Untouched => "Unstarted",
-                    State::Begun | State::Written => "Yours",
+                    ExerciseState::Untouched if with_solutions => "Reference",
+                    ExerciseState::Untouched => "Stub",
+                    ExerciseState::Begun | ExerciseState::Written => "Yours",
                 };
                 compiled.push(Compiled { chapter, exercise, source });
             }
@@ -77,10 +77,10 @@ impl Compiled {
         let name = &self.chapter.name;
         match self.source {
             "Reference" => println!("cargo::rustc-cfg=reference=\"{name}\""),
-            "Unstarted" => println!("cargo::rustc-cfg=unstarted=\"{name}\""),
+            "Stub" => println!("cargo::rustc-cfg=stub=\"{name}\""),
             _ => {}
         }
-        if self.exercise.state == State::Written || self.source == "Reference" {
+        if self.exercise.state == ExerciseState::Written || self.source == "Reference" {
             println!("cargo::rustc-cfg=written=\"{name}\"");
         }
     }
@@ -101,7 +101,7 @@ impl Compiled {
     /// What `grading::grader!` puts at the head of the chapter's grader.
     fn head_of_grader(&self, chapters: &[Compiled]) -> String {
         let name = &self.chapter.name;
-        if self.source == "Unstarted" {
+        if self.source == "Stub" {
             let reason = format!("not started: edit exercises/{name}.rs, or run with --features solution");
             return format!("#[test]\n#[ignore = {reason:?}]\nfn {name}() {{}}\n");
         }
@@ -109,7 +109,7 @@ impl Compiled {
         let checks = chapters.iter().filter(is_listed).map(|Compiled { chapter, source, .. }| {
             let (check, call) = match *source {
                 "Reference" => ("is_the_reference_not_yours", "assert_as_on_disk"),
-                "Unstarted" => ("is_not_started", "refuse_a_stub"),
+                "Stub" => ("is_not_started", "refuse_a_stub"),
                 _ => ("is_yours", "assert_as_on_disk"),
             };
             format!(

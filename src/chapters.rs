@@ -95,7 +95,7 @@ pub enum Source {
     /// The reference, from `solutions/`.
     Reference,
     /// The stub as it was handed out.
-    Unstarted,
+    Stub,
 }
 
 include!(concat!(env!("OUT_DIR"), "/chapters.rs"));

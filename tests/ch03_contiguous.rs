@@ -2,7 +2,7 @@
 
 grading::grader!();
 
-#[cfg(not(unstarted = "ch03_contiguous"))]
+#[cfg(not(stub = "ch03_contiguous"))]
 mod checks {
     use page_by_page::cache::{CacheError, KvCache, KvLayout, Usage};
     use page_by_page::chapters::ch03_contiguous::{ContiguousCache, cache_bytes, wasted_share};

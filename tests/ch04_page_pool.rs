@@ -2,7 +2,7 @@
 
 grading::grader!();
 
-#[cfg(not(unstarted = "ch04_page_pool"))]
+#[cfg(not(stub = "ch04_page_pool"))]
 mod checks {
     use page_by_page::cache::{CacheError, PageId};
     use page_by_page::chapters::ch04_page_pool::PagePool;

@@ -2,7 +2,7 @@
 
 grading::grader!();
 
-#[cfg(not(unstarted = "ch06_paged"))]
+#[cfg(not(stub = "ch06_paged"))]
 mod checks {
     use page_by_page::cache::{CacheError, KvCache, KvLayout};
     use page_by_page::chapters::ch05_page_table::Slot;

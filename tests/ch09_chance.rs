@@ -2,7 +2,7 @@
 
 grading::grader!();
 
-#[cfg(not(unstarted = "ch09_chance"))]
+#[cfg(not(stub = "ch09_chance"))]
 mod checks {
     use page_by_page::cache::CacheError;
     use page_by_page::chapters::ch08_speculative::Speculation;

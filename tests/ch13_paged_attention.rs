@@ -2,7 +2,7 @@
 
 grading::grader!();
 
-#[cfg(not(unstarted = "ch13_paged_attention"))]
+#[cfg(not(stub = "ch13_paged_attention"))]
 mod checks {
     use page_by_page::cache::in_place::{Attention, BatchError, F32Heads, HeadReader, InPlace, Run, SequenceRows};
     use page_by_page::cache::{KvCache, KvLayout, PageId, Rewind};

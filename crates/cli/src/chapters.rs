@@ -12,7 +12,7 @@ pub const ENGINE: [usize; 7] = [1, 4, 5, 6, 10, 11, 12];
 
 pub fn ensure_started(numbers: &[usize]) -> Result<()> {
     for chapter in numbers.iter().map(|number| chapter(*number)) {
-        if chapter.source == Source::Unstarted {
+        if chapter.source == Source::Stub {
             bail!(
                 "chapter {} ({}) is not started: edit exercises/{}.rs, or add --features solution",
                 chapter.number,
@@ -35,7 +35,7 @@ pub fn whose(source: Source) -> &'static str {
     match source {
         Source::Yours => "yours",
         Source::Reference => "reference",
-        Source::Unstarted => "not started",
+        Source::Stub => "not started",
     }
 }
 
@@ -44,6 +44,6 @@ pub fn is_written(chapter: &CompiledChapter) -> bool {
     match chapter.source {
         Source::Reference => true,
         Source::Yours => chapter.tasks_left.is_empty(),
-        Source::Unstarted => false,
+        Source::Stub => false,
     }
 }

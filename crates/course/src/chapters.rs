@@ -30,7 +30,7 @@ pub struct Chapter {
 
 /// How far the reader has come in a chapter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum State {
+pub enum ExerciseState {
     /// The stub as it was handed out.
     Untouched,
     /// Changed, with a `todo!` left.
@@ -44,7 +44,7 @@ pub enum State {
 pub struct Exercise {
     pub text: String,
     pub fingerprint: String,
-    pub state: State,
+    pub state: ExerciseState,
     /// The `todo!`s that are left, in the order of the file.
     pub todos: Vec<Todo>,
 }
@@ -124,9 +124,9 @@ impl Chapter {
         let text = stub::read(root, &self.exercise())?;
         let fingerprint = stub::fingerprint(&text);
         let state = match fingerprint == self.handed_out {
-            true => State::Untouched,
-            false if stub::code(&text).contains("todo!") => State::Begun,
-            false => State::Written,
+            true => ExerciseState::Untouched,
+            false if stub::code(&text).contains("todo!") => ExerciseState::Begun,
+            false => ExerciseState::Written,
         };
         let todos = todos(&text, self.number);
         Ok(Exercise { text, fingerprint, state, todos })
@@ -254,10 +254,10 @@ mod tests {
         let [chapter] = &all(root.path()).unwrap()[..] else { panic!("one chapter") };
         assert_eq!((chapter.number, chapter.name.as_str()), (2, "ch02_flat"));
         for (text, state) in [
-            (stub.to_string(), State::Untouched),
-            (stub.replace('\n', "\r\n"), State::Untouched),
-            (format!("// mine\n{stub}"), State::Begun),
-            ("fn a() {} // todo!\n".into(), State::Written),
+            (stub.to_string(), ExerciseState::Untouched),
+            (stub.replace('\n', "\r\n"), ExerciseState::Untouched),
+            (format!("// mine\n{stub}"), ExerciseState::Begun),
+            ("fn a() {} // todo!\n".into(), ExerciseState::Written),
         ] {
             fs::write(root.path().join("exercises/ch02_flat.rs"), &text).unwrap();
             assert_eq!(chapter.read(root.path()).unwrap().state, state, "{text}");

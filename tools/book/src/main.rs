@@ -9,21 +9,21 @@ mod citations;
 mod claims;
 mod commands;
 mod contents;
-mod edition;
 mod engine;
 mod finding;
 mod html;
 mod http;
 mod markdown;
 mod markup;
-mod mine;
 mod names;
+mod own_copy;
 mod page;
 mod publish;
 mod render;
 mod rendered;
 mod repository;
 mod serve;
+mod site;
 mod watch;
 mod words;
 
@@ -34,7 +34,7 @@ use anyhow::{Error, Result};
 use clap::{Parser, Subcommand};
 use page_by_page_course::chapters;
 
-use crate::mine::Mine;
+use crate::own_copy::OwnCopy;
 
 /// Read the book: render it, serve it on this computer and open it in the browser.
 ///
@@ -73,7 +73,7 @@ enum Task {
         #[arg(long, value_name = "FOLDER")]
         out: Option<PathBuf>,
         /// Where the folder will be read, such as https://example.org/page-by-page/
-        #[arg(long, value_name = "URL", requires = "out", value_parser = edition::site_url)]
+        #[arg(long, value_name = "URL", requires = "out", value_parser = site::site_url)]
         site_url: Option<String>,
         /// Where the repository can be read, such as https://github.com/owner/name: the pages link to it, and to their
         /// own source for an edit [default: the git remote `origin`, if that is a public address]
@@ -121,11 +121,11 @@ fn run(arguments: &Arguments) -> Result<ExitCode> {
     match &arguments.task {
         None => match serve::serve(&root, arguments.mine, arguments.port, !arguments.no_open)? {},
         Some(Task::Build { out, site_url, repository, add, mine }) => {
-            let mut mine = mine.then(|| Mine::new(&root));
-            let own = root.join(if mine.is_some() { mine::COPY_FOLDER } else { publish::BUILD_FOLDER });
+            let mut own_copy = mine.then(|| OwnCopy::new(&root));
+            let own = root.join(if own_copy.is_some() { own_copy::COPY_FOLDER } else { publish::BUILD_FOLDER });
             let remote = || out.as_ref().and_then(|_| repository::of_remote(&root));
             let repository = repository.clone().or_else(remote);
-            let build = mine::build(&root, mine.as_mut(), repository.as_deref())?;
+            let build = own_copy::build(&root, own_copy.as_mut(), repository.as_deref())?;
             if !build.findings.is_empty() {
                 eprintln!("{}", build.findings);
                 return Ok(ExitCode::FAILURE);
@@ -133,7 +133,7 @@ fn run(arguments: &Arguments) -> Result<ExitCode> {
             let fresh = build.folder.path();
             match out {
                 Some(out) => {
-                    edition::make(&root, &build, site_url.as_deref(), add.as_deref())?;
+                    site::make(&root, &build, site_url.as_deref(), add.as_deref())?;
                     publish::publish_into(fresh, out)?;
                 }
                 None => publish::publish(fresh, &own)?,

@@ -14,7 +14,7 @@ use percent_encoding::percent_decode_str;
 use crate::check::Build;
 use crate::http;
 use crate::http::Answer;
-use crate::mine::{self, COPY_FOLDER, Mine};
+use crate::own_copy::{self, COPY_FOLDER, OwnCopy};
 use crate::publish::{BUILD_FOLDER, publish};
 use crate::watch::Watch;
 
@@ -48,11 +48,11 @@ const RELOAD: &str = r#"<script>
 
 /// Serves the book until the process is ended.
 pub fn serve(root: &Path, is_mine: bool, port: u16, open: bool) -> Result<Infallible> {
-    let mut mine = is_mine.then(|| Mine::new(root));
+    let mut own_copy = is_mine.then(|| OwnCopy::new(root));
     let site = root.join(if is_mine { COPY_FOLDER } else { BUILD_FOLDER });
     let watch = Watch::start(root, is_mine);
     let mut was_good = false;
-    rebuild(root, mine.as_mut(), &site, &mut was_good)?;
+    rebuild(root, own_copy.as_mut(), &site, &mut was_good)?;
 
     let listener = listen(port)?;
     let address = format!("http://{}/", listener.local_addr()?);
@@ -63,10 +63,10 @@ pub fn serve(root: &Path, is_mine: bool, port: u16, open: bool) -> Result<Infall
     }
 
     watch.each_change(|changed| {
-        if let Some(mine) = &mut mine {
-            mine.forget_after(changed);
+        if let Some(own_copy) = &mut own_copy {
+            own_copy.forget_after(changed);
         }
-        match rebuild(root, mine.as_mut(), &site, &mut was_good) {
+        match rebuild(root, own_copy.as_mut(), &site, &mut was_good) {
             Ok(()) => {
                 edition.fetch_add(1, Ordering::Relaxed);
                 eprintln!("Rendered again: {}", changed.join(", "));
@@ -78,8 +78,8 @@ pub fn serve(root: &Path, is_mine: bool, port: u16, open: bool) -> Result<Infall
 
 /// Publishes the book as it is now. Until it has been in order once there is nothing better to show; afterwards a book
 /// with faults is refused.
-fn rebuild(root: &Path, mine: Option<&mut Mine>, site: &Path, was_good: &mut bool) -> Result<()> {
-    let Build { folder, findings, .. } = mine::build(root, mine, None)?;
+fn rebuild(root: &Path, own_copy: Option<&mut OwnCopy>, site: &Path, was_good: &mut bool) -> Result<()> {
+    let Build { folder, findings, .. } = own_copy::build(root, own_copy, None)?;
     if *was_good && !findings.is_empty() {
         bail!("{findings}");
     }

@@ -7,7 +7,7 @@ use std::time::{Duration, SystemTime};
 
 use walkdir::WalkDir;
 
-use crate::mine::COPY_FOLDER;
+use crate::own_copy::COPY_FOLDER;
 use crate::publish::BUILD_FOLDER;
 
 /// The book itself and the folders that its pages include from.

@@ -78,7 +78,7 @@ fn check_module(root: &Path, chapter: &Chapter, report: &mut Report) -> Result<(
 
 /// Checks that a grader is ignored while its chapter is untouched, and says whose code it ran.
 fn check_grader(chapter: &Chapter, grader: &str, report: &mut Report) {
-    for wanted in ["\ngrading::grader!();\n".into(), format!("\n#[cfg(not(unstarted = \"{}\"))]\n", chapter.name)] {
+    for wanted in ["\ngrading::grader!();\n".into(), format!("\n#[cfg(not(stub = \"{}\"))]\n", chapter.name)] {
         if !grader.contains(&wanted) {
             let problem = format!("lacks `{}`: an untouched chapter would not be ignored", wanted.trim());
             report.add(chapter.grader(), problem);
@@ -141,7 +141,7 @@ mod tests {
             (GRADER, " task_3_", " task_8_", "has a test of task 8, and exercises/ch02_flat.rs has no"),
             (page, "### Task 2: ", "### Another: ", "has sections of the tasks [1, 3], and exercises/ch04"),
             (GRADER, "grading::grader!", "my::grader!", "tests/ch02_flat.rs: lacks `grading::grader!();`"),
-            (GRADER, "not(unstarted", "not(written", "lacks `#[cfg(not(unstarted = \"ch02_flat\"))]`: an untouched"),
+            (GRADER, "not(stub", "not(written", "lacks `#[cfg(not(stub = \"ch02_flat\"))]`: an untouched"),
             (
                 GRADER,
                 "::ch02_flat::{",

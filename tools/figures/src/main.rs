@@ -6,8 +6,8 @@
 //! `record` writes the files; `check` does the same work and compares. So a figure cannot disagree with the code.
 
 mod chart;
+mod departure;
 mod figures;
-mod mine;
 mod models;
 mod picture;
 mod rows;
@@ -73,8 +73,8 @@ fn run(command: &Command) -> Result<()> {
             println!("the figures are what the code does");
         }
         Command::Mine { name, to } => {
-            mine::set_limits();
-            println!("{}", mine::record(&root, name, to)?);
+            departure::set_limits();
+            println!("{}", departure::record(&root, name, to)?);
         }
     }
     Ok(())

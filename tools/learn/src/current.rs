@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use page_by_page_course::chapters::{Chapter, Exercise, State};
+use page_by_page_course::chapters::{Chapter, Exercise, ExerciseState};
 use page_by_page_course::lesson::{Lesson, Task};
 use page_by_page_course::libtest::task_of;
 use page_by_page_course::record::Record;
@@ -69,7 +69,7 @@ impl Current {
     }
 
     pub fn is_started(&self) -> bool {
-        matches!(&self.exercise, Ok(exercise) if exercise.state != State::Untouched)
+        matches!(&self.exercise, Ok(exercise) if exercise.state != ExerciseState::Untouched)
     }
 
     /// The verdict of the last run; empty unless all its checks ran.

@@ -4,7 +4,7 @@ use std::io;
 use std::time::Instant;
 
 use crossterm::event::{KeyCode, KeyEvent, KeyEventKind, KeyModifiers};
-use page_by_page_course::chapters::State;
+use page_by_page_course::chapters::ExerciseState;
 
 use crate::app::{App, View};
 use crate::reset;
@@ -167,7 +167,7 @@ impl App {
     fn ask_to_reset(&mut self) {
         let file = self.current.chapter.exercise();
         match &self.current.exercise {
-            Ok(exercise) if exercise.state == State::Untouched => {
+            Ok(exercise) if exercise.state == ExerciseState::Untouched => {
                 self.note = Some(format!("{file} is untouched: there is nothing to reset"));
             }
             Err(_) if !self.current.root.join(&file).exists() => self.reset(),

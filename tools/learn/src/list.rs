@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::path::Path;
 
-use page_by_page_course::chapters::{Chapter, Exercise, State};
+use page_by_page_course::chapters::{Chapter, Exercise, ExerciseState};
 use page_by_page_course::record::{LastRun, Record, is_green};
 
 use crate::text::count;
@@ -57,7 +57,7 @@ impl<'a> Progress<'a> {
 
     /// A file that can't be read isn't the stub.
     fn is_started(&self) -> bool {
-        !matches!(&self.exercise, Ok(Exercise { state: State::Untouched, .. }))
+        !matches!(&self.exercise, Ok(Exercise { state: ExerciseState::Untouched, .. }))
     }
 
     /// The last run and the tasks left, one by one, of a chapter that was started; else how many there are.

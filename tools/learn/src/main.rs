@@ -32,7 +32,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Error, Result};
 use clap::{Parser, Subcommand};
-use page_by_page_course::chapters::{self, Chapter, State};
+use page_by_page_course::chapters::{self, Chapter, ExerciseState};
 use page_by_page_course::record::Record;
 
 use crate::app::App;
@@ -130,6 +130,6 @@ fn run(arguments: &Arguments) -> Result<ExitCode> {
 /// The chapter that the record names, else the first that is begun, else the first.
 fn where_left(root: &Path, chapters: &[Chapter], record: &Record) -> usize {
     let named = record.at.as_ref().and_then(|at| chapters.iter().position(|chapter| chapter.name == *at));
-    let is_begun = |chapter: &Chapter| chapter.read(root).is_ok_and(|exercise| exercise.state == State::Begun);
+    let is_begun = |chapter: &Chapter| chapter.read(root).is_ok_and(|exercise| exercise.state == ExerciseState::Begun);
     named.or_else(|| chapters.iter().position(is_begun)).unwrap_or(0)
 }

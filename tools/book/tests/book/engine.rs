@@ -1,4 +1,4 @@
-//! The engine beside the pages, if a page has a place for it. Whose chapters it runs is for mine.rs.
+//! The engine beside the pages, if a page has a place for it. Whose chapters it runs is for own_copy.rs.
 
 use crate::support::{Book, said};
 

@@ -4,7 +4,7 @@ mod check;
 mod commands;
 mod engine;
 #[cfg(unix)]
-mod mine;
+mod own_copy;
 mod publish;
 mod serve;
 mod style;

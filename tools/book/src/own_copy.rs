@@ -12,14 +12,14 @@ use std::time::Duration;
 
 use anyhow::{Context, Error, Result};
 use page_by_page_course::cargo::{self, Ended, Environment};
-use page_by_page_course::chapters::{self, Chapter, Exercise, State};
+use page_by_page_course::chapters::{self, Chapter, Exercise, ExerciseState};
 use page_by_page_course::figures;
 use page_by_page_course::stub;
 
 use crate::check::{self, Build};
-use crate::edition::escaped;
 use crate::engine::{self, Compiler, Engine, Speed};
 use crate::publish::files_ending;
+use crate::site::escaped;
 
 /// Where the reader's copy lies, from the repository root. As deep as the book itself: its pages link to the exercises.
 pub const COPY_FOLDER: &str = "book/mine";
@@ -45,29 +45,29 @@ struct Reason {
     command: String,
 }
 
-/// What became of a figure.
-enum FigureOutcome {
-    /// It is the reader's: its fragment, and how it compares, in a line.
-    Yours(String, String),
-    Reference(Reason),
+/// A figure from the reader's code.
+struct Recorded {
+    html: String,
+    /// How it compares with the reference's, in a line.
+    says: String,
 }
 
 /// The reader's copy, as it was last recorded.
 #[derive(Default)]
-pub struct Mine {
+pub struct OwnCopy {
     root: PathBuf,
     /// For each chapter whose checks have run: why it is not to be recorded, if so.
     graded: BTreeMap<usize, Option<Reason>>,
     /// The figures that stand on something the reader has started.
-    figures: BTreeMap<String, FigureOutcome>,
+    figures: BTreeMap<String, Result<Recorded, Reason>>,
     /// `None`: to be compiled.
     engine: Option<Engine>,
     started: Vec<usize>,
 }
 
-impl Mine {
+impl OwnCopy {
     pub fn new(root: &Path) -> Self {
-        Mine { root: root.to_path_buf(), ..Mine::default() }
+        OwnCopy { root: root.to_path_buf(), ..OwnCopy::default() }
     }
 
     /// Forgets what may not hold any more once these files have changed. A chapter stands on none that comes after it.
@@ -81,9 +81,7 @@ impl Mine {
             let root = &self.root;
             let stands_on =
                 |figure: &str| figures::stands_on(root, figure).is_ok_and(|numbers| numbers.contains(&first));
-            self.figures.retain(|figure, outcome| {
-                first > 0 && matches!(outcome, FigureOutcome::Yours(..)) && !stands_on(figure)
-            });
+            self.figures.retain(|figure, outcome| first > 0 && outcome.is_ok() && !stands_on(figure));
         }
     }
 
@@ -95,7 +93,7 @@ impl Mine {
         let mut started: Vec<Started> = Vec::new();
         for chapter in chapters::all(&self.root).map_err(Error::msg)? {
             let exercise = chapter.read(&self.root).map_err(Error::msg)?;
-            if exercise.state != State::Untouched {
+            if exercise.state != ExerciseState::Untouched {
                 started.push((chapter, exercise));
             }
         }
@@ -113,7 +111,7 @@ impl Mine {
                 unfinished => unfinished,
             };
             let outcome = match reason.map_or_else(|| self.grade(&mine), |reason| Ok(Some(reason)))? {
-                Some(reason) => FigureOutcome::Reference(reason),
+                Some(reason) => Err(reason),
                 None => self.record(&figure)?,
             };
             self.figures.insert(figure, outcome);
@@ -193,7 +191,7 @@ impl Mine {
     }
 
     /// Records a figure whose chapters are green.
-    fn record(&self, figure: &str) -> Result<FigureOutcome> {
+    fn record(&self, figure: &str) -> Result<Result<Recorded, Reason>> {
         let command = format!("run --quiet --package figures-tool -- mine {figure} --to {RECORDED}");
         let Ended { status, output } = self.cargo(&command, FIGURE)?;
         let last = output.lines().rfind(|line| !line.trim().is_empty()).unwrap_or("it said nothing");
@@ -202,7 +200,7 @@ impl Mine {
             let html = fs::read_to_string(&file).with_context(|| format!("{} cannot be read", file.display()))?;
             eprintln!("{last}");
             let says = last.split_once(": ").map_or(last, |(_, says)| says);
-            return Ok(FigureOutcome::Yours(html, says.to_string()));
+            return Ok(Ok(Recorded { html, says: says.into() }));
         }
         let told = |sign| output.lines().find(|line| line.starts_with(sign));
         let why = match (told("error: "), told("memory allocation of ")) {
@@ -213,7 +211,7 @@ impl Mine {
         };
         eprintln!("{figure}: not recorded: {why}");
         let command = format!("run --package figures-tool -- mine {figure}");
-        Ok(FigureOutcome::Reference(Reason { what: format!("recording it from your code failed: {why}"), command }))
+        Ok(Err(Reason { what: format!("recording it from your code failed: {why}"), command }))
     }
 
     /// Runs cargo as the reader would.
@@ -228,8 +226,8 @@ impl Mine {
         let mut fragments = BTreeMap::new();
         for (figure, outcome) in &self.figures {
             let fragment = match outcome {
-                FigureOutcome::Yours(html, _) => html.clone(),
-                FigureOutcome::Reference(Reason { what, command }) => {
+                Ok(recorded) => recorded.html.clone(),
+                Err(Reason { what, command }) => {
                     let file = format!("book/src/figures/{figure}.html");
                     let html = stub::read(&self.root, &file).map_err(Error::msg)?;
                     let (what, command) = (escaped(what), escaped(command));
@@ -258,11 +256,9 @@ impl Mine {
             return "Your copy of the book. You have started no chapter yet: all figures are the reference\u{2019}s."
                 .into();
         }
-        let says = self.figures.values().filter_map(|outcome| match outcome {
-            FigureOutcome::Yours(_, says) => Some(says),
-            FigureOutcome::Reference(_) => None,
-        });
-        let (yours, unlike) = (says.clone().count(), says.filter(|says| says.starts_with("departs")).count());
+        let recorded = || self.figures.values().flatten();
+        let yours = recorded().count();
+        let unlike = recorded().filter(|figure| figure.says.starts_with("departs")).count();
         format!(
             "Your copy of the book, with {}. Figures recorded from your code: {yours}; unlike the reference: {unlike}. Figures that \
              are still the reference\u{2019}s, and say why: {}.",
@@ -276,7 +272,7 @@ impl Mine {
 fn unfinished((chapter, exercise): &Started) -> Option<Reason> {
     let todos = exercise.todos.len();
     let what = format!("chapter {} is not finished, todo! left: {todos}", chapter.number);
-    (exercise.state == State::Begun).then(|| Reason { what, command: checks(chapter) })
+    (exercise.state == ExerciseState::Begun).then(|| Reason { what, command: checks(chapter) })
 }
 
 /// The arguments of cargo that run the checks of a chapter.
@@ -285,20 +281,20 @@ fn checks(chapter: &Chapter) -> String {
 }
 
 /// Renders and checks the book: the reader's copy, brought up to date, or without one the reference's.
-pub fn build(root: &Path, mut mine: Option<&mut Mine>, repository: Option<&str>) -> Result<Build> {
+pub fn build(root: &Path, mut own_copy: Option<&mut OwnCopy>, repository: Option<&str>) -> Result<Build> {
     let mut figures = BTreeMap::new();
-    if let Some(mine) = &mut mine {
-        mine.follow()?;
-        figures = mine.fragments()?;
+    if let Some(own_copy) = &mut own_copy {
+        own_copy.follow()?;
+        figures = own_copy.fragments()?;
     }
     let build = check::build(root, &figures, repository)?;
     let folder = build.folder.path();
-    if let Some(mine) = &mine {
-        mine.sign(folder)?;
+    if let Some(own_copy) = &own_copy {
+        own_copy.sign(folder)?;
     }
     if engine::has_place(&build) {
-        match mine {
-            Some(mine) => engine::add(root, folder, mine.engine()?)?,
+        match own_copy {
+            Some(own_copy) => engine::add(root, folder, own_copy.engine()?)?,
             None => engine::add(root, folder, &Engine::reference(root, ""))?,
         }
     }

@@ -36,7 +36,7 @@ static STUB_LINK: LazyLock<Regex> = LazyLock::new(|| {
 });
 
 /// A page of the published book.
-struct Leaf<'b> {
+struct SitePage<'b> {
     page: &'b Page,
     /// `ch06_paged.html`
     file: String,
@@ -46,12 +46,12 @@ struct Leaf<'b> {
     description: String,
 }
 
-struct Edition<'b> {
+struct Site<'b> {
     folder: &'b Path,
     title: String,
     summary: String,
     /// The pages in order, at least one.
-    leaves: Vec<Leaf<'b>>,
+    pages: Vec<SitePage<'b>>,
     address: Option<&'b str>,
     /// What the first picture shows.
     picture: String,
@@ -83,9 +83,9 @@ pub fn make(root: &Path, build: &Build, address: Option<&str>, extra: Option<&Pa
         add(folder, extra)?;
     }
     let book = MDBook::load(root.join("book"))?;
-    let edition = Edition {
+    let site = Site {
         folder,
-        leaves: leaves(&book, build),
+        pages: pages(&book, build),
         title: book.config.book.title.context("book.toml names no title")?,
         summary: book.config.book.description.context("book.toml has no description")?,
         address,
@@ -93,21 +93,21 @@ pub fn make(root: &Path, build: &Build, address: Option<&str>, extra: Option<&Pa
         has_preview: folder.join(PREVIEW).is_file(),
         has_paper: folder.join(PAPER).is_file(),
     };
-    for Leaf { file, page, .. } in &edition.leaves {
-        edition.write(&format!("{file}.md"), markdown::plain(&page.text, published_link))?;
+    for SitePage { file, page, .. } in &site.pages {
+        site.write(&format!("{file}.md"), markdown::plain(&page.text, published_link))?;
     }
-    edition.write("llms.txt", edition.llms())?;
+    site.write("llms.txt", site.llms())?;
     if let Some(address) = address {
-        edition.write("sitemap.xml", edition.sitemap(address))?;
+        site.write("sitemap.xml", site.sitemap(address))?;
     }
     for file in files_ending(&root.join(STUBS), "rs")? {
         let file = format!("{STUBS}/{}", file.display());
         let stub = fs::read(root.join(&file)).with_context(|| format!("reading {file}"))?;
-        edition.write(&format!("{file}{STUB_ENDING}"), stub)?;
+        site.write(&format!("{file}{STUB_ENDING}"), stub)?;
     }
     // Others in folders of their own are fragments of pages.
     let pages = files_ending(folder, "html")?.into_iter().filter(|file| file.components().count() == 1);
-    pages.map(|file| file.display().to_string()).try_for_each(|file| edition.finish(&file))
+    pages.map(|file| file.display().to_string()).try_for_each(|file| site.finish(&file))
 }
 
 /// Copies the files of `extra` into the book. They must not hide any of its own.
@@ -125,15 +125,15 @@ fn add(folder: &Path, extra: &Path) -> Result<()> {
 }
 
 /// The pages of the book, with their parts and titles as SUMMARY.md lists them.
-fn leaves<'b>(book: &MDBook, build: &'b Build) -> Vec<Leaf<'b>> {
-    let mut leaves = Vec::new();
+fn pages<'b>(book: &MDBook, build: &'b Build) -> Vec<SitePage<'b>> {
+    let mut pages = Vec::new();
     let mut part = "";
     for item in book.iter() {
         match item {
             BookItem::PartTitle(title) => part = title,
             BookItem::Chapter(chapter) => {
                 let file = chapter.path.clone().unwrap_or_default().with_extension("html");
-                leaves.extend(build.pages.iter().find(|page| rendered_name(page) == file).map(|page| Leaf {
+                pages.extend(build.pages.iter().find(|page| rendered_name(page) == file).map(|page| SitePage {
                     page,
                     file: file.to_string_lossy().replace('\\', "/"),
                     part: part.to_string(),
@@ -144,7 +144,7 @@ fn leaves<'b>(book: &MDBook, build: &'b Build) -> Vec<Leaf<'b>> {
             BookItem::Separator => {}
         }
     }
-    leaves
+    pages
 }
 
 /// The words for the first picture of a page.
@@ -166,7 +166,7 @@ fn published_link(target: &str) -> Option<String> {
     Some(format!("{name}.html.md{fragment}"))
 }
 
-impl Edition<'_> {
+impl Site<'_> {
     fn write(&self, file: &str, text: impl AsRef<[u8]>) -> Result<()> {
         let path = self.folder.join(file);
         fs::create_dir_all(path.parent().unwrap_or(self.folder))
@@ -188,33 +188,33 @@ impl Edition<'_> {
             let print = "<a href=\"print.html\"";
             page = page.replacen(print, &format!("{PAPER_LINK}\n                        {print}"), 1);
         }
-        let is_this = |leaf: &&Leaf<'_>| leaf.file == name || name == "index.html";
-        if let Some(leaf) = self.leaves.iter().find(is_this) {
+        let is_this = |page: &&SitePage<'_>| page.file == name || name == "index.html";
+        if let Some(this) = self.pages.iter().find(is_this) {
             let general = format!("<meta name=\"description\" content=\"{}\">", escaped(&self.summary));
             ensure!(
                 page.matches(&general).count() == 1,
-                "{name} has not one line `{general}`: mdBook writes another head now; tools/book/src/edition.rs follows it"
+                "{name} has not one line `{general}`: mdBook writes another head now; tools/book/src/site.rs follows it"
             );
-            page = page.replacen(&general, self.head(leaf).trim(), 1);
+            page = page.replacen(&general, self.head(this).trim(), 1);
         }
         self.write(name, page)
     }
 
     /// The lines of a page's head that are its own.
-    fn head(&self, leaf: &Leaf<'_>) -> String {
-        let is_first = leaf.file == self.leaves[0].file;
+    fn head(&self, page: &SitePage<'_>) -> String {
+        let is_first = page.file == self.pages[0].file;
         let meta = |kind: &str, name: &str, content: &str| {
             format!("        <meta {kind}=\"{name}\" content=\"{}\">\n", escaped(content))
         };
-        let mut head = meta("name", "description", &leaf.description);
-        head += &format!("        <link rel=\"alternate\" type=\"text/markdown\" href=\"{}.md\">\n", leaf.file);
-        head += &meta("property", "og:title", if is_first { &self.title } else { &leaf.title });
-        head += &meta("property", "og:description", &leaf.description);
+        let mut head = meta("name", "description", &page.description);
+        head += &format!("        <link rel=\"alternate\" type=\"text/markdown\" href=\"{}.md\">\n", page.file);
+        head += &meta("property", "og:title", if is_first { &self.title } else { &page.title });
+        head += &meta("property", "og:description", &page.description);
         head += &meta("property", "og:site_name", &self.title);
         head += &meta("property", "og:type", if is_first { "website" } else { "article" });
         let mut card = "summary";
         if let Some(address) = self.address {
-            let url = self.place(leaf, address);
+            let url = self.place(page, address);
             head += &format!("        <link rel=\"canonical\" href=\"{url}\">\n");
             head += &meta("property", "og:url", &url);
             if self.has_preview {
@@ -229,12 +229,12 @@ impl Edition<'_> {
     }
 
     /// The first page is the book's own address.
-    fn place(&self, leaf: &Leaf<'_>, address: &str) -> String {
-        if leaf.file == self.leaves[0].file { address.to_string() } else { format!("{address}{}", leaf.file) }
+    fn place(&self, page: &SitePage<'_>, address: &str) -> String {
+        if page.file == self.pages[0].file { address.to_string() } else { format!("{address}{}", page.file) }
     }
 
     fn sitemap(&self, address: &str) -> String {
-        let places = self.leaves.iter().map(|leaf| self.place(leaf, address));
+        let places = self.pages.iter().map(|page| self.place(page, address));
         let urls: String = places.map(|place| format!("<url><loc>{place}</loc></url>\n")).collect();
         format!(
             "<?xml version=\"1.0\" encoding=\"UTF-8\"?>\n\
@@ -246,13 +246,13 @@ impl Edition<'_> {
     /// pages as Markdown, each with a line.
     fn llms(&self) -> String {
         let address = self.address.unwrap_or_default();
-        let mut text = format!("# {}\n\n> {}. {}\n\n", self.title, self.summary, self.leaves[0].description);
+        let mut text = format!("# {}\n\n> {}. {}\n\n", self.title, self.summary, self.pages[0].description);
         text +=
             "The pages below are the book's own Markdown, with the code that they show. A figure is told in words.\n";
-        for pages in self.leaves.chunk_by(|a, b| a.part == b.part) {
+        for pages in self.pages.chunk_by(|a, b| a.part == b.part) {
             let part = if pages[0].part.is_empty() { "Begin" } else { &pages[0].part };
             text += &format!("\n## {part}\n\n");
-            for Leaf { file, title, description, .. } in pages {
+            for SitePage { file, title, description, .. } in pages {
                 text += &format!("- [{title}]({address}{file}.md): {description}\n");
             }
         }
