@@ -3,6 +3,8 @@
 //! The order of the filters is the usual one: temperature, then top-k, then top-p
 //! ([Holtzman et al., 2019](https://arxiv.org/abs/1904.09751)). A seed fixes all draws, on every machine.
 
+use serde::{Deserialize, Deserializer, de};
+
 use crate::chapters::ch01_recompute::argmax;
 use crate::dice::Dice;
 use crate::kernels::softmax;
@@ -58,12 +60,27 @@ impl Sampling {
 }
 
 /// The settings of a model's `generation_config.json`, or of a request, where they are given.
-#[derive(Clone, Copy, Debug, Default, PartialEq, serde::Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Deserialize)]
 #[allow(missing_docs)] // As in `Sampling`.
 pub struct SamplingDefaults {
+    #[serde(default, deserialize_with = "number")]
     pub temperature: Option<f32>,
     pub top_k: Option<usize>,
+    #[serde(default, deserialize_with = "number")]
     pub top_p: Option<f32>,
+}
+
+/// Reads a number that 32 bits can hold.
+pub fn number<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<f32>, D::Error> {
+    let number = Option::<f64>::deserialize(deserializer)?;
+    number.map(narrow).transpose().map_err(de::Error::custom)
+}
+
+/// A number in 32 bits; refused if it would become infinite, or 0.
+pub fn narrow(wide: f64) -> Result<f32, String> {
+    let number = wide as f32;
+    let is_lost = wide.is_finite() && (number.is_infinite() || (number == 0.0 && wide != 0.0));
+    if is_lost { Err(format!("{wide:e} is out of the range of 32-bit floats")) } else { Ok(number) }
 }
 
 impl SamplingDefaults {

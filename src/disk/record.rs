@@ -15,6 +15,9 @@
 
 use super::{HEADER, PageShape};
 
+/// A record's number at most: enough follow it for as long as a file is written.
+const MOST_NUMBER: u64 = 1 << 63;
+
 /// Where the tokens of a record begin.
 const TOKENS: usize = 24;
 
@@ -53,6 +56,8 @@ pub enum RecordError {
     DamagedRows { found: u32, expected: u32 },
     #[error("record {number} follows record {parent}, and should follow an earlier one")]
     WrongParent { number: u64, parent: u64 },
+    #[error("record {number} has a number that no file gets to, {MOST_NUMBER} at most")]
+    WrongNumber { number: u64 },
 }
 
 impl PageShape {
@@ -106,7 +111,7 @@ fn head_checksum(shape: &PageShape, bytes: &[u8]) -> u32 {
 ///
 /// # Errors
 /// [`RecordError::WrongLength`] if they are too few for a head, [`RecordError::DamagedHead`],
-/// [`RecordError::WrongParent`].
+/// [`RecordError::WrongParent`], [`RecordError::WrongNumber`].
 pub fn decode_head(shape: &PageShape, bytes: &[u8]) -> Result<Head, RecordError> {
     let (found, expected) = (bytes.len(), shape.head_bytes());
     if found < expected {
@@ -121,6 +126,9 @@ pub fn decode_head(shape: &PageShape, bytes: &[u8]) -> Result<Head, RecordError>
     let (number, parent) = (u64_at(8), u64_at(16));
     if parent >= number {
         return Err(RecordError::WrongParent { number, parent });
+    }
+    if number > MOST_NUMBER {
+        return Err(RecordError::WrongNumber { number });
     }
     let tokens = (0..shape.page_size).map(|slot| u32_at(TOKENS + 4 * slot)).collect();
     Ok(Head { number, parent, tokens, rows_checksum: u32_at(4) })

@@ -142,7 +142,13 @@ fn json_that_is_not() {
     let configs = ["", "{", "hello", "[]", "{\"vocab_size\": \"many\"}", "{\"vocab_size\": -1}", "\u{0}"];
     let others = [
         (MODEL, "generation_config.json", r#"{"eos_token_id": "stop"}"#, [not_json, ""]),
-        (MODEL, "generation_config.json", r#"{"temperature": 1e39}"#, ["the temperature is inf", ""]),
+        (
+            MODEL,
+            "generation_config.json",
+            r#"{"temperature": 1e39}"#,
+            ["1e39 is out of the range of 32-bit floats", ""],
+        ),
+        (MODEL, "generation_config.json", r#"{"temperature": 1e-320}"#, ["1e-320 is out of the range", ""]),
         ("sharded", INDEX, "{}", [not_json, "weight_map"]),
     ];
     let configs = configs.map(|text| (MODEL, "config.json", text, [not_json, "line"]));

@@ -79,6 +79,11 @@ fn a_head_that_cannot_be_is_refused() {
         let bytes = record_of(number, parent, &[1, 2, 3, 4]);
         assert_eq!(decode_head(&SHAPE, &bytes), Err(RecordError::WrongParent { number, parent }));
     }
+    assert!(decode_head(&SHAPE, &record_of(1 << 63, 4, &[1, 2, 3, 4])).is_ok());
+    for number in [(1 << 63) + 1, u64::MAX] {
+        let bytes = record_of(number, 4, &[1, 2, 3, 4]);
+        assert_eq!(decode_head(&SHAPE, &bytes), Err(RecordError::WrongNumber { number }));
+    }
     // A record of a different file: the checksum covers the header.
     for other in [PageShape { model: 1, ..SHAPE }, PageShape { format: RowFormat::F16, ..SHAPE }] {
         assert!(matches!(decode_head(&other, &good), Err(RecordError::DamagedHead { .. })), "{other:?}");

@@ -2,7 +2,7 @@
 
 use anyhow::{Context, Result, bail, ensure};
 use clap::Args;
-use page_by_page_serve::template::ChatTemplate;
+use page_by_page_serve::template::{ChatTemplate, this_program};
 use serde_json::{Map, Value, json};
 
 use crate::conversation::{ConversationOptions, Script, Turn};
@@ -43,7 +43,7 @@ pub struct Chat {
 impl Chat {
     pub fn run(self) -> Result<()> {
         let model = &self.conversation.model;
-        let Some(template) = ChatTemplate::open(&model_dir(&model.dir))? else {
+        let Some(template) = ChatTemplate::open(&model_dir(&model.dir), &this_program())? else {
             bail!("{0} has no chat template: it was trained to continue a text; use `story --model {0}`", model.name());
         };
         let for_template = match &self.chat_template_kwargs {

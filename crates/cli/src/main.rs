@@ -73,6 +73,10 @@ enum Command {
 
 /// Runs the program: exit code 0 if all went well, 2 for a command that was not understood, 1 for the rest.
 fn main() -> ExitCode {
+    #[cfg(feature = "serve")]
+    if std::env::args_os().skip(1).eq([serve::RENDERER]) {
+        serve::be_renderer();
+    }
     let matches = take_negative_numbers(Cli::command()).try_get_matches();
     let cli = match matches.and_then(|matches| Cli::from_arg_matches(&matches)) {
         Ok(cli) => cli,

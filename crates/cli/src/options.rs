@@ -10,7 +10,7 @@ use page_by_page::cache::{CacheError, KvLayout};
 use page_by_page::caches::CacheKind;
 use page_by_page::chapters::ch06_paged::{PageSlab, SharedSlab};
 use page_by_page::chapters::chapter;
-use page_by_page::decode::sampler::{Sampling, SamplingDefaults};
+use page_by_page::decode::sampler::{Sampling, SamplingDefaults, narrow};
 use page_by_page::kernels::RowFormat;
 use page_by_page::model::checkpoint::Weight;
 use page_by_page::model::tokenizer::Tokenizer;
@@ -137,13 +137,6 @@ pub fn sampling(given: SamplingDefaults, seed: u64, config: &ModelConfig) -> Res
 /// A number that 32 bits can hold. Rounded to 32 bits, 1e308 would be infinite and 1e-320 would be 0, which is greedy.
 pub fn number(text: &str) -> Result<f32, String> {
     narrow(text.parse::<f64>().map_err(|error| error.to_string())?)
-}
-
-/// A number of 64 bits as one of 32, if 32 can hold it: see [`number`].
-pub fn narrow(wide: f64) -> Result<f32, String> {
-    let number = wide as f32;
-    let is_lost = wide.is_finite() && (number.is_infinite() || (number == 0.0 && wide != 0.0));
-    if is_lost { Err(format!("{wide:e} is out of the range of 32-bit floats")) } else { Ok(number) }
 }
 
 /// How the rows of a cache are stored and read.

@@ -14,10 +14,11 @@ use page_by_page::serving::SCORED_AT_ONCE;
 use page_by_page::serving::schedule::StepLimits;
 use page_by_page_serve::access::Access;
 use page_by_page_serve::connections::ClientLimits;
-use page_by_page_serve::template::ChatTemplate;
+use page_by_page_serve::template::{self, ChatTemplate};
 use page_by_page_serve::{Memory, Settings, Stop};
 
 pub use chat::Chat;
+pub use template::{RENDERER, be_renderer};
 
 use crate::chapters::{self, ENGINE};
 use crate::interrupt::Interrupt;
@@ -95,7 +96,7 @@ impl Serve {
         self.limits().check()?;
         let dir = model_dir(&self.model.dir);
         let (model, tokenizer) = self.model.with_tokenizer(self.rows, CacheKind::Paged)?;
-        let template = ChatTemplate::open(&dir).transpose();
+        let template = ChatTemplate::open(&dir, &template::this_program()).transpose();
         if let Some(Err(problem)) = &template {
             say(&format!("note: no chats: {problem}"));
         }

@@ -3,6 +3,7 @@
 //! As in the protocol, a field that is `null` counts as missing. Unknown fields are ignored: clients send many.
 
 use axum::http::StatusCode;
+use page_by_page::decode::sampler::narrow;
 use page_by_page::escape;
 use serde::de::DeserializeOwned;
 use serde_json::{Map, Value};
@@ -63,10 +64,7 @@ impl Fields {
     }
 
     pub fn number(&self, name: &'static str) -> Result<Option<f32>, Refusal> {
-        self.take(name, "a number that 32 bits can hold", |value| {
-            let (number, single) = (value.as_f64()?, value.as_f64()? as f32);
-            (single.is_finite() && (single != 0.0 || number == 0.0)).then_some(single)
-        })
+        self.take(name, "a number that 32 bits can hold", |value| narrow(value.as_f64()?).ok())
     }
 
     /// Refuses a field that asks for something unsupported. `is_harmless`: values that ask for nothing.

@@ -21,7 +21,7 @@ use page_by_page::model::tokenizer::Tokenizer;
 use page_by_page::serving::GenerationRequest;
 use page_by_page::serving::schedule::SequenceId;
 use serde_json::json;
-use tokio::sync::{mpsc, oneshot, watch};
+use tokio::sync::{Semaphore, mpsc, oneshot, watch};
 
 use crate::Settings;
 use crate::access;
@@ -50,6 +50,9 @@ pub struct Shared {
     pub tokenizer: Arc<Tokenizer>,
     /// The chat template, or why it cannot be used; `None` where the model has none.
     pub template: Option<Result<ChatTemplate, FileError>>,
+    /// Places for the templates that are rendered at the same time: fewer than prompts, so that a slow template delays
+    /// no completion.
+    pub renderers: Semaphore,
     pub metrics: Arc<Metrics>,
     pub engine: Sender<Command>,
     /// True when the server is to end.
@@ -68,7 +71,6 @@ pub fn router(shared: Arc<Shared>) -> Router {
         .route("/pages", get(pages))
         .route("/sequences/{id}", delete(cancel_sequence))
         .fallback(nothing_here)
-        .method_not_allowed_fallback(wrong_method)
         .layer(middleware::from_fn_with_state(shared.clone(), check));
     let page = page::FILES
         .into_iter()
@@ -76,7 +78,8 @@ pub fn router(shared: Arc<Shared>) -> Router {
             page.route(path, get(move || async move { (page::headers(kind), content) }))
         })
         .layer(middleware::from_fn_with_state(shared.clone(), check_page));
-    Router::new().route("/health", get(health)).merge(page).merge(guarded).with_state(shared)
+    let all = Router::new().route("/health", get(health)).merge(page).merge(guarded);
+    all.method_not_allowed_fallback(wrong_method).with_state(shared)
 }
 
 async fn check(State(shared): AppState, request: Request<Body>, next: Next) -> Result<Response<Body>, Refusal> {
@@ -154,13 +157,7 @@ async fn generate(kind: Kind, shared: Arc<Shared>, request: Request<Body>) -> Re
     let arrived = Instant::now();
     let ClientLimits { body_bytes, body, .. } = shared.settings.client_limits;
     let body = access::body(request, body_bytes, body).await?;
-    let this = shared.clone();
-    // A long prompt takes time.
-    let parsed = blocking(move || match kind {
-        Kind::Completion => this.read_completion(Completion::read(&body, this.sampling)?),
-        Kind::Chat => this.read_chat(Chat::read(&body, this.sampling)?),
-    })
-    .await?;
+    let parsed = shared.clone().parse(kind, body).await?;
     let n_sequences = parsed.prompts.len() * parsed.options.n;
     let is_stream = parsed.options.stream;
     let events = shared.submit(shared.requests(kind, &parsed)?, arrived).await?;
@@ -182,6 +179,18 @@ async fn generate(kind: Kind, shared: Arc<Shared>, request: Request<Body>) -> Re
 }
 
 impl Shared {
+    /// Reads a request; a long prompt takes time.
+    async fn parse(self: Arc<Self>, kind: Kind, body: Vec<u8>) -> Result<ParsedRequest, Refusal> {
+        let this = self.clone();
+        match kind {
+            Kind::Completion => blocking(move || this.read_completion(Completion::read(&body, this.sampling)?)).await,
+            Kind::Chat => {
+                let _place = self.renderers.acquire().await;
+                blocking(move || this.read_chat(Chat::read(&body, this.sampling)?)).await
+            }
+        }
+    }
+
     fn check_model(&self, name: Option<&str>) -> Result<(), Refusal> {
         let model = &self.settings.model;
         let Some(unknown) = name.filter(|name| name != model) else { return Ok(()) };
@@ -249,6 +258,8 @@ impl Shared {
                     (ids, text)
                 }
             };
+            // Before time is spent on the next one.
+            self.room(Kind::Completion, ids.len(), options.max_tokens)?;
             tokens.push(ids);
             if is_echoed {
                 echo.push(text.map_err(untokenizable)?);
@@ -274,17 +285,22 @@ impl Shared {
         Ok(ParsedRequest { options, prompts: vec![tokens], echo: Vec::new() })
     }
 
-    /// The limit of generated tokens. A limit that the client gave is kept, and refused later if it does not fit.
-    fn max_new_tokens(&self, kind: Kind, options: &GenerationOptions, prompt: usize) -> Result<usize, Refusal> {
+    /// How many tokens can follow a prompt of so many. `max_tokens`: what the client asks for.
+    fn room(&self, kind: Kind, prompt: usize, max_tokens: Option<usize>) -> Result<usize, Refusal> {
         let most = self.most_tokens;
-        let room = most.checked_sub(prompt).filter(|room| *room > 0 || options.max_tokens == Some(0));
-        let Some(room) = room else {
+        let room = most.checked_sub(prompt).filter(|room| *room > 0 || max_tokens == Some(0));
+        room.ok_or_else(|| {
             let message = format!(
                 "the prompt has {prompt} tokens, and a sequence holds {most} here, so no token can follow; \
                  shorten the prompt"
             );
-            return Err(Refusal::too_long(kind.prompt(), message));
-        };
+            Refusal::too_long(kind.prompt(), message)
+        })
+    }
+
+    /// The limit of generated tokens. A limit that the client gave is kept, and refused later if it does not fit.
+    fn max_new_tokens(&self, kind: Kind, options: &GenerationOptions, prompt: usize) -> Result<usize, Refusal> {
+        let room = self.room(kind, prompt, options.max_tokens)?;
         // The protocol's default: 16 tokens, or all that fit.
         let default = if kind == Kind::Chat { room } else { room.min(16) };
         let max_new_tokens = options.max_tokens.unwrap_or(default);

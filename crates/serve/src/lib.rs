@@ -24,6 +24,7 @@ pub mod connections;
 mod engine;
 mod fields;
 mod http;
+mod jinja;
 mod messages;
 mod metrics;
 mod page;
@@ -51,7 +52,7 @@ use page_by_page::serving::Engine;
 use page_by_page::serving::disk_tier::DiskTier;
 use page_by_page::serving::schedule::{ScheduleError, StepLimits};
 use tokio::runtime::{Builder, Runtime};
-use tokio::sync::watch;
+use tokio::sync::{Semaphore, watch};
 
 use access::Access;
 use connections::ClientLimits;
@@ -64,7 +65,7 @@ use views::{ViewPublisher, Watchers};
 
 /// Threads for clients. Slow work happens elsewhere.
 const THREADS: usize = 2;
-/// Threads that tokenize prompts.
+/// Threads that tokenize prompts, half of them also those of chats.
 const MOST_TOKENIZERS: usize = 4;
 /// How long the last answers can take to be sent when all sequences are finished.
 const LAST_ANSWERS: Duration = Duration::from_secs(2);
@@ -154,6 +155,7 @@ pub fn serve(
         most_tokens,
         tokenizer: tokenizer.clone(),
         template,
+        renderers: Semaphore::new(MOST_TOKENIZERS / 2),
         metrics: metrics.clone(),
         engine: to_engine,
         stop: stop.0.subscribe(),

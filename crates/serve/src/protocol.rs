@@ -102,7 +102,7 @@ type IsHarmless = fn(&Value) -> bool;
 
 /// Fields of the protocol and of vLLM that change what is generated and are not supported, each with the values that
 /// change nothing.
-const UNSUPPORTED: [(&str, IsHarmless); 17] = [
+const UNSUPPORTED: [(&str, IsHarmless); 26] = [
     ("presence_penalty", is_zero),
     ("frequency_penalty", is_zero),
     ("min_p", is_zero),
@@ -117,6 +117,15 @@ const UNSUPPORTED: [(&str, IsHarmless); 17] = [
     ("functions", is_empty_list),
     ("prompt_logprobs", |_| false),
     ("chat_template", |_| false),
+    ("structured_outputs", |_| false),
+    ("guided_json", |_| false),
+    ("guided_regex", |_| false),
+    ("guided_choice", |_| false),
+    ("guided_grammar", |_| false),
+    ("allowed_token_ids", |_| false),
+    ("truncate_prompt_tokens", |_| false),
+    ("bad_words", is_empty_list),
+    ("logits_processors", is_empty_list),
     ("tool_choice", |value| value == "none" || value == "auto"),
     ("logit_bias", |value| value.as_object().is_some_and(Map::is_empty)),
     ("response_format", |value| value["type"] == "text"),
@@ -367,6 +376,8 @@ mod tests {
             (json!({ "model": 3 }), "model is 3, expected the name"),
             (json!({ "presence_penalty": 0.5 }), "presence_penalty is 0.5, which this server does not do"),
             (json!({ "logit_bias": { "3": 1 } }), "logit_bias is {\"3\":1}, which"),
+            (json!({ "guided_regex": "a" }), "guided_regex is \"a\", which"),
+            (json!({ "bad_words": ["a"] }), "bad_words is [\"a\"], which"),
             (json!({ "response_format": { "type": "json_object" } }), "response_format is {\"type\""),
         ] {
             is_refused(completion, &fields, says);

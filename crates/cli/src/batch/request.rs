@@ -1,9 +1,8 @@
 //! A line of a batch: one request as a JSON object.
 
+use page_by_page::decode::sampler::number;
 use page_by_page::escape;
-use serde::{Deserialize, Deserializer, de};
-
-use crate::options::narrow;
+use serde::Deserialize;
 
 /// What a line asks for. All but the prompt may be missing.
 #[derive(Debug, Default, PartialEq, Deserialize)]
@@ -42,12 +41,6 @@ impl BatchRequest {
         }
         Ok(BatchRequest { line: number, ..request })
     }
-}
-
-/// A number that 32 bits can hold.
-fn number<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<f32>, D::Error> {
-    let number = Option::<f64>::deserialize(deserializer)?;
-    number.map(narrow).transpose().map_err(de::Error::custom)
 }
 
 #[cfg(test)]

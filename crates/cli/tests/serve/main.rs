@@ -2,6 +2,7 @@
 //! solution`.
 
 mod answers;
+mod hostile_templates;
 mod http;
 mod live_pages;
 #[path = "../program.rs"]

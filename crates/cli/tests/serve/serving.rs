@@ -22,6 +22,7 @@ use page_by_page_serve::{self as server, Memory, ServerError, Settings, Stop};
 use serde_json::Value;
 
 use super::http::{Response, ask};
+use super::program::PROGRAM;
 
 pub struct Options {
     pub folder: PathBuf,
@@ -76,7 +77,7 @@ impl Server {
             let memory = Memory { slab, prefixes: prefixes(PAGE_SIZE), tier: None, slots: n_pages * PAGE_SIZE };
             let settings =
                 Settings { model: "storyteller".into(), limits, queue, access, client_limits, grace, watchers };
-            let template = ChatTemplate::open(&folder).transpose();
+            let template = ChatTemplate::open(&folder, PROGRAM.as_ref()).transpose();
             server::serve(settings, &model, memory, tokenizer, template, listener, &to_stop)
         });
         Server { address, stop, thread: Some(thread) }
