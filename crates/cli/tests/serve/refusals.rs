@@ -26,7 +26,7 @@ fn what_cannot_be_answered_is_refused_by_name() {
         (r#"{"prompt": [1], "max_tokens": 161}"#, 400, "max_tokens", LONG, "need 21 pages, and the pool has 20"),
         (r#"{"prompt": [1], "max_tokens": 1024}"#, 400, "max_tokens", LONG, "more than the model's 1024"),
         (r#"{"prompt": [[1], [2]], "n": 100}"#, 400, "n", "", "200 sequences are more than the 72"),
-        (&two, 400, "prompt", LONG, "the prompt has 5000 tokens"),
+        (&two, 400, "prompt", LONG, "tokens, and a sequence holds 161 here"),
         (&one_megabyte, 400, "prompt", LONG, "the prompt has 1000000 bytes"),
         (r#"{"prompt": [1], "n": 64, "logprobs": 20, "max_tokens": 1000}"#, 400, "logprobs", "", "1344000 log prob"),
         (&many, 400, "prompt", "", "200000 sequences are more than the 72"),
