@@ -1,9 +1,8 @@
 //! Requests that come and go in a pool of pages, counted without a model, because where pages go does not depend on
 //! their rows.
 //!
-//! A [trace](Trace) is a list of requests. A [page memory](PageMemory) keeps the pages. [`Pages`] does it with the
-//! pool, the page tables and a prefix cache of the chapters, [`Chain`](chain::Chain) as vLLM keeps them. [`run`] serves
-//! the requests of the one in the other, step by step, without chapter 12's scheduler:
+//! A [trace](Trace) is a list of requests. A [`Replay`] serves them step by step with the pool, the page tables and a
+//! prefix cache, without chapter 12's scheduler:
 //!
 //! ```text
 //!   requests begin while there is room      their cached prefixes are looked up, the rest of the prompt takes pages
@@ -14,50 +13,48 @@
 //! A sequence begins only if the pages for all of its tokens, and for what the running ones still lack, are free or can
 //! be evicted. So no step ever fails and no sequence is preempted; the price is room that stands empty. All counters
 //! are exact and the same on every machine.
+//!
+//! Requests that [arrive](arrivals) at random are served by the scheduler, in simulated time.
 
 pub mod arrivals;
-pub mod chain;
-mod chapter_pages;
+pub mod hash_chain;
 mod traces;
 
-pub use chapter_pages::Pages;
+pub use hash_chain::{EvictionOrder, HashChain};
 pub use traces::{Trace, TraceRequest};
 
 use serde::Serialize;
 
 use crate::cache::CacheError;
+use crate::chapters::ch04_page_pool::PagePool;
+use crate::chapters::ch05_page_table::PageTable;
+use crate::chapters::ch11_prefix_cache::PrefixCache;
 use crate::english::count;
+use crate::prefixes::Prefixes;
+use crate::prefixes::none::NoPrefixes;
 
-/// Where running sequences have their pages, and finished ones leave some. Its calls return [`CacheError`] if the pages
-/// are not the pool's, or too few are free.
-pub trait PageMemory {
-    /// The pages of one sequence.
-    type Table;
+/// What is kept of the sequences that have finished.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PrefixCacheKind {
+    /// Nothing.
+    None,
+    /// Chapter 11's trie, which evicts tails first.
+    Trie,
+    /// A chain of hashes, as vLLM has it.
+    HashChain(EvictionOrder),
+}
 
-    /// Begins a sequence with the longest cached prefix of its prompt, which leaves at least one token to compute.
-    /// Returns its pages and how many tokens they hold.
-    fn begin(&mut self, prompt: &[u32]) -> Result<(Self::Table, usize), CacheError>;
-
-    /// Makes room for `n` more tokens of a sequence, if necessary by evicting pages. Returns how many pages it took.
-    fn grow(&mut self, table: &mut Self::Table, n: usize) -> Result<usize, CacheError>;
-
-    /// Caches the full pages of a sequence for later ones. `tokens`: all that the pages hold.
-    fn insert(&mut self, tokens: &[u32], table: &mut Self::Table) -> Result<(), CacheError>;
-
-    /// Lets go of the pages of a sequence.
-    fn end(&mut self, table: Self::Table) -> Result<(), CacheError>;
-
+/// The pool in which requests are replayed.
+#[derive(Clone, Copy, Debug)]
+pub struct Replay {
+    /// Pages of the pool.
+    pub n_pages: usize,
     /// Slots in a page.
-    fn page_size(&self) -> usize;
-
-    /// Pages in all.
-    fn n_pages(&self) -> usize;
-
-    /// Pages that running sequences have; a shared page counts once. All others are free, or can be evicted.
-    fn n_in_use(&self) -> usize;
-
-    /// Pages evicted so far.
-    fn n_evicted(&self) -> u64;
+    pub page_size: usize,
+    /// Sequences that run at the same time, at most.
+    pub max_running: usize,
+    /// The prefix cache.
+    pub prefix_cache: PrefixCacheKind,
 }
 
 /// What a run counted.
@@ -105,127 +102,129 @@ pub enum WorkloadError {
     Cache(#[from] CacheError),
 }
 
-/// A sequence that runs.
-struct ActiveSequence<T> {
-    request: TraceRequest,
-    table: T,
-    /// Tokens that it holds.
-    len: usize,
+impl PrefixCacheKind {
+    fn cache(self, page_size: usize) -> Result<Box<dyn Prefixes>, CacheError> {
+        Ok(match self {
+            PrefixCacheKind::None => Box::new(NoPrefixes::new(page_size)?),
+            PrefixCacheKind::Trie => Box::new(PrefixCache::new(page_size)?),
+            PrefixCacheKind::HashChain(order) => Box::new(HashChain::new(page_size, order)?),
+        })
+    }
 }
 
-/// Serves the requests, at most `most_running` at a time, until all have finished. `on_end` is called for each that
-/// does.
-pub fn run<M: PageMemory>(
-    requests: impl IntoIterator<Item = TraceRequest>,
-    most_running: usize,
-    memory: &mut M,
-    mut on_end: impl FnMut(),
-) -> Result<PageCounters, WorkloadError> {
-    if most_running == 0 {
-        return Err(WorkloadError::NoneRuns);
-    }
-    let mut requests = requests.into_iter().peekable();
-    let mut run = Replay { memory, running: Vec::new(), sums: Sums::default(), counters: PageCounters::default() };
-    let (mut in_use, mut fragmentation) = (0, 0.0);
-    loop {
-        while run.running.len() < most_running
-            && let Some(request) = requests.next_if(|next| run.has_room(next))
-        {
-            run.begin(request)?;
+impl Replay {
+    /// Serves the requests until all have finished. `on_end` is called for each that does.
+    pub fn run(
+        self,
+        requests: impl IntoIterator<Item = TraceRequest>,
+        mut on_end: impl FnMut(),
+    ) -> Result<PageCounters, WorkloadError> {
+        if self.max_running == 0 {
+            return Err(WorkloadError::NoneRuns);
         }
-        if run.running.is_empty() {
-            match requests.peek() {
-                Some(next) => return Err(run.never_fits(next)),
-                None => break,
+        let mut requests = requests.into_iter().peekable();
+        let (pool, prefixes) = (PagePool::new(self.n_pages)?, self.prefix_cache.cache(self.page_size)?);
+        let counters = PageCounters::default();
+        let mut memory = Memory { pool, prefixes, page_size: self.page_size, running: Vec::new(), counters };
+        let (mut in_use, mut fragmentation) = (0, 0.0);
+        loop {
+            while memory.running.len() < self.max_running
+                && let Some(request) = requests.next_if(|next| memory.has_room(next))
+            {
+                memory.begin(request)?;
             }
+            if memory.running.is_empty() {
+                match requests.peek() {
+                    Some(next) => return Err(memory.never_fits(next)),
+                    None => break,
+                }
+            }
+            memory.step(&mut on_end)?;
+            in_use += memory.n_in_use() as u64;
+            let slots: usize = memory.running.iter().map(|sequence| sequence.table.slots()).sum();
+            let tokens: usize = memory.running.iter().map(|sequence| sequence.table.len()).sum();
+            fragmentation += share((slots - tokens) as f64, slots as u64);
         }
-        run.step(&mut on_end)?;
-        in_use += run.memory.n_in_use() as u64;
-        if run.sums.pages > 0 {
-            let slots = (run.sums.pages * run.memory.page_size()) as f64;
-            fragmentation += (slots - run.sums.tokens as f64) / slots;
-        }
+        let mut counters = memory.counters;
+        counters.hit_rate = share(counters.cached_tokens as f64, counters.prompt_tokens);
+        counters.utilisation = share(in_use as f64, counters.steps) / self.n_pages as f64;
+        counters.fragmentation = share(fragmentation, counters.steps);
+        Ok(counters)
     }
-    let Replay { memory, mut counters, .. } = run;
-    counters.pages_evicted = memory.n_evicted();
-    counters.hit_rate = share(counters.cached_tokens as f64, counters.prompt_tokens);
-    counters.utilisation = share(in_use as f64, counters.steps) / memory.n_pages() as f64;
-    counters.fragmentation = share(fragmentation, counters.steps);
-    Ok(counters)
 }
 
-struct Replay<'a, M: PageMemory> {
-    memory: &'a mut M,
-    running: Vec<ActiveSequence<M::Table>>,
-    sums: Sums,
+/// The pages, and the sequences that have them.
+struct Memory {
+    pool: PagePool,
+    prefixes: Box<dyn Prefixes>,
+    page_size: usize,
+    running: Vec<ActiveSequence>,
     counters: PageCounters,
 }
 
-/// Sums over all running sequences: each change adds to them, so no step has to walk through all sequences.
-#[derive(Default)]
-struct Sums {
-    tokens: usize,
-    pages: usize,
-    /// Pages that they do not have yet, and will need.
-    lacking: usize,
+struct ActiveSequence {
+    request: TraceRequest,
+    table: PageTable,
 }
 
-impl<M: PageMemory> Replay<'_, M> {
-    /// Whether a request finds all the pages that it needs beside those that are promised.
+impl Memory {
+    /// Pages that running sequences have; a shared page counts once. All others are free, or can be evicted.
+    fn n_in_use(&self) -> usize {
+        self.pool.n_pages().saturating_sub(self.pool.n_free() + self.prefixes.n_evictable(&self.pool))
+    }
+
+    /// Whether a request finds all the pages that it needs beside those that the running sequences still lack.
     fn has_room(&self, request: &TraceRequest) -> bool {
-        let needed = request.tokens.len().div_ceil(self.memory.page_size());
-        needed + self.sums.lacking <= self.memory.n_pages() - self.memory.n_in_use()
+        let pages = |request: &TraceRequest| request.tokens.len().div_ceil(self.page_size);
+        let lacking = self.running.iter().map(|sequence| pages(&sequence.request) - sequence.table.pages().len());
+        pages(request) + lacking.sum::<usize>() <= self.pool.n_pages() - self.n_in_use()
     }
 
     /// Why a request does not fit into a pool without any sequence.
     fn never_fits(&self, request: &TraceRequest) -> WorkloadError {
-        let tokens = request.tokens.len();
-        WorkloadError::NeverFits {
-            number: self.counters.requests + 1,
-            tokens,
-            needed: tokens.div_ceil(self.memory.page_size()),
-            n_pages: self.memory.n_pages(),
-        }
+        let (tokens, number) = (request.tokens.len(), self.counters.requests + 1);
+        let (needed, n_pages) = (tokens.div_ceil(self.page_size), self.pool.n_pages());
+        WorkloadError::NeverFits { number, tokens, needed, n_pages }
     }
 
     fn begin(&mut self, request: TraceRequest) -> Result<(), WorkloadError> {
-        let (n_prompt, page_size) = (request.n_prompt, self.memory.page_size());
-        let prompt = &request.tokens[..n_prompt];
-        let (mut table, cached) = self.memory.begin(prompt)?;
-        if cached >= n_prompt {
-            return Err(WorkloadError::CachedTooMuch { cached, prompt: n_prompt });
+        let prompt = &request.tokens[..request.n_prompt];
+        let mut table = self.prefixes.lookup(prompt, &mut self.pool)?;
+        let cached = table.len();
+        if cached >= prompt.len() {
+            return Err(WorkloadError::CachedTooMuch { cached, prompt: prompt.len() });
         }
-        let taken = self.memory.grow(&mut table, n_prompt - cached)?;
-        self.memory.insert(prompt, &mut table)?;
-        self.counters.pages_allocated += taken as u64;
-        self.counters.prompt_tokens += n_prompt as u64;
+        self.counters.prompt_tokens += prompt.len() as u64;
         self.counters.cached_tokens += cached as u64;
-        let pages = n_prompt.div_ceil(page_size);
-        self.sums.tokens += n_prompt;
-        self.sums.pages += pages;
-        self.sums.lacking += request.tokens.len().div_ceil(page_size) - pages;
-        self.running.push(ActiveSequence { request, table, len: n_prompt });
+        self.grow(&mut table, prompt.len() - cached)?;
+        self.prefixes.insert(prompt, &mut table, &mut self.pool)?;
+        self.running.push(ActiveSequence { request, table });
+        Ok(())
+    }
+
+    /// Makes room for `n` more tokens of a sequence, if necessary by evicting pages.
+    fn grow(&mut self, table: &mut PageTable, n: usize) -> Result<(), CacheError> {
+        let (needed, free) = (table.pages_needed(n), self.pool.n_free());
+        if needed > free {
+            self.counters.pages_evicted += self.prefixes.evict(needed - free, &mut self.pool)? as u64;
+        }
+        table.grow(n, &mut self.pool)?;
+        self.counters.pages_allocated += needed as u64;
         Ok(())
     }
 
     /// Each running sequence gets a token, and those that are complete finish.
     fn step(&mut self, on_end: &mut impl FnMut()) -> Result<(), WorkloadError> {
-        let page_size = self.memory.page_size();
-        for sequence in &mut self.running {
-            self.counters.pages_allocated += self.memory.grow(&mut sequence.table, 1)? as u64;
-            if sequence.len.is_multiple_of(page_size) {
-                self.sums.pages += 1;
-                self.sums.lacking -= 1;
-            }
-            sequence.len += 1;
-        }
-        self.sums.tokens += self.running.len();
         self.counters.steps += 1;
-        for mut sequence in self.running.extract_if(.., |sequence| sequence.len == sequence.request.tokens.len()) {
-            self.memory.insert(&sequence.request.tokens, &mut sequence.table)?;
-            self.memory.end(sequence.table)?;
-            self.sums.tokens -= sequence.len;
-            self.sums.pages -= sequence.len.div_ceil(page_size);
+        for mut sequence in std::mem::take(&mut self.running) {
+            self.grow(&mut sequence.table, 1)?;
+            self.running.push(sequence);
+        }
+        for ActiveSequence { request, mut table } in
+            self.running.extract_if(.., |sequence| sequence.table.len() == sequence.request.tokens.len())
+        {
+            self.prefixes.insert(&request.tokens, &mut table, &mut self.pool)?;
+            table.release(&mut self.pool)?;
             self.counters.requests += 1;
             on_end();
         }

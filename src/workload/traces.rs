@@ -26,7 +26,7 @@ pub enum Trace {
 struct Described {
     name: &'static str,
     n_requests: usize,
-    running: usize,
+    max_running: usize,
     n_pages: usize,
 }
 
@@ -57,8 +57,8 @@ impl Trace {
 
     /// Sequences that run at the same time, by default. A chat asks again when it has its answer: turns
     /// and questions come one after the other.
-    pub fn running(self) -> usize {
-        self.described().running
+    pub fn max_running(self) -> usize {
+        self.described().max_running
     }
 
     /// Pages of the pool, by default. The documents alone fill 128 pages of 16 tokens: the last two are where it gets
@@ -69,11 +69,11 @@ impl Trace {
 
     fn described(self) -> Described {
         match self {
-            Trace::Shared => Described { name: "shared", n_requests: REQUESTS, running: 16, n_pages: 512 },
-            Trace::Unique => Described { name: "unique", n_requests: REQUESTS, running: 16, n_pages: 512 },
-            Trace::Chats => Described { name: "chats", n_requests: CHATS * TURNS, running: 1, n_pages: 300 },
+            Trace::Shared => Described { name: "shared", n_requests: REQUESTS, max_running: 16, n_pages: 512 },
+            Trace::Unique => Described { name: "unique", n_requests: REQUESTS, max_running: 16, n_pages: 512 },
+            Trace::Chats => Described { name: "chats", n_requests: CHATS * TURNS, max_running: 1, n_pages: 300 },
             Trace::Documents => {
-                Described { name: "documents", n_requests: DOCUMENTS * ROUNDS, running: 1, n_pages: 130 }
+                Described { name: "documents", n_requests: DOCUMENTS * ROUNDS, max_running: 1, n_pages: 130 }
             }
         }
     }

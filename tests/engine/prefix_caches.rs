@@ -1,35 +1,22 @@
 //! vLLM's chain of hashes finds and evicts what the trie of chapter 11 does, on random sequences.
 
-use page_by_page::chapters::ch11_prefix_cache::PrefixCache;
-use page_by_page::workload::chain::{Chain, EvictionOrder};
-use page_by_page::workload::{PageCounters, PageMemory, Pages, Trace, TraceRequest, run};
+use page_by_page::workload::EvictionOrder::{HeadsFirst, TailsFirst};
+use page_by_page::workload::PrefixCacheKind::{self, HashChain, Trie};
+use page_by_page::workload::{PageCounters, Replay, Trace, TraceRequest};
 
 use grading::oracle::Dice;
 
-fn in_trie(requests: &[TraceRequest], n_pages: usize, page_size: usize, running: usize) -> PageCounters {
-    let prefixes = Box::new(PrefixCache::new(page_size).unwrap());
-    let mut memory = Pages::new(n_pages, page_size, Some(prefixes)).unwrap();
-    run(requests.to_vec(), running, &mut memory, || ()).unwrap()
+/// `pool`: its pages, their slots, and the sequences that run at the same time, at most.
+fn replayed(requests: &[TraceRequest], pool: (usize, usize, usize), prefix_cache: PrefixCacheKind) -> PageCounters {
+    let (n_pages, page_size, max_running) = pool;
+    Replay { n_pages, page_size, max_running, prefix_cache }.run(requests.to_vec(), || ()).unwrap()
 }
 
-fn in_chain(
-    requests: &[TraceRequest],
-    n_pages: usize,
-    page_size: usize,
-    running: usize,
-    eviction_order: EvictionOrder,
-) -> PageCounters {
-    let mut memory = Chain::new(n_pages, page_size, eviction_order).unwrap();
-    let counters = run(requests.to_vec(), running, &mut memory, || ()).unwrap();
-    assert_eq!(memory.n_in_use(), 0, "a page is not let go of");
-    counters
-}
-
-/// vLLM's queue, which never searches for the least recently used leaf, gives up the same pages: tables, pages taken
-/// and cached tokens are the same. The last token of a prompt is its own, so that no page is held twice; a check below
+/// Pages in the order of their last use, without a search for leaves, are evicted as leaves are: pages taken, evicted
+/// and found are the same. The last token of a prompt is its own, so that no page is held twice; a check below
 /// shows what that costs.
 #[test]
-fn a_queue_of_pages_freed_from_the_end_finds_what_least_recently_used_leaves_leave() {
+fn pages_evicted_from_the_end_of_each_sequence_are_the_least_recently_used_leaves() {
     for seed in 0..400 {
         let mut dice = Dice::new(seed);
         let requests: Vec<TraceRequest> = (100..)
@@ -45,9 +32,9 @@ fn a_queue_of_pages_freed_from_the_end_finds_what_least_recently_used_leaves_lea
             .collect();
         let (page_size, running) = (dice.roll(1, 4), dice.roll(1, 5));
         let largest = requests.iter().map(|request| request.tokens.len().div_ceil(page_size)).max().unwrap();
-        let n_pages = largest + dice.roll(0, 59);
-        let chain = in_chain(&requests, n_pages, page_size, running, EvictionOrder::TailsFirst);
-        assert_eq!(chain, in_trie(&requests, n_pages, page_size, running), "seed {seed}");
+        let pool = (largest + dice.roll(0, 59), page_size, running);
+        let [chain, trie] = [HashChain(TailsFirst), Trie].map(|cache| replayed(&requests, pool, cache));
+        assert_eq!(chain, trie, "seed {seed}");
     }
 }
 
@@ -59,9 +46,10 @@ fn on_every_trace_both_count_the_same_and_heads_first_finds_less() {
         let needed = requests.iter().map(|request| request.tokens.len().div_ceil(16)).max().unwrap();
         for n_pages in [13, 40, 130, 300, 512, 2000].into_iter().filter(|n_pages| *n_pages >= needed) {
             let run = format!("{} in {n_pages} pages", trace.name());
-            let [tails, heads] = [EvictionOrder::TailsFirst, EvictionOrder::HeadsFirst]
-                .map(|eviction_order| in_chain(&requests, n_pages, 16, trace.running(), eviction_order));
-            assert_eq!(tails, in_trie(&requests, n_pages, 16, trace.running()), "{run}");
+            let pool = (n_pages, 16, trace.max_running());
+            let [trie, tails, heads] = [Trie, HashChain(TailsFirst), HashChain(HeadsFirst)]
+                .map(|prefix_cache| replayed(&requests, pool, prefix_cache));
+            assert_eq!(tails, trie, "{run}");
             assert!(heads.cached_tokens <= tails.cached_tokens, "{run}: {heads:?} and {tails:?}");
         }
     }
@@ -73,7 +61,7 @@ fn on_every_trace_both_count_the_same_and_heads_first_finds_less() {
 fn a_page_that_is_held_twice_costs_the_chain_another() {
     let sequences: [&[u32]; 5] = [&[9, 9, 0], &[1, 2, 3, 4, 0], &[1, 2, 3, 4, 0], &[1, 2, 3, 4, 0], &[9, 9, 7, 0]];
     let requests = sequences.map(|tokens| TraceRequest { tokens: tokens.to_vec(), n_prompt: tokens.len() - 1 });
-    let (trie, chain) = (in_trie(&requests, 5, 2, 1), in_chain(&requests, 5, 2, 1, EvictionOrder::TailsFirst));
+    let [trie, chain] = [Trie, HashChain(TailsFirst)].map(|cache| replayed(&requests, (5, 2, 1), cache));
     assert_eq!((trie.cached_tokens, trie.pages_evicted), (2 + 2 + 2, 0));
     assert_eq!((chain.cached_tokens, chain.pages_evicted), (2 + 2, 2), "the page of 9 9 is gone when it is asked for");
 }

@@ -4,9 +4,7 @@ mod serving;
 
 use anyhow::Result;
 use clap::{Args, Subcommand};
-use page_by_page::experiments::prefixes;
-use page_by_page::workload::Trace;
-use page_by_page::workload::chain::EvictionOrder;
+use page_by_page::workload::{EvictionOrder, PrefixCacheKind, Replay, Trace};
 
 use crate::chapters;
 use crate::options::{ensure_in_range, named};
@@ -84,19 +82,20 @@ struct Common {
     no_prefix_cache: bool,
     /// Which pages of a finished sequence are evicted first: tails, its last ones, so that what is left of it can still
     /// be found, or heads, its first ones, as in a queue of pages that are freed in the order of the text
-    #[arg(long, value_name = "END", value_parser = named(&EVICTION_ORDERS), hide_possible_values = true,
+    #[arg(long, value_name = "END", value_parser = named(&EVICTIONS), hide_possible_values = true,
         default_value = "tails", conflicts_with = "no_prefix_cache")]
-    evict: EvictionOrder,
+    evict: PrefixCacheKind,
 }
 
-const EVICTION_ORDERS: [(&str, EvictionOrder); 2] =
-    [("tails", EvictionOrder::TailsFirst), ("heads", EvictionOrder::HeadsFirst)];
+/// The trie of chapter 11 has no other order than tails first.
+const EVICTIONS: [(&str, PrefixCacheKind); 2] =
+    [("tails", PrefixCacheKind::Trie), ("heads", PrefixCacheKind::HashChain(EvictionOrder::HeadsFirst))];
 
-const MOST_PAGES: u64 = 10_000_000;
+const MAX_PAGES: u64 = 10_000_000;
 /// A larger page than this holds any text of any trace.
-const MOST_SLOTS: u64 = 1_000_000;
+const MAX_PAGE_SIZE: u64 = 1_000_000;
 /// More requests than this repeat what a million shows.
-const MOST_REQUESTS: u64 = 1_000_000;
+const MAX_REQUESTS: u64 = 1_000_000;
 
 impl Workload {
     pub fn run(self) -> Result<()> {
@@ -112,33 +111,33 @@ impl Workload {
 
 impl Common {
     fn run_whole(self, trace: Trace) -> Result<()> {
-        self.run(trace, trace.n_requests(), trace.running())
+        self.run(trace, trace.n_requests(), trace.max_running())
     }
 
-    fn run(self, trace: Trace, n_requests: usize, running: usize) -> Result<()> {
+    fn run(self, trace: Trace, n_requests: usize, max_running: usize) -> Result<()> {
         let pools = if self.pages.is_empty() { vec![trace.n_pages()] } else { self.pages.clone() };
-        let prefix_cache = (!self.no_prefix_cache).then_some(self.evict);
+        let prefix_cache = if self.no_prefix_cache { PrefixCacheKind::None } else { self.evict };
         let (chapters, prefixes): (&[usize], _) = match prefix_cache {
-            None => (&[4, 5], "without the prefix cache"),
-            Some(EvictionOrder::TailsFirst) => (&[4, 5, 11], "with the prefix cache"),
-            Some(EvictionOrder::HeadsFirst) => (&[], "with a prefix cache that evicts heads first"),
+            PrefixCacheKind::None => (&[4, 5], "without the prefix cache"),
+            PrefixCacheKind::Trie => (&[4, 5, 11], "with the prefix cache"),
+            PrefixCacheKind::HashChain(_) => (&[4, 5], "with a prefix cache that evicts heads first"),
         };
         chapters::ensure_started(chapters)?;
-        ensure_in_range(n_requests as u64, MOST_REQUESTS, "--requests", "a workload")?;
-        ensure_in_range(self.page_size as u64, MOST_SLOTS, "--page-size", "a page")?;
+        ensure_in_range(n_requests as u64, MAX_REQUESTS, "--requests", "a workload")?;
+        ensure_in_range(self.page_size as u64, MAX_PAGE_SIZE, "--page-size", "a page")?;
         for n_pages in &pools {
-            ensure_in_range(*n_pages as u64, MOST_PAGES, "--pages", "a pool")?;
+            ensure_in_range(*n_pages as u64, MAX_PAGES, "--pages", "a pool")?;
         }
         let progress = Progress::new("counting", (n_requests * pools.len()) as u64);
         let page_size = self.page_size;
-        let requests = prefixes::TraceRun { trace, requests: n_requests, running, page_size, prefix_cache };
         let heading =
             ["pages", "allocated", "evicted", "cached", "of", "hit rate", "utilisation", "fragmentation", "steps"];
         let mut table = Table::new(0, &heading);
-        for pages in pools {
-            let counters = requests.run(pages, || progress.advance(1))?;
+        for n_pages in pools {
+            let replay = Replay { n_pages, page_size, max_running, prefix_cache };
+            let counters = replay.run(trace.requests(n_requests), || progress.advance(1))?;
             table.line([
-                thousands(pages),
+                thousands(n_pages),
                 thousands(counters.pages_allocated),
                 thousands(counters.pages_evicted),
                 thousands(counters.cached_tokens),
@@ -154,7 +153,7 @@ impl Common {
             "{}: {}, at most {} at a time, pages of {}, {prefixes}\n\n{}",
             trace.name(),
             count(n_requests, "request"),
-            thousands(running),
+            thousands(max_running),
             count(page_size, "slot"),
             table.render(),
         ))

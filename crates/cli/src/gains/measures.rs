@@ -11,14 +11,13 @@ use page_by_page::decode::drafting::AcceptRule;
 use page_by_page::decode::generation::Generated;
 use page_by_page::experiments::drafts::Bundled;
 use page_by_page::experiments::forks::Samples;
-use page_by_page::experiments::prefixes::{TraceRun, passes_for_sixteen};
+use page_by_page::experiments::prefixes::{passes_for_sixteen, replay};
 use page_by_page::experiments::{PAGE_SIZE, SMALL, attention, bundled, disk, generation, memory, rewind, simulation};
 use page_by_page::kernels::RowFormat;
 use page_by_page::model::tokenizer::Tokenizer;
 use page_by_page::model::{Model, ModelConfig};
 use page_by_page::serving::schedule::StepLimits;
-use page_by_page::workload::Trace;
-use page_by_page::workload::chain::EvictionOrder;
+use page_by_page::workload::{PrefixCacheKind, Trace};
 
 use super::watched::Measure;
 use crate::chapters::{SCHEDULER, SIMULATION};
@@ -192,8 +191,8 @@ fn forks() -> Result<Vec<String>> {
 }
 
 fn prefixes() -> Result<Vec<String>> {
-    let run = |prefix_cache| TraceRun::of(Trace::Shared, prefix_cache).run(Trace::Shared.n_pages(), || {});
-    let (without, with) = (run(None)?, run(Some(EvictionOrder::TailsFirst))?);
+    let run = |prefix_cache| replay(Trace::Shared, Trace::Shared.n_pages(), prefix_cache);
+    let (without, with) = (run(PrefixCacheKind::None)?, run(PrefixCacheKind::Trie)?);
     let (before, after) = (percent(without.hit_rate), percent(with.hit_rate));
     Ok(vec![
         line("prompt tokens found, where 300 requests begin alike", before, after),

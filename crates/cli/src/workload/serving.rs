@@ -7,14 +7,14 @@ use page_by_page::prefixes::prefix_cache;
 use page_by_page::serving::schedule::StepLimits;
 use page_by_page::workload::arrivals::{Arrival, Cost, LAYOUT, LatencyTarget, Served, Times, poisson, serve, tiny_llm};
 
-use super::{MOST_PAGES, MOST_SLOTS};
+use super::{MAX_PAGE_SIZE, MAX_PAGES};
 use crate::chapters::{self, SCHEDULER};
 use crate::memory;
 use crate::options::ensure_in_range;
 use crate::output::{Lines, Progress, Table, count, named_lines, percent, print, prompts_cached, thousands};
 
 /// More requests than this repeat what a hundred thousand show.
-const MOST_REQUESTS: u64 = 100_000;
+const MAX_REQUESTS: u64 = 100_000;
 const MS: f64 = 1e3;
 
 /// Serve requests that arrive at random: how many are on time, and how long they wait
@@ -87,8 +87,8 @@ impl Serving {
         let (pages, page_size) = (or(self.pages, 128, 32), or(self.page_size, 16, 128));
         let limits = StepLimits { tokens: or(self.budget, 256, 128), sequences: or(self.running, 16, 4) };
         let (arrivals, how) = self.arrivals()?;
-        ensure_in_range(page_size as u64, MOST_SLOTS, "--page-size", "a page")?;
-        ensure_in_range(pages as u64, MOST_PAGES, "--pages", "a pool")?;
+        ensure_in_range(page_size as u64, MAX_PAGE_SIZE, "--page-size", "a page")?;
+        ensure_in_range(pages as u64, MAX_PAGES, "--pages", "a pool")?;
         memory::ensure_pages(LAYOUT, page_size, pages)?;
         let slab = PageSlab::new(LAYOUT, page_size, pages)?;
         let prefixes = prefix_cache(page_size, !self.no_prefix_cache)?;
@@ -126,7 +126,7 @@ impl Serving {
             (0.001..=1e6).contains(&rate),
             "--rate is {rate}; requests come from 0.001 to 1,000,000 times a second"
         );
-        ensure_in_range(requests as u64, MOST_REQUESTS, "--requests", "a workload")?;
+        ensure_in_range(requests as u64, MAX_REQUESTS, "--requests", "a workload")?;
         Ok((poisson(rate, seed, requests), format!("{rate} a second at random (seed {seed})")))
     }
 }

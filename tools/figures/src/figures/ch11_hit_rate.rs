@@ -1,24 +1,20 @@
 //! Chapter 11: how much of the prompts is cached, against the size of the pool of `chapters::ch11_prefix_cache`.
 
-use page_by_page::experiments::prefixes::TraceRun;
-use page_by_page::workload::Trace;
-use page_by_page::workload::chain::EvictionOrder;
+use page_by_page::experiments::prefixes::replay;
+use page_by_page::workload::{EvictionOrder, PrefixCacheKind, Trace};
 
 use super::prelude::*;
 
 const POOLS: [usize; 13] = [50, 100, 110, 120, 130, 140, 160, 200, 250, 300, 350, 400, 500];
-const LINES: [(Trace, EvictionOrder); 3] = [
-    (Trace::Chats, EvictionOrder::TailsFirst),
-    (Trace::Documents, EvictionOrder::TailsFirst),
-    (Trace::Documents, EvictionOrder::HeadsFirst),
+const LINES: [(Trace, PrefixCacheKind); 3] = [
+    (Trace::Chats, PrefixCacheKind::Trie),
+    (Trace::Documents, PrefixCacheKind::Trie),
+    (Trace::Documents, PrefixCacheKind::HashChain(EvictionOrder::HeadsFirst)),
 ];
 
 /// All requests in a pool of one size: cached tokens, of 100 tokens of their prompts, to a tenth.
 fn point(pages: usize) -> Result<Vec<f64>> {
-    let percent = |(trace, order)| {
-        let counters = TraceRun::of(trace, Some(order)).run(pages, || ())?;
-        Ok((1000.0 * counters.hit_rate).round() / 10.0)
-    };
+    let percent = |(trace, cache)| Ok((1000.0 * replay(trace, pages, cache)?.hit_rate).round() / 10.0);
     [Ok(pages as f64)].into_iter().chain(LINES.map(percent)).collect()
 }
 
