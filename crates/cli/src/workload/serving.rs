@@ -1,16 +1,16 @@
 //! `workload serving`: the scheduler under requests that arrive at random. Time is counted, not measured.
 
 use anyhow::{Result, ensure};
-use clap::{Args, ValueEnum};
+use clap::Args;
 use page_by_page::chapters::ch06_paged::PageSlab;
 use page_by_page::prefixes::prefix_cache;
 use page_by_page::serving::schedule::StepLimits;
-use page_by_page::workload::arrivals::{Arrival, Cost, LAYOUT, LatencyTarget, Served, Times, poisson, serve, tiny_llm};
+use page_by_page::workload::arrivals::{Cost, LAYOUT, LatencyTarget, Served, Times, poisson, serve};
 
 use super::{MAX_PAGE_SIZE, MAX_PAGES};
 use crate::chapters::{self, SCHEDULER};
 use crate::memory;
-use crate::options::ensure_in_range;
+use crate::options::{SEED, ensure_in_range};
 use crate::output::{Lines, Progress, Table, count, named_lines, percent, print, prompts_cached, thousands};
 
 /// More requests than this repeat what a hundred thousand show.
@@ -25,40 +25,33 @@ const MS: f64 = 1e3;
 /// There is no model and no clock. A step costs 10 ms, and 0.2 ms for each token that it computes, so the numbers are
 /// the same on every machine. A request is on time if its first token comes within 1,000 ms and the others every 50 ms
 /// on average.
-///
-/// --trace tiny-llm is the one with which the course of that name tries its batches: 16 requests, all there at the
-/// start.
 #[derive(Args)]
 #[command(after_help = "\
 Example:
   page-by-page workload serving --rate 6
-  page-by-page workload serving --rate 6 --pages 64 --no-prefix-cache
-  page-by-page workload serving --trace tiny-llm")]
+  page-by-page workload serving --rate 6 --pages 64 --no-prefix-cache")]
 pub struct Serving {
-    /// Which requests come
-    #[arg(long, value_name = "TRACE", value_enum, default_value_t = Which::Random)]
-    trace: Which,
-    /// Requests a second, on average [default: 8]
-    #[arg(long, value_name = "R")]
-    rate: Option<f64>,
-    /// Same seed, same requests at the same times [default: 23]
-    #[arg(long, value_name = "S")]
-    seed: Option<u64>,
-    /// Requests in all, at most 100,000 [default: 300]
-    #[arg(long, value_name = "N")]
-    requests: Option<usize>,
-    /// Pages of the pool [default: 128; 32 for tiny-llm]
-    #[arg(long, value_name = "N")]
-    pages: Option<usize>,
-    /// Slots in a page [default: 16; 128 for tiny-llm]
-    #[arg(long, value_name = "P")]
-    page_size: Option<usize>,
-    /// Tokens that a step computes, at most [default: 256; 128 for tiny-llm]
-    #[arg(long, value_name = "B")]
-    budget: Option<usize>,
-    /// Sequences that run at the same time, at most [default: 16; 4 for tiny-llm]
-    #[arg(long, value_name = "K")]
-    running: Option<usize>,
+    /// Requests a second, on average
+    #[arg(long, value_name = "R", default_value_t = 8.0)]
+    rate: f64,
+    /// Same seed, same requests at the same times
+    #[arg(long, value_name = "S", default_value_t = SEED)]
+    seed: u64,
+    /// Requests in all, at most 100,000
+    #[arg(long, value_name = "N", default_value_t = 300)]
+    requests: usize,
+    /// Pages of the pool
+    #[arg(long, value_name = "N", default_value_t = 128)]
+    pages: usize,
+    /// Slots in a page
+    #[arg(long, value_name = "P", default_value_t = 16)]
+    page_size: usize,
+    /// Tokens that a step computes, at most
+    #[arg(long, value_name = "B", default_value_t = 256)]
+    budget: usize,
+    /// Sequences that run at the same time, at most
+    #[arg(long, value_name = "K", default_value_t = 16)]
+    running: usize,
     /// Compute every prompt, whatever others have computed before
     #[arg(long)]
     no_prefix_cache: bool,
@@ -69,65 +62,39 @@ const COST: Cost = Cost { step: 10_000, token: 200 };
 /// A request is on time if its first token comes within a second and the others every 50 ms on average.
 const LIMITS: LatencyTarget = LatencyTarget { first_token: 1_000_000, per_token: 50_000 };
 
-#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
-enum Which {
-    /// Drawn from the seed
-    Random,
-    /// 16 requests of the course tiny-llm
-    TinyLlm,
-}
-
 impl Serving {
     pub fn run(self) -> Result<()> {
         chapters::ensure_started(&SCHEDULER)?;
-        let is_random = self.trace == Which::Random;
-        let or = |option: Option<usize>, random: usize, other: usize| {
-            option.unwrap_or(if is_random { random } else { other })
-        };
-        let (pages, page_size) = (or(self.pages, 128, 32), or(self.page_size, 16, 128));
-        let limits = StepLimits { tokens: or(self.budget, 256, 128), sequences: or(self.running, 16, 4) };
-        let (arrivals, how) = self.arrivals()?;
+        let Serving { rate, seed, requests, pages, page_size, budget, running, no_prefix_cache } = self;
+        ensure!(
+            (0.001..=1e6).contains(&rate),
+            "--rate is {rate}; requests come from 0.001 to 1,000,000 times a second"
+        );
+        ensure_in_range(requests as u64, MAX_REQUESTS, "--requests", "a workload")?;
         ensure_in_range(page_size as u64, MAX_PAGE_SIZE, "--page-size", "a page")?;
         ensure_in_range(pages as u64, MAX_PAGES, "--pages", "a pool")?;
         memory::ensure_pages(LAYOUT, page_size, pages)?;
         let slab = PageSlab::new(LAYOUT, page_size, pages)?;
-        let prefixes = prefix_cache(page_size, !self.no_prefix_cache)?;
-        let progress = Progress::new("counting", arrivals.len() as u64);
+        let limits = StepLimits { tokens: budget, sequences: running };
+        let prefixes = prefix_cache(page_size, !no_prefix_cache)?;
+        let progress = Progress::new("counting", requests as u64);
+        let arrivals = poisson(rate, seed, requests);
         let served = serve(&arrivals, &slab, prefixes, limits, COST, || progress.advance(1))?;
         drop(progress);
         let mut table = Table::new(1, &["ms", "mean", "p50", "p99"]);
         table.line(spread("to the first token", served.requests.iter().map(|times| times.first_token as f64)));
         table.line(spread("per token", served.requests.iter().filter_map(Times::per_token)));
         print(&format!(
-            "serving: {}, {how}, at most {} at a time and {} a step\na step costs {} ms and {} ms a token; time is counted, \
-             not measured\n\n{}\n{}",
-            count(arrivals.len(), "request"),
-            thousands(limits.sequences),
-            count(limits.tokens, "token"),
+            "serving: {}, {rate} a second at random (seed {seed}), at most {} at a time and {} a step\na step costs {} ms \
+             and {} ms a token; time is counted, not measured\n\n{}\n{}",
+            count(requests, "request"),
+            thousands(running),
+            count(budget, "token"),
             COST.step as f64 / MS,
             COST.token as f64 / MS,
             table.render(),
             named_lines(&lines(pages, page_size, &served))
         ))
-    }
-
-    /// The requests, and in words how they come.
-    fn arrivals(&self) -> Result<(Vec<Arrival>, String)> {
-        if self.trace == Which::TinyLlm {
-            ensure!(
-                (self.rate, self.seed, self.requests) == (None, None, None),
-                "--trace tiny-llm has its own 16 requests, all there at the start; leave out --rate, --seed and \
-                 --requests"
-            );
-            return Ok((tiny_llm(), "all there at the start (tiny-llm)".into()));
-        }
-        let (rate, seed, requests) = (self.rate.unwrap_or(8.0), self.seed.unwrap_or(23), self.requests.unwrap_or(300));
-        ensure!(
-            (0.001..=1e6).contains(&rate),
-            "--rate is {rate}; requests come from 0.001 to 1,000,000 times a second"
-        );
-        ensure_in_range(requests as u64, MAX_REQUESTS, "--requests", "a workload")?;
-        Ok((poisson(rate, seed, requests), format!("{rate} a second at random (seed {seed})")))
     }
 }
 

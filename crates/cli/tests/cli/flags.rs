@@ -32,7 +32,7 @@ const VALUES: [&str; 14] = [
 ];
 
 /// The names of values that are files or words.
-const NO_NUMBERS: [&str; 8] = ["DIR", "FILE", "CACHE", "RULE", "SHAPE", "DTYPE", "TEXT", "TRACE"];
+const NO_NUMBERS: [&str; 7] = ["DIR", "FILE", "CACHE", "RULE", "SHAPE", "DTYPE", "TEXT"];
 
 /// A run that takes longer counts as hanging. Runs take a fraction of a second on a machine that is idle.
 const LONGEST: Duration = Duration::from_secs(60);
@@ -73,7 +73,7 @@ const QUICK: [(&str, &str); 37] = [
     ("bench speculation", "--model=SMALL --draft=prompt-lookup --max-new-tokens=2 --draft-lens=1 --prompts=a"),
     ("workload shared", "--requests=20"),
     ("workload unique", "--requests=20"),
-    ("workload serving", "--trace=tiny-llm"),
+    ("workload serving", "--requests=20"),
     ("workload chats", "--pages=200"),
     ("workload documents", "--pages=200"),
     ("simulate", "--seeds=3 --steps=5"),
