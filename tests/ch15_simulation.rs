@@ -9,13 +9,12 @@ mod checks {
     use std::collections::BTreeSet;
 
     use page_by_page::cache::PageId;
+    use page_by_page::chapters::ch12_scheduler::Scheduler;
     use page_by_page::chapters::ch15_simulation::{
         check, check_fits, check_order, check_output, check_pages, check_plan, check_progress, run, shrink,
     };
-    use page_by_page::prefixes::Prefixes;
     use page_by_page::serving::schedule::{
-        ChunkInput, FinishReason, Finished, NextToken, ScheduleError, ScheduledChunk, SequenceCounters, SequenceId,
-        StepLimits,
+        FinishReason, NextToken, ScheduleError, ScheduledChunk, SequenceCounters, SequenceId, StepLimits,
     };
     use page_by_page::simulation::planted::{Bug, planted};
     use page_by_page::simulation::{
@@ -444,10 +443,6 @@ mod checks {
             self.inner.plan()
         }
 
-        fn inputs(&mut self) -> Vec<ChunkInput<'_>> {
-            self.inner.inputs()
-        }
-
         fn settle(&mut self, next: &[NextToken]) -> Result<(), ScheduleError> {
             self.inner.settle(next)
         }
@@ -458,16 +453,12 @@ mod checks {
             running
         }
 
-        fn waiting(&self) -> Vec<SeenSequence> {
-            self.inner.waiting()
+        fn as_scheduler(&self) -> &Scheduler {
+            self.inner.as_scheduler()
         }
 
-        fn take_finished(&mut self) -> Vec<Finished> {
-            self.inner.take_finished()
-        }
-
-        fn prefixes(&self) -> &dyn Prefixes {
-            self.inner.prefixes()
+        fn as_scheduler_mut(&mut self) -> &mut Scheduler {
+            self.inner.as_scheduler_mut()
         }
     }
 

@@ -1,23 +1,20 @@
-//! Schedulers that are wrong: each has one bug, and each bug is one that an engine had. And schedulers that are right
-//! and wasteful, each with a policy that chapter 12 decides against.
+//! Schedulers that are wrong: each has one bug, and each bug is one that an engine had. And two that are right and
+//! wasteful, each with a policy that chapter 12 decides against.
 //!
 //! Without a bug or a policy, this scheduler plans step by step what that of chapter 12 plans (a test compares them).
 
 use std::cmp::Ordering;
-use std::collections::VecDeque;
 
 use crate::cache::{CacheError, KvCache};
 use crate::chapters::ch05_page_table::PageTable;
-use crate::chapters::ch06_paged::SharedSlab;
 use crate::chapters::ch10_fork::ForkCache;
-use crate::prefixes::{Prefixes, available_pages};
+use crate::chapters::ch12_scheduler::Scheduler;
+use crate::prefixes::available_pages;
 use crate::serving::schedule::{
-    ChunkInput, FinishReason, Finished, NextToken, Plan, Running, ScheduleError, ScheduledChunk, Sequence, SequenceId,
-    StepLimits,
+    FinishReason, Finished, NextToken, Running, ScheduleError, ScheduledChunk, Sequence, SequenceId,
 };
 
-use super::tested_scheduler::seen;
-use super::{END_OF_TEXT, Make, SeenSequence, TestedScheduler};
+use super::{END_OF_TEXT, Make, TestedScheduler};
 
 /// A bug that an engine had, and where: [`about`](Bug::about) describes what it does here.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -90,66 +87,38 @@ impl Bug {
     }
 }
 
-/// Who can start, who computes first, and who gives way. `tests/engine/policies.rs` counts what each costs.
+/// Who computes first, and who gives way. `tests/engine/policies.rs` counts what each costs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Policy {
-    /// As chapter 12 decides.
-    Chapter12,
-    /// A request starts when its next chunk fits.
-    NextChunk,
-    /// As [`NextChunk`](Policy::NextChunk), and the oldest sequence gives way. It goes to the end of the queue.
+    /// A request starts when its next chunk fits, and the oldest sequence gives way. It goes to the end of the queue.
     OldestVictim,
-    /// When as many run as are allowed, no request starts until all of these have finished.
-    StaticBatches,
     /// No sequence generates while there are prompts to compute.
     PromptsFirst,
 }
 
 /// Makes a scheduler with this bug, or with none.
 pub fn planted(bug: Option<Bug>) -> Box<Make<'static>> {
-    make(bug, Policy::Chapter12)
+    make(bug, None)
 }
 
 /// Makes a scheduler with this policy.
 pub fn with_policy(policy: Policy) -> Box<Make<'static>> {
-    let by_chunk = matches!(policy, Policy::NextChunk | Policy::OldestVictim);
-    make(by_chunk.then_some(Bug::NextChunk), policy)
+    make((policy == Policy::OldestVictim).then_some(Bug::NextChunk), Some(policy))
 }
 
-fn make(bug: Option<Bug>, policy: Policy) -> Box<Make<'static>> {
+fn make(bug: Option<Bug>, policy: Option<Policy>) -> Box<Make<'static>> {
     Box::new(move |slab, prefixes, limits| {
-        limits.check()?;
-        Ok(Box::new(FaultyScheduler {
-            bug,
-            policy,
-            batch_is_full: false,
-            slab: slab.clone(),
-            prefixes,
-            limits,
-            next_id: 0,
-            waiting: VecDeque::new(),
-            running: Vec::new(),
-            finished: Vec::new(),
-            planned: Plan::default(),
-            lost: Vec::new(),
-        }))
+        let inner = Scheduler::new(slab, prefixes, limits, &[END_OF_TEXT])?;
+        Ok(Box::new(PlantedScheduler { bug, policy, inner, lost: Vec::new() }))
     })
 }
 
-/// A scheduler with a bug, or with a wasteful policy, or with neither.
-struct FaultyScheduler {
+/// A scheduler with a bug, or with a wasteful policy, or with neither. It has what chapter 12's has, and makes every
+/// decision itself, because the reader's may be wrong.
+struct PlantedScheduler {
     bug: Option<Bug>,
-    policy: Policy,
-    /// As many sequences run as are allowed, or did since the last time that none ran.
-    batch_is_full: bool,
-    slab: SharedSlab,
-    prefixes: Box<dyn Prefixes>,
-    limits: StepLimits,
-    next_id: u64,
-    waiting: VecDeque<Sequence>,
-    running: Vec<Running>,
-    finished: Vec<Finished>,
-    planned: Plan,
+    policy: Option<Policy>,
+    inner: Scheduler,
     /// Caches that no sequence has any more.
     lost: Vec<ForkCache>,
 }
@@ -162,7 +131,7 @@ struct Room {
     preempted: bool,
 }
 
-impl FaultyScheduler {
+impl PlantedScheduler {
     fn has(&self, bug: Bug) -> bool {
         self.bug == Some(bug)
     }
@@ -170,52 +139,52 @@ impl FaultyScheduler {
     /// Starts the first waiting sequence if it fits. `admitted`: admissions in this plan; `chunk`: tokens that the
     /// sequence could compute now.
     fn admit(&mut self, admitted: usize, chunk: usize) -> Result<bool, CacheError> {
-        let counted = if self.has(Bug::LimitForgotten) { admitted } else { self.running.len() };
-        if counted >= self.limits.sequences || (self.policy == Policy::StaticBatches && self.batch_is_full) {
+        let counted = if self.has(Bug::LimitForgotten) { admitted } else { self.inner.running.len() };
+        if counted >= self.inner.limits.sequences {
             return Ok(false);
         }
-        let Some(first) = self.waiting.front() else { return Ok(false) };
+        let Some(first) = self.inner.waiting.front() else { return Ok(false) };
         let mut sought = first.tokens.clone();
         if self.has(Bug::AllFound) {
             // A lookup leaves the last token out: let that be one that the sequence does not have.
             sought.push(END_OF_TEXT);
         }
-        let cache = ForkCache::with_prefix(&self.slab, &mut *self.prefixes, &sought)?;
+        let cache = ForkCache::with_prefix(&self.inner.slab, &mut *self.inner.prefixes, &sought)?;
         let needed = if self.has(Bug::NextChunk) {
             cache.table().pages_needed(chunk.min(first.tokens.len() - cache.len()))
         } else {
-            let others = self.running.iter().map(|running| pages_needed(&running.sequence, running.cache.table()));
+            let others =
+                self.inner.running.iter().map(|running| pages_needed(&running.sequence, running.cache.table()));
             others.sum::<usize>() + pages_needed(first, cache.table())
         };
-        if needed > available_pages(&*self.prefixes, &self.slab) {
+        if needed > available_pages(&*self.inner.prefixes, &self.inner.slab) {
             return Ok(false);
         }
-        let first = self.waiting.pop_front();
-        self.running.extend(first.map(|sequence| Running::start(sequence, cache)));
-        self.batch_is_full |= self.running.len() == self.limits.sequences;
+        let first = self.inner.waiting.pop_front();
+        self.inner.running.extend(first.map(|sequence| Running::start(sequence, cache)));
         Ok(true)
     }
 
     /// Makes room for `n` more tokens of the running sequence at `index`.
     fn make_room(&mut self, mut index: usize, n: usize) -> Result<Room, CacheError> {
         let mut preempted = false;
-        while index < self.running.len() {
-            let missing = match self.running[index].cache.extend(n) {
+        while index < self.inner.running.len() {
+            let missing = match self.inner.running[index].cache.extend(n) {
                 Ok(()) => return Ok(Room { index: Some(index), preempted }),
                 Err(CacheError::OutOfPages { needed, free }) => needed - free,
                 Err(error) => return Err(error),
             };
-            let evicted = self.slab.borrow_mut().evict(&mut *self.prefixes, missing)?;
+            let evicted = self.inner.slab.borrow_mut().evict(&mut *self.inner.prefixes, missing)?;
             if evicted < missing {
                 preempted = true;
                 let victim = self.victim(index);
-                let mut sequence = self.running.remove(victim).sequence;
+                let mut sequence = self.inner.running.remove(victim).sequence;
                 sequence.counters.preemptions += 1;
-                if self.policy == Policy::OldestVictim {
-                    self.planned.chunks.retain(|chunk| chunk.sequence != sequence.id);
-                    self.waiting.push_back(sequence);
+                if self.policy == Some(Policy::OldestVictim) {
+                    self.inner.planned.chunks.retain(|chunk| chunk.sequence != sequence.id);
+                    self.inner.waiting.push_back(sequence);
                 } else {
-                    self.waiting.push_front(sequence);
+                    self.inner.waiting.push_front(sequence);
                 }
                 match victim.cmp(&index) {
                     Ordering::Less => index -= 1,
@@ -230,14 +199,14 @@ impl FaultyScheduler {
     /// The index of the victim when the sequence at `index` finds no page: the newest, unless bug or policy choose
     /// another one.
     fn victim(&self, index: usize) -> usize {
-        let newest = self.running.len() - 1;
-        if self.policy == Policy::OldestVictim {
+        let newest = self.inner.running.len() - 1;
+        if self.policy == Some(Policy::OldestVictim) {
             // The sequence itself only if it runs alone.
             return usize::from(index == 0 && newest > 0);
         }
         if self.has(Bug::PlannedVictim) && newest == index && newest > 0 {
             // Rather than the sequence itself, the one with most pages.
-            let n_pages = |index: &usize| (self.running[*index].cache.table().pages().len(), *index);
+            let n_pages = |index: &usize| (self.inner.running[*index].cache.table().pages().len(), *index);
             return (0..=newest).max_by_key(n_pages).unwrap_or(newest);
         }
         newest
@@ -245,21 +214,21 @@ impl FaultyScheduler {
 
     /// Whether any sequence has a prompt to compute, or could start to.
     fn has_prompts(&self) -> bool {
-        let can_start = !self.waiting.is_empty() && self.running.len() < self.limits.sequences;
-        can_start || self.running.iter().any(in_its_prompt)
+        let can_start = !self.inner.waiting.is_empty() && self.inner.running.len() < self.inner.limits.sequences;
+        can_start || self.inner.running.iter().any(in_its_prompt)
     }
 
     fn insert_pages(&mut self, index: usize) -> Result<(), CacheError> {
-        let Running { sequence, cache } = &mut self.running[index];
-        cache.insert_into(&mut *self.prefixes, &sequence.tokens)
+        let Running { sequence, cache } = &mut self.inner.running[index];
+        cache.insert_into(&mut *self.inner.prefixes, &sequence.tokens)
     }
 
     fn index_of(&self, id: SequenceId) -> Option<usize> {
-        self.running.iter().position(|running| running.sequence.id == id)
+        self.inner.running.iter().position(|running| running.sequence.id == id)
     }
 
     fn finish(&mut self, sequence: Sequence, reason: FinishReason) {
-        self.finished.push(Finished { sequence, reason });
+        self.inner.finished.push(Finished { sequence, reason });
     }
 }
 
@@ -268,33 +237,33 @@ fn in_its_prompt(running: &Running) -> bool {
 }
 
 /// Pages that a sequence needs beyond those of `table` for all of its tokens and the next. Not chapter 12's function
-/// of this name, because the reader's may be wrong.
+/// of this name.
 fn pages_needed(sequence: &Sequence, table: &PageTable) -> usize {
     let rows = sequence.max_rows().min(sequence.tokens.len() + 1);
     table.pages_needed(rows.saturating_sub(table.len()))
 }
 
-impl TestedScheduler for FaultyScheduler {
+impl TestedScheduler for PlantedScheduler {
     fn submit(&mut self, prompt: Vec<u32>, max_new_tokens: usize) -> Result<SequenceId, ScheduleError> {
-        let id = SequenceId(self.next_id);
+        let id = SequenceId(self.inner.next_id);
         let sequence = Sequence::new(id, prompt, max_new_tokens)?;
         if max_new_tokens == 0 {
             self.finish(sequence, FinishReason::Limit);
         } else {
-            let n_pages = self.slab.borrow().pool().n_pages();
-            let needed = ForkCache::new(&self.slab)?.table().pages_needed(sequence.max_rows());
+            let n_pages = self.inner.slab.borrow().pool().n_pages();
+            let needed = ForkCache::new(&self.inner.slab)?.table().pages_needed(sequence.max_rows());
             if needed > n_pages && !self.has(Bug::NeverFits) {
                 return Err(ScheduleError::NeverFits { prompt: sequence.n_prompt, max_new_tokens, needed, n_pages });
             }
-            self.waiting.push_back(sequence);
+            self.inner.waiting.push_back(sequence);
         }
-        self.next_id += 1;
+        self.inner.next_id += 1;
         Ok(id)
     }
 
     fn cancel(&mut self, id: SequenceId) -> Result<(), ScheduleError> {
         if let Some(index) = self.index_of(id) {
-            let Running { sequence, cache } = self.running.remove(index);
+            let Running { sequence, cache } = self.inner.running.remove(index);
             let in_its_prompt = cache.len() < sequence.n_prompt;
             if self.has(Bug::CancelLeaks) && in_its_prompt {
                 self.lost.push(cache);
@@ -302,33 +271,33 @@ impl TestedScheduler for FaultyScheduler {
             self.finish(sequence, FinishReason::Cancelled);
             return Ok(());
         }
-        let index = self.waiting.iter().position(|sequence| sequence.id == id);
-        let sequence = index.and_then(|index| self.waiting.remove(index)).ok_or(ScheduleError::UnknownSequence(id))?;
+        let index = self.inner.waiting.iter().position(|sequence| sequence.id == id);
+        let sequence =
+            index.and_then(|index| self.inner.waiting.remove(index)).ok_or(ScheduleError::UnknownSequence(id))?;
         self.finish(sequence, FinishReason::Cancelled);
         Ok(())
     }
 
     fn plan(&mut self) -> Result<Vec<ScheduledChunk>, ScheduleError> {
-        let mut budget = self.limits.tokens;
+        let mut budget = self.inner.limits.tokens;
         let mut index = 0;
         let mut admitted = 0;
         let mut has_preempted = false;
-        self.batch_is_full &= !self.running.is_empty();
-        let prompts_only = self.policy == Policy::PromptsFirst && self.has_prompts();
+        let prompts_only = self.policy == Some(Policy::PromptsFirst) && self.has_prompts();
         while budget > 0 {
-            if index >= self.running.len() {
+            if index >= self.inner.running.len() {
                 let in_vain = has_preempted && self.has(Bug::NextChunk);
                 if in_vain || !self.admit(admitted, budget)? {
                     break;
                 }
                 admitted += 1;
-                index = self.running.len() - 1;
+                index = self.inner.running.len() - 1;
             }
-            if prompts_only && !in_its_prompt(&self.running[index]) {
+            if prompts_only && !in_its_prompt(&self.inner.running[index]) {
                 index += 1;
                 continue;
             }
-            let n = self.running[index].uncomputed().min(budget);
+            let n = self.inner.running[index].uncomputed().min(budget);
             let room = self.make_room(index, n)?;
             has_preempted |= room.preempted;
             let Some(index_now) = room.index else { continue };
@@ -337,10 +306,10 @@ impl TestedScheduler for FaultyScheduler {
                 Some(Bug::PromptLength) if sequence.counters.preemptions > 0 => held >= sequence.n_prompt,
                 _ => held == sequence.tokens.len(),
             };
-            let Running { sequence, cache } = &mut self.running[index];
+            let Running { sequence, cache } = &mut self.inner.running[index];
             let (id, caught_up) = (sequence.id, has_caught_up(sequence, cache.len()));
             sequence.counters.schedule(n, cache);
-            self.planned.chunks.push(ScheduledChunk { sequence: id, tokens: n, caught_up });
+            self.inner.planned.chunks.push(ScheduledChunk { sequence: id, tokens: n, caught_up });
             if self.has(Bug::FoundTooEarly) {
                 self.insert_pages(index)?;
             }
@@ -350,21 +319,17 @@ impl TestedScheduler for FaultyScheduler {
                 index += 1;
             }
         }
-        Ok(self.planned.chunks.clone())
-    }
-
-    fn inputs(&mut self) -> Vec<ChunkInput<'_>> {
-        self.planned.inputs(&mut self.running)
+        Ok(self.inner.planned.chunks.clone())
     }
 
     fn settle(&mut self, next: &[NextToken]) -> Result<(), ScheduleError> {
-        for chunk in std::mem::take(&mut self.planned.chunks) {
+        for chunk in std::mem::take(&mut self.inner.planned.chunks) {
             let Some(index) = self.index_of(chunk.sequence) else { continue };
             self.insert_pages(index)?;
         }
         for next in next {
             let Some(index) = self.index_of(next.sequence) else { continue };
-            let sequence = &mut self.running[index].sequence;
+            let sequence = &mut self.inner.running[index].sequence;
             let reason = if next.token == END_OF_TEXT {
                 Some(FinishReason::EndOfText)
             } else {
@@ -372,12 +337,12 @@ impl TestedScheduler for FaultyScheduler {
                 (sequence.new_tokens().len() == sequence.max_new_tokens).then_some(FinishReason::Limit)
             };
             if let Some(reason) = reason {
-                let Running { sequence, cache } = self.running.remove(index);
+                let Running { sequence, cache } = self.inner.running.remove(index);
                 let last = cache.table().pages().last().copied();
                 drop(cache);
                 if let Some(last) = last.filter(|_| self.has(Bug::FreedTwice)) {
                     // The pool refuses a page without owners. One that others own loses an owner.
-                    let _ = self.slab.borrow_mut().pool.free(last);
+                    let _ = self.inner.slab.borrow_mut().pool.free(last);
                 }
                 self.finish(sequence, reason);
             }
@@ -385,24 +350,11 @@ impl TestedScheduler for FaultyScheduler {
         Ok(())
     }
 
-    fn running(&self) -> Vec<SeenSequence> {
-        let running = self.running.iter().map(|Running { sequence, cache }| SeenSequence {
-            held: cache.len(),
-            pages: cache.table().pages().to_vec(),
-            ..seen(sequence)
-        });
-        running.collect()
+    fn as_scheduler(&self) -> &Scheduler {
+        &self.inner
     }
 
-    fn waiting(&self) -> Vec<SeenSequence> {
-        self.waiting.iter().map(seen).collect()
-    }
-
-    fn take_finished(&mut self) -> Vec<Finished> {
-        std::mem::take(&mut self.finished)
-    }
-
-    fn prefixes(&self) -> &dyn Prefixes {
-        &*self.prefixes
+    fn as_scheduler_mut(&mut self) -> &mut Scheduler {
+        &mut self.inner
     }
 }

@@ -4,13 +4,12 @@ use crate::chapters::ch05_page_table::PageTable;
 use crate::chapters::ch06_paged::SharedSlab;
 use crate::chapters::ch12_scheduler::Scheduler;
 use crate::prefixes::Prefixes;
-use crate::serving::schedule::{
-    ChunkInput, Finished, NextToken, ScheduleError, ScheduledChunk, Sequence, SequenceId, StepLimits,
-};
+use crate::serving::schedule::{NextToken, ScheduleError, ScheduledChunk, Sequence, SequenceId, StepLimits};
 
 use super::{END_OF_TEXT, SeenSequence};
 
-/// A scheduler that a [`World`](super::World) can ask. The calls are those of chapter 12.
+/// A scheduler that a [`World`](super::World) can ask. What it decides over, its sequences, their caches and the prefix
+/// cache, lies as in chapter 12; the calls that decide are its own.
 pub trait TestedScheduler {
     /// Accepts a request.
     fn submit(&mut self, prompt: Vec<u32>, max_new_tokens: usize) -> Result<SequenceId, ScheduleError>;
@@ -21,23 +20,24 @@ pub trait TestedScheduler {
     /// The chunks of the next step. Room for their tokens is made.
     fn plan(&mut self) -> Result<Vec<ScheduledChunk>, ScheduleError>;
 
-    /// What there is to compute.
-    fn inputs(&mut self) -> Vec<ChunkInput<'_>>;
-
     /// The step is computed.
     fn settle(&mut self, next: &[NextToken]) -> Result<(), ScheduleError>;
 
+    /// The sequences, their caches and the prefix cache.
+    fn as_scheduler(&self) -> &Scheduler;
+
+    /// The same, to compute with and to take finished sequences from.
+    fn as_scheduler_mut(&mut self) -> &mut Scheduler;
+
     /// The running sequences.
-    fn running(&self) -> Vec<SeenSequence>;
-
-    /// The waiting sequences.
-    fn waiting(&self) -> Vec<SeenSequence>;
-
-    /// The sequences that have finished since the last call.
-    fn take_finished(&mut self) -> Vec<Finished>;
-
-    /// The prefix cache.
-    fn prefixes(&self) -> &dyn Prefixes;
+    fn running(&self) -> Vec<SeenSequence> {
+        let seen = |(sequence, table): (&Sequence, &PageTable)| SeenSequence {
+            held: table.len(),
+            pages: table.pages().to_vec(),
+            ..seen(sequence)
+        };
+        self.as_scheduler().running().map(seen).collect()
+    }
 }
 
 /// Makes a scheduler for a world's slab, prefix cache and limits.
@@ -79,31 +79,15 @@ impl TestedScheduler for Scheduler {
         Scheduler::plan(self)
     }
 
-    fn inputs(&mut self) -> Vec<ChunkInput<'_>> {
-        Scheduler::inputs(self)
-    }
-
     fn settle(&mut self, next: &[NextToken]) -> Result<(), ScheduleError> {
         Scheduler::settle(self, next)
     }
 
-    fn running(&self) -> Vec<SeenSequence> {
-        let pages = |table: &PageTable| table.pages().to_vec();
-        let running = Scheduler::running(self);
-        running
-            .map(|(sequence, table)| SeenSequence { held: table.len(), pages: pages(table), ..seen(sequence) })
-            .collect()
+    fn as_scheduler(&self) -> &Scheduler {
+        self
     }
 
-    fn waiting(&self) -> Vec<SeenSequence> {
-        Scheduler::waiting(self).map(seen).collect()
-    }
-
-    fn take_finished(&mut self) -> Vec<Finished> {
-        Scheduler::take_finished(self)
-    }
-
-    fn prefixes(&self) -> &dyn Prefixes {
-        Scheduler::prefixes(self)
+    fn as_scheduler_mut(&mut self) -> &mut Scheduler {
+        self
     }
 }

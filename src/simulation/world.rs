@@ -16,6 +16,7 @@ use crate::prefixes::{HeldPage, Prefixes, prefix_cache};
 use crate::serving::schedule::{NextToken, ScheduleError, SequenceId};
 
 use super::stand_in_model::{LAYOUT, Rows, prompt, rows};
+use super::tested_scheduler::seen;
 use super::{END_OF_TEXT, Ended, Event, Make, Planned, Rule, Scene, Seen, Setup, TestedScheduler, Violation};
 
 /// Sequences that are there at the same time, waiting or running, at most.
@@ -233,7 +234,7 @@ impl World {
     pub fn compute(&mut self) -> Result<Vec<NextToken>, Violation> {
         let scheduler = self.scheduler.as_mut().expect("a world has a scheduler");
         catch_panic("inputs", || {
-            let mut inputs = scheduler.inputs();
+            let mut inputs = scheduler.as_scheduler_mut().inputs();
             let mut next = Vec::new();
             for input in &inputs {
                 let (k, v) = input.cache.gather(0);
@@ -270,7 +271,7 @@ impl World {
     pub fn collect(&mut self) -> Result<Vec<Ended>, Violation> {
         let scheduler = self.scheduler.as_mut().expect("a world has a scheduler");
         let mut ended = Vec::new();
-        for finished in catch_panic("take_finished", || scheduler.take_finished())? {
+        for finished in catch_panic("take_finished", || scheduler.as_scheduler_mut().take_finished())? {
             let (id, reason) = (finished.sequence.id, finished.reason);
             let Some(Known { prompt, max_new_tokens, received, .. }) = self.known.remove(&id) else {
                 return Err(Rule::Stopped.broken(format!("sequence {id} finishes, and is not there")));
@@ -288,7 +289,7 @@ impl World {
             let slab = slab.borrow();
             let pool = slab.pool();
             let page_ids = (0..pool.n_pages() as u32).map(PageId);
-            let mut cached: Vec<_> = scheduler.prefixes().pages().iter().map(|held| held.page).collect();
+            let mut cached: Vec<_> = scheduler.as_scheduler().prefixes().pages().iter().map(|held| held.page).collect();
             cached.sort_unstable();
             Seen {
                 owners: page_ids.map(|page| pool.owners(page).unwrap_or(0)).collect(),
@@ -296,7 +297,7 @@ impl World {
                 cached,
                 strangers: strangers.iter().flat_map(|stranger| stranger.table().pages().to_vec()).collect(),
                 running: scheduler.running(),
-                waiting: scheduler.waiting(),
+                waiting: scheduler.as_scheduler().waiting().map(seen).collect(),
                 alive: known.keys().copied().collect(),
             }
         })

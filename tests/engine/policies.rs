@@ -8,8 +8,8 @@ use std::collections::HashMap;
 use page_by_page::chapters::ch06_paged::PageSlab;
 use page_by_page::prefixes::none::NoPrefixes;
 use page_by_page::serving::schedule::{NextToken, StepLimits, max_rows};
-use page_by_page::simulation::LAYOUT;
-use page_by_page::simulation::planted::{Policy, with_policy};
+use page_by_page::simulation::planted::{Bug, Policy, planted, with_policy};
+use page_by_page::simulation::{LAYOUT, Make, chapter_12};
 use page_by_page::workload::arrivals::TINY_LLM;
 
 const PAGE_SIZE: usize = 16;
@@ -20,19 +20,25 @@ const ENOUGH: usize = 1000;
 /// Two that take 60 pages each.
 const LARGE: [(usize, usize); 2] = [(500, 450), (500, 450)];
 
-/// Schedules all requests, as (prompt, new tokens), to their end. Returns steps, tokens computed, preemptions, and the
-/// most tokens that were computed between two new tokens of a sequence.
-fn cost(policy: Policy, n_pages: usize, limits: StepLimits, requests: &[(usize, usize)]) -> [usize; 4] {
+/// Schedules all requests, as (prompt, new tokens), to their end, `batch` of them at first and as many when these have
+/// finished. Returns steps, tokens computed, preemptions, and the most tokens that were computed between two new tokens
+/// of a sequence.
+fn cost(make: &Make<'_>, n_pages: usize, limits: StepLimits, requests: &[(usize, usize)], batch: usize) -> [usize; 4] {
     let slab = PageSlab::new(LAYOUT, PAGE_SIZE, n_pages).unwrap();
     let prefixes = Box::new(NoPrefixes::new(PAGE_SIZE).unwrap());
-    let mut scheduler = with_policy(policy)(&slab, prefixes, limits).unwrap();
-    for (n_prompt, max_new_tokens) in requests {
-        scheduler.submit(vec![1; *n_prompt], *max_new_tokens).unwrap();
-    }
-    let [mut steps, mut computed, mut preemptions, mut longest_wait, mut n_finished] = [0; 5];
+    let mut scheduler = make(&slab, prefixes, limits).unwrap();
+    let mut batches = requests.chunks(batch);
+    let [mut steps, mut computed, mut preemptions, mut longest_wait, mut unfinished] = [0; 5];
     // Tokens that were computed when a sequence got its newest one.
     let mut at_newest = HashMap::new();
-    while n_finished < requests.len() {
+    loop {
+        if unfinished == 0 {
+            let Some(batch) = batches.next() else { return [steps, computed, preemptions, longest_wait] };
+            for (n_prompt, max_new_tokens) in batch {
+                scheduler.submit(vec![1; *n_prompt], *max_new_tokens).unwrap();
+            }
+            unfinished = batch.len();
+        }
         steps += 1;
         assert!(steps < 200_000, "this policy never ends");
         let plan = scheduler.plan().unwrap();
@@ -44,12 +50,11 @@ fn cost(policy: Policy, n_pages: usize, limits: StepLimits, requests: &[(usize, 
             longest_wait = longest_wait.max(computed - before);
         }
         scheduler.settle(&next).unwrap();
-        for finished in scheduler.take_finished() {
-            n_finished += 1;
+        for finished in scheduler.as_scheduler_mut().take_finished() {
+            unfinished -= 1;
             preemptions += finished.sequence.counters.preemptions as usize;
         }
     }
-    [steps, computed, preemptions, longest_wait]
 }
 
 /// Tokens of which each is computed at least once: all but the newest of each request.
@@ -59,26 +64,29 @@ fn useful(requests: &[(usize, usize)]) -> usize {
 
 #[test]
 fn what_the_rules_of_the_chapter_gain() {
-    use Policy::{Chapter12, NextChunk, OldestVictim, PromptsFirst, StaticBatches};
+    let (next_chunk, chapter): (_, &Make<'_>) = (&planted(Some(Bug::NextChunk)), &chapter_12);
+    let (prompts_first, oldest) = (&with_policy(Policy::PromptsFirst), &with_policy(Policy::OldestVictim));
     let alone = StepLimits { tokens: usize::MAX, sequences: 1 };
     let eight = StepLimits { tokens: 128, sequences: 8 };
     let many = StepLimits { tokens: 1024, sequences: 8 };
+    // The requests, and how many of them come together.
+    let (tiny, large) = ((&TINY_LLM[..], 16), (&LARGE[..], 2));
     // Steps, tokens computed, preemptions, longest wait.
     let rows = [
-        ("one after the other, each prompt in one step", Chapter12, ENOUGH, alone, &TINY_LLM[..], [1201, 10_661, 0, 1]),
-        ("8 together, the next 8 when all have ended", StaticBatches, ENOUGH, eight, &TINY_LLM, [302, 10_661, 0, 128]),
-        ("the chapter's rules", Chapter12, ENOUGH, eight, &TINY_LLM, [264, 10_661, 0, 128]),
-        ("prompts first, budget 1,024", PromptsFirst, ENOUGH, many, &TINY_LLM, [246, 10_661, 0, 2946]),
-        ("150 pages: the chapter's rules", Chapter12, 150, eight, &TINY_LLM, [487, 10_661, 0, 128]),
-        ("150 pages: admitted by next chunk", NextChunk, 150, eight, &TINY_LLM, [481, 34_136, 56, 128]),
-        ("two large, 80 pages: the chapter's rules", Chapter12, 80, eight, &LARGE, [770, 2534, 1, 946]),
-        ("two large, 80 pages: admitted by next chunk", NextChunk, 80, eight, &LARGE, [769, 31_998, 76, 30_410]),
-        ("two large, 80 pages: the oldest is the victim", OldestVictim, 80, eight, &LARGE, [1241, 140_181, 171, 1790]),
+        ("one after the other, each prompt in one step", chapter, ENOUGH, alone, tiny, [1201, 10_661, 0, 1]),
+        ("8 together, the next 8 when all have ended", chapter, ENOUGH, eight, (&TINY_LLM, 8), [302, 10_661, 0, 128]),
+        ("the chapter's rules", chapter, ENOUGH, eight, tiny, [264, 10_661, 0, 128]),
+        ("prompts first, budget 1,024", prompts_first, ENOUGH, many, tiny, [246, 10_661, 0, 2946]),
+        ("150 pages: the chapter's rules", chapter, 150, eight, tiny, [487, 10_661, 0, 128]),
+        ("150 pages: admitted by next chunk", next_chunk, 150, eight, tiny, [481, 34_136, 56, 128]),
+        ("two large, 80 pages: the chapter's rules", chapter, 80, eight, large, [770, 2534, 1, 946]),
+        ("two large, 80 pages: admitted by next chunk", next_chunk, 80, eight, large, [769, 31_998, 76, 30_410]),
+        ("two large, 80 pages: the oldest is the victim", oldest, 80, eight, large, [1241, 140_181, 171, 1790]),
     ];
     println!("{} tokens to compute; of the two large ones {}", useful(&TINY_LLM), useful(&LARGE));
     println!("{:<46}{:>6}{:>10}{:>11}{:>14}", "", "steps", "computed", "preempted", "longest wait");
-    for (name, policy, n_pages, limits, requests, expected) in rows {
-        let found @ [steps, computed, preemptions, longest_wait] = cost(policy, n_pages, limits, requests);
+    for (name, make, n_pages, limits, (requests, batch), expected) in rows {
+        let found @ [steps, computed, preemptions, longest_wait] = cost(make, n_pages, limits, requests, batch);
         println!("{name:<46}{steps:>6}{computed:>10}{preemptions:>11}{longest_wait:>14}");
         assert_eq!(found, expected, "{name}: steps, tokens computed, preemptions, longest wait");
     }
