@@ -1,21 +1,21 @@
 //! Chapter 16: pages on disk, which one run computes and the next one reads.
 //!
 //! A page file has a header and places for *records*, all of one length. A record holds a page's
-//! tokens, its rows in all layers, and the number of its *parent*, the record of the page before
-//! it. Later records have higher numbers, and no two whole records share one.
+//! tokens, its rows in all layers, and the id of its *parent*, the record of the page before it.
+//! Later records have higher ids, and no two whole records share one.
 //!
 //! ```text
 //!   page size 2; "once upon a time" was generated, then "once upon a king"
 //!
 //!   header | place 0     | place 1     | place 2     |
-//!            number 1      number 2      number 3
+//!            id 1          id 2          id 3
 //!            parent 0      parent 1      parent 1       0: sequences begin with it
 //!            once upon     a time        a king
 //!            rows          rows          rows
 //! ```
 //!
 //! Given in `src/disk` are the file (`mod.rs`), the bytes of a record (`record.rs`), and the index
-//! of what is at which place (`index.rs`), which is read from the heads when the file is opened.
+//! of what is at which place (`index.rs`). Opening the file reads it from the records' headers.
 //!
 //! Check your work with `cargo test --features solution --test ch16_pages_on_disk`.
 
@@ -23,17 +23,17 @@ use crate::cache::{CacheError, KvCache, PageId};
 use crate::chapters::ch05_page_table::PageTable;
 use crate::chapters::ch06_paged::{PageSlab, SharedSlab};
 use crate::chapters::ch10_fork::ForkCache;
-use crate::disk::record::{Head, PageRows, RecordError, decode_head, encode};
-use crate::disk::{MissingPage, PageFile, PageFileError, PageRead, PageShape};
+use crate::disk::record::{PageRows, RecordError, RecordHeader, decode_header, encode};
+use crate::disk::{PageFile, PageFileError, PageOnDisk, PageRead, PageShape};
 use crate::prefixes::{Prefixes, held_tokens};
 
 /// Reads a record, as the inverse of [`encode`]. `bytes` has as many bytes as a record.
 ///
 /// # Errors
 /// [`RecordError::WrongLength`] if they are fewer or more, [`RecordError::DamagedRows`], and
-/// the errors of [`decode_head`].
-pub fn decode(shape: &PageShape, bytes: &[u8]) -> Result<(Head, PageRows), RecordError> {
-    todo!("ch16 task 1: check the length, then the head, then the rows, and read them")
+/// the errors of [`decode_header`].
+pub fn decode(shape: &PageShape, bytes: &[u8]) -> Result<(RecordHeader, PageRows), RecordError> {
+    todo!("ch16 task 1: check the length, then the header, then the rows, and read them")
 }
 
 impl PageFile {
@@ -61,7 +61,7 @@ impl PageFile {
 
     /// Writes a page to a place from [`make_room`](Self::make_room). `rows` are its keys and its
     /// values. The page can be found only after it is written. If the write fails, the place is
-    /// given back, and the number is not used again.
+    /// given back, and the id is not used again.
     fn write(&mut self, place: usize, parent: u64, tokens: &[u32], rows: [&[f32]; 2]) -> Result<(), PageFileError> {
         todo!("ch16 task 3: write the page, and only then let it be found")
     }
@@ -103,29 +103,28 @@ impl PageFile {
     ///
     /// # Errors
     /// The error of [`Prefixes::lookup`].
-    pub fn missing(
+    pub fn pages_to_load(
         &mut self,
         tokens: &[u32],
         prefixes: &mut dyn Prefixes,
         slab: &SharedSlab,
-    ) -> Result<Vec<MissingPage>, CacheError> {
+    ) -> Result<Vec<PageOnDisk>, CacheError> {
         let held = ForkCache::with_prefix(slab, prefixes, tokens)?.table().pages().len();
         let places = self.find(&tokens[..tokens.len().saturating_sub(1)]);
         self.touch(&places);
         let missing = places.into_iter().enumerate().skip(held);
-        Ok(missing.map(|(page, place)| MissingPage { page, place, number: self.index.head(place).number }).collect())
+        Ok(missing.map(|(index, place)| PageOnDisk { index, place, id: self.index.header(place).id }).collect())
     }
 
-    /// Returns the rows of a page that was read, if the file still has the record that was missing.
-    /// If that record cannot be read, is damaged, or its head differs from the one in the index, it
-    /// is forgotten.
+    /// Returns the rows of a page that was read, if its record is still in the file. If that record
+    /// cannot be read, is damaged, or its header differs from the one in the index, it is forgotten.
     fn accept(&mut self, read: &PageRead) -> Option<PageRows> {
-        todo!("ch16 task 4: the rows, if they are those of the missing page")
+        todo!("ch16 task 4: the rows, if they are those of the page that was asked for")
     }
 
-    /// Gives pages that were read to `prefixes`, and returns how many. `read` holds what was read
-    /// for [`missing`](Self::missing), in its order. Some pages can be missing, even in the middle,
-    /// because they are being read for a different sequence.
+    /// Gives pages that were read to `prefixes`, and returns how many. `read` holds those of the
+    /// [`pages_to_load`](Self::pages_to_load), in their order. Some can be missing, even in the
+    /// middle, because they are being read for a different sequence.
     ///
     /// Suppose memory now holds the first `held` pages of the sequence. A page that was read and
     /// comes before them is skipped. The next must be page `held`, then `held + 1`, and so on. The

@@ -1,28 +1,28 @@
 //! Chapter 16: pages on disk, which one run computes and the next one reads.
 //!
 //! A page file has a header and places for *records*, all of one length. A record holds a page's
-//! tokens, its rows in all layers, and the number of its *parent*, the record of the page before
-//! it. Later records have higher numbers, and no two whole records share one.
+//! tokens, its rows in all layers, and the id of its *parent*, the record of the page before it.
+//! Later records have higher ids, and no two whole records share one.
 //!
 //! ```text
 //!   page size 2; "once upon a time" was generated, then "once upon a king"
 //!
 //!   header | place 0     | place 1     | place 2     |
-//!            number 1      number 2      number 3
+//!            id 1          id 2          id 3
 //!            parent 0      parent 1      parent 1       0: sequences begin with it
 //!            once upon     a time        a king
 //!            rows          rows          rows
 //! ```
 //!
 //! Given in `src/disk` are the file (`mod.rs`), the bytes of a record (`record.rs`), and the index
-//! of what is at which place (`index.rs`), which is read from the heads when the file is opened.
+//! of what is at which place (`index.rs`). Opening the file reads it from the records' headers.
 
 use crate::cache::{CacheError, KvCache, PageId};
 use crate::chapters::ch05_page_table::PageTable;
 use crate::chapters::ch06_paged::{PageSlab, SharedSlab};
 use crate::chapters::ch10_fork::ForkCache;
-use crate::disk::record::{Head, PageRows, RecordError, decode_head, encode};
-use crate::disk::{MissingPage, PageFile, PageFileError, PageRead, PageShape};
+use crate::disk::record::{PageRows, RecordError, RecordHeader, decode_header, encode};
+use crate::disk::{PageFile, PageFileError, PageOnDisk, PageRead, PageShape};
 use crate::prefixes::{Prefixes, held_tokens};
 
 // ANCHOR: decode
@@ -30,22 +30,22 @@ use crate::prefixes::{Prefixes, held_tokens};
 ///
 /// # Errors
 /// [`RecordError::WrongLength`] if they are fewer or more, [`RecordError::DamagedRows`], and
-/// the errors of [`decode_head`].
-pub fn decode(shape: &PageShape, bytes: &[u8]) -> Result<(Head, PageRows), RecordError> {
-    // ch16 task 1: check the length, then the head, then the rows, and read them
+/// the errors of [`decode_header`].
+pub fn decode(shape: &PageShape, bytes: &[u8]) -> Result<(RecordHeader, PageRows), RecordError> {
+    // ch16 task 1: check the length, then the header, then the rows, and read them
     let (found, expected) = (bytes.len(), shape.record_bytes());
     if found != expected {
         return Err(RecordError::WrongLength { found, expected });
     }
-    let head = decode_head(shape, bytes)?;
-    let rows = &bytes[shape.head_bytes()..];
-    let (found, expected) = (head.rows_checksum, crc32fast::hash(rows));
-    if found != expected {
-        return Err(RecordError::DamagedRows { found, expected });
+    let header = decode_header(shape, bytes)?;
+    let rows = &bytes[shape.record_header_bytes()..];
+    let (stored, computed) = (header.rows_checksum, crc32fast::hash(rows));
+    if stored != computed {
+        return Err(RecordError::DamagedRows { stored, computed });
     }
     let (k, v) = rows.split_at(rows.len() / 2);
     let [k, v] = [k, v].map(|rows| rows.as_chunks().0.iter().map(|bytes| f32::from_le_bytes(*bytes)).collect());
-    Ok((head, PageRows { k, v }))
+    Ok((header, PageRows { k, v }))
 }
 // ANCHOR_END: decode
 
@@ -62,7 +62,7 @@ impl PageFile {
         for page in tokens.chunks_exact(self.shape.page_size) {
             let Some(place) = self.index.child(parent, page) else { break };
             places.push(place);
-            parent = self.index.head(place).number;
+            parent = self.index.header(place).id;
         }
         places
     }
@@ -101,18 +101,18 @@ impl PageFile {
     // ANCHOR: write
     /// Writes a page to a place from [`make_room`](Self::make_room). `rows` are its keys and its
     /// values. The page can be found only after it is written. If the write fails, the place is
-    /// given back, and the number is not used again.
+    /// given back, and the id is not used again.
     fn write(&mut self, place: usize, parent: u64, tokens: &[u32], rows: [&[f32]; 2]) -> Result<(), PageFileError> {
         // ch16 task 3: write the page, and only then let it be found
-        let number = self.index.take_number();
-        let bytes = encode(&self.shape, number, parent, tokens, rows[0], rows[1]);
+        let id = self.index.take_id();
+        let bytes = encode(&self.shape, id, parent, tokens, rows[0], rows[1]);
         let offset = self.shape.offset(place);
         if let Err(error) = self.disk.write(offset, &bytes) {
             self.index.free_place(place);
             return Err(PageFileError::Unwritable { offset, error });
         }
-        let head = decode_head(&self.shape, &bytes).expect("a head that was just encoded");
-        self.index.add(place, head);
+        let header = decode_header(&self.shape, &bytes).expect("a header that was just encoded");
+        self.index.add(place, header);
         Ok(())
     }
     // ANCHOR_END: write
@@ -157,7 +157,7 @@ impl PageFile {
         let pages = table.pages().iter().zip(tokens.chunks_exact(self.shape.page_size));
         for (page, tokens) in pages.skip(places.len()) {
             let Some(place) = self.make_room(before) else { break };
-            let parent = places.last().map_or(0, |place| self.index.head(*place).number);
+            let parent = places.last().map_or(0, |place| self.index.header(*place).id);
             let rows = self.shape.range_of(*page);
             self.write(place, parent, tokens, [&slab.keys()[rows.clone()], &slab.values()[rows]])?;
             places.push(place);
@@ -166,7 +166,7 @@ impl PageFile {
     }
     // ANCHOR_END: store
 
-    // ANCHOR: missing
+    // ANCHOR: pages_to_load
     /// Returns the pages of a sequence that the file has and `prefixes` lacks, in the order of the
     /// sequence. At least one token is left to compute, so a last page that holds it is left out.
     /// All pages of the sequence that the file has are used now, also those that are in memory. No
@@ -174,31 +174,30 @@ impl PageFile {
     ///
     /// # Errors
     /// The error of [`Prefixes::lookup`].
-    pub fn missing(
+    pub fn pages_to_load(
         &mut self,
         tokens: &[u32],
         prefixes: &mut dyn Prefixes,
         slab: &SharedSlab,
-    ) -> Result<Vec<MissingPage>, CacheError> {
+    ) -> Result<Vec<PageOnDisk>, CacheError> {
         let held = ForkCache::with_prefix(slab, prefixes, tokens)?.table().pages().len();
         let places = self.find(&tokens[..tokens.len().saturating_sub(1)]);
         self.touch(&places);
         let missing = places.into_iter().enumerate().skip(held);
-        Ok(missing.map(|(page, place)| MissingPage { page, place, number: self.index.head(place).number }).collect())
+        Ok(missing.map(|(index, place)| PageOnDisk { index, place, id: self.index.header(place).id }).collect())
     }
-    // ANCHOR_END: missing
+    // ANCHOR_END: pages_to_load
 
     // ANCHOR: accept
-    /// Returns the rows of a page that was read, if the file still has the record that was missing.
-    /// If that record cannot be read, is damaged, or its head differs from the one in the index, it
-    /// is forgotten.
+    /// Returns the rows of a page that was read, if its record is still in the file. If that record
+    /// cannot be read, is damaged, or its header differs from the one in the index, it is forgotten.
     fn accept(&mut self, read: &PageRead) -> Option<PageRows> {
-        // ch16 task 4: the rows, if they are those of the missing page
-        let MissingPage { place, number, .. } = read.missing;
-        let expected = self.index.get(place).filter(|head| head.number == number)?;
+        // ch16 task 4: the rows, if they are those of the page that was asked for
+        let PageOnDisk { place, id, .. } = read.page;
+        let expected = self.index.get(place).filter(|header| header.id == id)?;
         let bytes = read.bytes.as_ref().ok();
         match bytes.and_then(|bytes| decode(&self.shape, bytes).ok()) {
-            Some((head, rows)) if head == *expected => Some(rows),
+            Some((header, rows)) if header == *expected => Some(rows),
             _ => {
                 self.index.forget(place);
                 None
@@ -208,9 +207,9 @@ impl PageFile {
     // ANCHOR_END: accept
 
     // ANCHOR: load
-    /// Gives pages that were read to `prefixes`, and returns how many. `read` holds what was read
-    /// for [`missing`](Self::missing), in its order. Some pages can be missing, even in the middle,
-    /// because they are being read for a different sequence.
+    /// Gives pages that were read to `prefixes`, and returns how many. `read` holds those of the
+    /// [`pages_to_load`](Self::pages_to_load), in their order. Some can be missing, even in the
+    /// middle, because they are being read for a different sequence.
     ///
     /// Suppose memory now holds the first `held` pages of the sequence. A page that was read and
     /// comes before them is skipped. The next must be page `held`, then `held + 1`, and so on. The
@@ -231,13 +230,13 @@ impl PageFile {
         slab: &SharedSlab,
     ) -> Result<usize, CacheError> {
         // ch16 task 4: hold what is there, make room, copy, insert
-        // As long as this cache lives, the pages before those that are missing stay.
+        // As long as this cache lives, the pages that memory has already stay.
         let mut cache = ForkCache::with_prefix(slab, prefixes, tokens)?;
         let held = cache.table().pages().len();
         let mut pages = Vec::new();
         for read in read {
             let Some(rows) = self.accept(read) else { break };
-            if read.missing.page == held + pages.len() {
+            if read.page.index == held + pages.len() {
                 pages.push(rows);
             }
         }

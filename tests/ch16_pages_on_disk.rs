@@ -14,11 +14,13 @@ mod checks {
     use page_by_page::chapters::ch16_pages_on_disk::decode;
     use page_by_page::decode::sampler::Sampler;
     use page_by_page::disk::file_disk::FileDisk;
-    use page_by_page::disk::record::{Head, RecordError};
-    use page_by_page::disk::{HEADER, PageFile, PageFileError, PageRead, PageShape};
+    use page_by_page::disk::record::{RecordError, RecordHeader};
+    use page_by_page::disk::{FILE_HEADER_BYTES, PageFile, PageFileError, PageRead, PageShape};
     use page_by_page::prefixes::Prefixes;
 
-    use grading::disk::{FaultyDisk, HEAD, RECORD, SHAPE, apply, counting, head_sum, heads, prefixes, record};
+    use grading::disk::{
+        FaultyDisk, RECORD, RECORD_HEADER, SHAPE, apply, counting, header_checksum, prefixes, record, record_headers,
+    };
     use grading::history::History;
     use grading::packed::hex;
     use grading::pools::{owners, slab_of};
@@ -47,19 +49,19 @@ mod checks {
     }
 
     /// The record of the last page of these tokens.
-    fn record_of(shape: &PageShape, number: u64, parent: u64, prefix: &[u32]) -> Vec<u8> {
+    fn record_of(shape: &PageShape, id: u64, parent: u64, prefix: &[u32]) -> Vec<u8> {
         let tokens = &prefix[prefix.len() - shape.page_size..];
-        record(shape, number, parent, tokens, &page_rows(shape, prefix, 0), &page_rows(shape, prefix, 1))
+        record(shape, id, parent, tokens, &page_rows(shape, prefix, 0), &page_rows(shape, prefix, 1))
     }
 
     /// The part of a record that a byte belongs to.
     fn part(byte: usize) -> &'static str {
         match byte {
             0..8 => "a checksum",
-            8..16 => "the number",
+            8..16 => "the id",
             16..24 => "the parent",
-            24..HEAD => "the tokens",
-            HEAD..520 => "the keys",
+            24..RECORD_HEADER => "the tokens",
+            RECORD_HEADER..520 => "the keys",
             _ => "the values",
         }
     }
@@ -137,9 +139,9 @@ mod checks {
             let bytes = self.disk.bytes();
             let len = self.shape.offset(self.kept.len()) as usize;
             same!(bytes.len(), len, "bytes of the file, {now}");
-            for (tokens, head) in prefixes(&self.shape, &bytes) {
-                let expected = record_of(&self.shape, head.number, head.parent, &tokens);
-                let found = &bytes[self.shape.offset(head.place) as usize..];
+            for (tokens, header) in prefixes(&self.shape, &bytes) {
+                let expected = record_of(&self.shape, header.id, header.parent, &tokens);
+                let found = &bytes[self.shape.offset(header.place) as usize..];
                 if let Some(byte) = (8..expected.len()).chain(0..8).find(|byte| found[*byte] != expected[*byte]) {
                     panic!("the record of {}: byte {byte} is wrong, in {}, {now}", shown(&tokens), part(byte));
                 }
@@ -238,23 +240,23 @@ mod checks {
         }
 
         /// Asks for the pages that the file has and memory has not, and reads them.
-        fn missing(&mut self, tokens: &[u32]) -> Vec<PageRead> {
+        fn read_pages(&mut self, tokens: &[u32]) -> Vec<PageRead> {
             let full = self.all_but_one(tokens);
             let held = self.held(tokens) / self.shape.page_size;
             let before = self.owners();
-            let call = self.history.call(format!("missing of {}", shown(tokens)));
-            let missing = expect_ok(call.as_str(), || self.file.missing(tokens, &mut self.trie, &self.slab));
+            let call = self.history.call(format!("pages_to_load of {}", shown(tokens)));
+            let pages = expect_ok(call.as_str(), || self.file.pages_to_load(tokens, &mut self.trie, &self.slab));
             same!(self.owners(), before, "owners of the pages, as many as before, after {call}");
             self.touch(full);
-            let found: Vec<_> = missing.iter().map(|page| (page.page, page.place)).collect();
+            let found: Vec<_> = pages.iter().map(|page| (page.index, page.place)).collect();
             let expected: Vec<_> = self.file.find(full).into_iter().enumerate().skip(held).collect();
             same!(found, expected, "pages and places, with {held} in memory and one token to compute: {call}");
-            missing.into_iter().map(|page| self.file.read(page)).collect()
+            pages.into_iter().map(|page| self.file.read(page)).collect()
         }
 
         /// Gives what was read to the prefix cache: `n` pages must come back, and memory must then have `held` tokens.
         fn load(&mut self, tokens: &[u32], read: &[PageRead], n: usize, held: usize) {
-            let read_pages: Vec<usize> = read.iter().map(|read| read.missing.page).collect();
+            let read_pages: Vec<usize> = read.iter().map(|read| read.page.index).collect();
             let call = self.history.call(format!("load of {}, of which pages {read_pages:?} were read", shown(tokens)));
             // A page of the prefix cache has it as an owner; the others are those of sequences.
             let of_sequences = |it: &CheckedFile| it.owners().iter().sum::<u32>() as usize - it.trie.n_pages();
@@ -268,12 +270,12 @@ mod checks {
         /// Both, where no sequence runs: pages come back up to the first that is damaged, as far as there is room.
         fn fetch(&mut self, tokens: &[u32]) -> usize {
             let size = self.shape.page_size;
-            let read = self.missing(tokens);
+            let read = self.read_pages(tokens);
             let held = self.held(tokens) / size;
-            let heads = heads(&self.shape, &self.disk.bytes());
+            let headers = record_headers(&self.shape, &self.disk.bytes());
             let whole: Vec<_> =
-                heads.iter().filter(|head| head.rows_are_whole).map(|head| (head.place, head.number)).collect();
-            let is_whole = |read: &&PageRead| whole.contains(&(read.missing.place, read.missing.number));
+                headers.iter().filter(|header| header.rows_are_whole).map(|header| (header.place, header.id)).collect();
+            let is_whole = |read: &&PageRead| whole.contains(&(read.page.place, read.page.id));
             let whole = read.iter().take_while(is_whole).count();
             let n = whole.min(self.slab.borrow().pool().n_pages() - held);
             self.load(tokens, &read, n, (held + n) * size);
@@ -318,12 +320,12 @@ mod checks {
 
     #[test]
     fn task_1_decode_reads_what_was_encoded() {
-        let (number, parent, tokens) = (1 << 40, (1 << 40) - 1, [u32::MAX, 0, 7, 1 << 31]);
-        let bytes = record_of(&SHAPE, number, parent, &tokens);
-        let question = format!("decode of record {number} after {parent}, tokens {tokens:?}");
-        let (head, found) = expect_ok(question.as_str(), || decode(&SHAPE, &bytes));
+        let (id, parent, tokens) = (1 << 40, (1 << 40) - 1, [u32::MAX, 0, 7, 1 << 31]);
+        let bytes = record_of(&SHAPE, id, parent, &tokens);
+        let question = format!("decode of record {id} after {parent}, tokens {tokens:?}");
+        let (header, found) = expect_ok(question.as_str(), || decode(&SHAPE, &bytes));
         let rows_checksum = u32::from_le_bytes(bytes[4..8].try_into().unwrap());
-        same!(head, Head { number, parent, tokens: tokens.into(), rows_checksum }, "the head in a {question}");
+        same!(header, RecordHeader { id, parent, tokens: tokens.into(), rows_checksum }, "the header in a {question}");
         for (name, found, kind) in [("keys", found.k, 0), ("values", found.v, 1)] {
             let same = bits(&found) == bits(&page_rows(&SHAPE, &tokens, kind));
             same!(same, true, "whether all bits of the {name} are the same in a {question}");
@@ -333,7 +335,7 @@ mod checks {
     #[test]
     fn task_1_too_short_and_too_long() {
         let bytes = [record_of(&SHAPE, 1, 0, &counting(1, 4)), vec![0; 40]].concat();
-        for len in (0..=HEAD + 1).chain([RECORD - 4, RECORD - 1, RECORD + 1, RECORD + 4, RECORD + 40]) {
+        for len in (0..=RECORD_HEADER + 1).chain([RECORD - 4, RECORD - 1, RECORD + 1, RECORD + 4, RECORD + 40]) {
             let expected = RecordError::WrongLength { found: len, expected: RECORD };
             let found = decode(&SHAPE, &bytes[..len]).err();
             same!(found, Some(expected), "decode of {len} bytes, where a record has 1,000");
@@ -348,8 +350,11 @@ mod checks {
             bytes[byte] ^= 0x81;
             let u32_at = |at: usize| u32::from_le_bytes(bytes[at..at + 4].try_into().unwrap());
             let expected = match byte {
-                0..HEAD => RecordError::DamagedHead { found: u32_at(0), expected: head_sum(&SHAPE, &bytes[4..HEAD]) },
-                _ => RecordError::DamagedRows { found: u32_at(4), expected: crc32fast::hash(&bytes[HEAD..]) },
+                0..RECORD_HEADER => RecordError::DamagedHeader {
+                    stored: u32_at(0),
+                    computed: header_checksum(&SHAPE, &bytes[4..RECORD_HEADER]),
+                },
+                _ => RecordError::DamagedRows { stored: u32_at(4), computed: crc32fast::hash(&bytes[RECORD_HEADER..]) },
             };
             let question = format!("decode of a record whose byte {byte} has changed, in {}", part(byte));
             same!(decode(&SHAPE, &bytes).err(), Some(expected), "{question}");
@@ -364,8 +369,8 @@ mod checks {
         // The same tokens as in a, after others; and a page that lies before the one it follows.
         let c = [counting(50, 4), counting(7, 4)].concat();
         let records: [(u64, u64, &[u32]); 5] = [(2, 1, &a), (1, 0, &a[..4]), (5, 4, &c), (9, 1, &b), (4, 0, &c[..4])];
-        let records = records.map(|(number, parent, prefix)| record_of(&SHAPE, number, parent, prefix));
-        let disk = FaultyDisk::with([SHAPE.header().to_vec(), records.concat()].concat());
+        let records = records.map(|(id, parent, prefix)| record_of(&SHAPE, id, parent, prefix));
+        let disk = FaultyDisk::with([SHAPE.file_header().to_vec(), records.concat()].concat());
         let file = open(&disk, SHAPE, 9);
         for (tokens, places) in [
             (&a[..], vec![1, 0]),
@@ -399,7 +404,7 @@ mod checks {
             checked.store(&counting(1, len / 2));
             same!(checked.writes.len(), 0, "writes to the disk for pages that it has");
             let n_reads = checked.disk.faults().reads.len();
-            same!(n_reads, 0, "reads from the disk for pages that it has: the heads are known");
+            same!(n_reads, 0, "reads from the disk for pages that it has: the headers are known");
             checked.store(&[&counting(1, len)[..], &counting(70, 5)].concat());
             checked.check_bytes();
             checked.restart();
@@ -408,33 +413,33 @@ mod checks {
         }
     }
 
-    /// The records in the file: number, parent, first token.
+    /// The records in the file: id, parent, first token.
     fn records(checked: &CheckedFile) -> Vec<(u64, u64, u32)> {
-        let heads = heads(&SHAPE, &checked.disk.bytes()).into_iter();
-        heads.map(|head| (head.number, head.parent, head.tokens[0])).collect()
+        let headers = record_headers(&SHAPE, &checked.disk.bytes()).into_iter();
+        headers.map(|header| (header.id, header.parent, header.tokens[0])).collect()
     }
 
     #[test]
     fn task_3_a_page_follows_the_page_before_it() {
         let mut checked =
-            CheckedFile::new(8, 8, "the parent of a record is the number of the record before, 0 where there is none");
+            CheckedFile::new(8, 8, "the parent of a record is the id of the record before, 0 where there is none");
         let tokens = counting(1, 12);
         checked.store(&tokens);
         checked.store(&[&tokens[..8], &counting(60, 4)].concat());
         let expected = [(1, 0, 1), (2, 1, 5), (3, 2, 9), (4, 2, 60)];
         let what = "after a store of 3 pages, and one of a sequence that shares the first two";
-        same!(records(&checked), expected, "records in the file as (number, parent, first token), {what}");
+        same!(records(&checked), expected, "records in the file as (id, parent, first token), {what}");
     }
 
     #[test]
     fn task_3_when_a_write_fails_its_number_is_not_given_again() {
-        let mut checked = CheckedFile::new(8, 1, "its head may lie in the file, whole");
+        let mut checked = CheckedFile::new(8, 1, "its header may lie in the file, whole");
         checked.store(&counting(1, 4));
         checked.store_until(&counting(100, 4), RECORD - 1);
-        let what = "(number, parent, first token) of the head that a failed write has left";
+        let what = "(id, parent, first token) of the header that a failed write has left";
         same!(records(&checked), [(2, 0, 100)], "{what}");
         checked.store(&counting(200, 4));
-        same!(records(&checked), [(3, 0, 200)], "(number, parent, first token) of the record that takes its place");
+        same!(records(&checked), [(3, 0, 200)], "(id, parent, first token) of the record that takes its place");
     }
 
     #[test]
@@ -475,7 +480,7 @@ mod checks {
         for (places, before, tokens, fits, after, why) in [
             (9, vec![&a[..]], &b[..], RECORD, vec![&b[..], &c[..]], half),
             (9, vec![&a], &b, RECORD + 1, vec![&b, &c], half),
-            (9, vec![&a], &b, RECORD + HEAD, vec![&b, &c], half),
+            (9, vec![&a], &b, RECORD + RECORD_HEADER, vec![&b, &c], half),
             (9, vec![&a], &b, 2 * RECORD - 1, vec![&b, &c], half),
             (9, vec![], &long, 700, vec![&long], ends),
             (9, vec![], &long, 2 * RECORD + 700, vec![&long], ends),
@@ -526,9 +531,9 @@ mod checks {
     fn task_4_pages_may_be_missing_in_the_middle() {
         for (pages, n) in [(&[0, 2, 3][..], 1), (&[0, 3], 1), (&[0, 1, 3], 2), (&[1], 0), (&[1, 2, 3], 0), (&[], 0)] {
             let (mut checked, tokens) =
-                four_pages(9, 0, &[], "of 4 pages that were missing, those before the first gap come back");
-            let mut read = checked.missing(&tokens);
-            read.retain(|read| pages.contains(&read.missing.page));
+                four_pages(9, 0, &[], "of 4 pages to load, those before the first gap come back");
+            let mut read = checked.read_pages(&tokens);
+            read.retain(|read| pages.contains(&read.page.index));
             checked.load(&tokens, &read, n, n * SIZE);
             checked.fetch(&tokens);
         }
@@ -540,9 +545,9 @@ mod checks {
         let left = |checked: &mut CheckedFile| {
             others.iter().map(|other| checked.held(&[&other[..], &[0]].concat()) / SIZE).collect::<Vec<_>>()
         };
-        // The head of the sequence is the page that was used longest ago. 2 pages are free.
+        // The first page of the sequence is the page that was used longest ago. 2 pages are free.
         let (mut checked, tokens) = four_pages(8, 1, &others, "its first page is in memory, and must stay");
-        let read = checked.missing(&tokens);
+        let read = checked.read_pages(&tokens);
         // While they are read, the others are used.
         left(&mut checked);
         checked.load(&tokens, &read, 3, 16);
@@ -550,8 +555,8 @@ mod checks {
         same!(left(&mut checked), [0, 1, 1, 1, 1], "pages left of the five others: {why}");
 
         let (mut checked, tokens) = four_pages(6, 0, &others, "the second of 4 pages is damaged, and 1 page is free");
-        let mut read = checked.missing(&tokens);
-        read[1].bytes.as_mut().unwrap()[HEAD + 9] ^= 1;
+        let mut read = checked.read_pages(&tokens);
+        read[1].bytes.as_mut().unwrap()[RECORD_HEADER + 9] ^= 1;
         checked.load(&tokens, &read, 1, 4);
         let why = "none makes room for pages that do not come back";
         same!(left(&mut checked), [1; 5], "pages left of the five others: {why}");
@@ -564,7 +569,7 @@ mod checks {
             let (mut checked, tokens) = four_pages(5, own, &[], "a sequence runs, and its pages make no room");
             let mut running = checked.with_prefix(&[]);
             expect_ok(format!("extend({taken} pages) of chapter 10"), || running.extend(SIZE * taken));
-            let read = checked.missing(&tokens);
+            let read = checked.read_pages(&tokens);
             let n = (4 - own).min(5 - own - taken);
             checked.load(&tokens, &read, n, (own + n) * SIZE);
         }
@@ -574,16 +579,16 @@ mod checks {
     fn task_4_a_damaged_page_is_recomputed() {
         type Spoil = fn(&mut PageRead);
         let damages: [(&str, Spoil); 6] = [
-            ("a byte of its keys has changed", |read| read.bytes.as_mut().unwrap()[HEAD + 9] ^= 1),
+            ("a byte of its keys has changed", |read| read.bytes.as_mut().unwrap()[RECORD_HEADER + 9] ^= 1),
             ("a byte of its tokens has changed", |read| read.bytes.as_mut().unwrap()[30] ^= 1),
             ("it is cut off", |read| read.bytes.as_mut().unwrap().truncate(999)),
             ("it cannot be read", |read| read.bytes = Err(io::Error::other("a bad part of the disk"))),
             ("a different record, which is whole, lies there", |read| {
                 read.bytes = Ok(record_of(&SHAPE, 77, 1, &counting(900, 4)));
             }),
-            ("a record of its number with other tokens lies there", |read| {
-                let number = read.missing.number;
-                read.bytes = Ok(record_of(&SHAPE, number, number - 1, &counting(900, 4)));
+            ("a record of its id with other tokens lies there", |read| {
+                let id = read.page.id;
+                read.bytes = Ok(record_of(&SHAPE, id, id - 1, &counting(900, 4)));
             }),
         ];
         for ((damage, spoil), place) in damages.iter().flat_map(|damage| (0..4).map(move |place| (damage, place))) {
@@ -591,12 +596,12 @@ mod checks {
             let (mut checked, tokens) = four_pages(9, 0, &[], &why);
             checked.store(&counting(300, 9));
             checked.restart();
-            let mut read = checked.missing(&tokens);
+            let mut read = checked.read_pages(&tokens);
             spoil(&mut read[place]);
             checked.load(&tokens, &read, place, place * SIZE);
             checked.lose(&tokens[..(place + 1) * SIZE]);
             checked.check();
-            checked.missing(&tokens);
+            checked.read_pages(&tokens);
             checked.store(&tokens);
             checked.restart();
             same!(checked.fetch(&tokens), 4, "pages that come back when they are written again, where {why}");
@@ -610,14 +615,16 @@ mod checks {
         let mut checked = CheckedFile::new(9, 2, "");
         checked.store(&tokens);
         let good = checked.disk.bytes();
-        // Every byte of a head, and some of the rows.
+        // Every byte of a header, and some of the rows.
         let step = if cfg!(miri) { 211 } else { 7 };
-        for byte in (HEADER..good.len()).filter(|byte| (byte - HEADER) % RECORD < HEAD || byte % step == 0) {
+        for byte in (FILE_HEADER_BYTES..good.len())
+            .filter(|byte| (byte - FILE_HEADER_BYTES) % RECORD < RECORD_HEADER || byte % step == 0)
+        {
             let disk = FaultyDisk::with(good.clone());
             disk.memory.bytes()[byte] ^= 1 << (byte % 8);
-            let what = format!("byte {byte} of the file has changed, in {}", part((byte - HEADER) % RECORD));
+            let what = format!("byte {byte} of the file has changed, in {}", part((byte - FILE_HEADER_BYTES) % RECORD));
             let mut checked = CheckedFile::over(SHAPE, disk, 9, 2, &what);
-            let place = (byte - HEADER) / RECORD;
+            let place = (byte - FILE_HEADER_BYTES) / RECORD;
             same!(checked.fetch(&tokens), place, "pages that come back of two, where {what}");
             checked.store(&tokens);
             checked.restart();
@@ -637,7 +644,7 @@ mod checks {
             checked.store(&b);
             let before = checked.disk.bytes();
             checked.store(&c[..4]);
-            for n in (0..=RECORD).filter(|n| *n <= HEAD + 1 || n % step == 0 || n + 2 > RECORD) {
+            for n in (0..=RECORD).filter(|n| *n <= RECORD_HEADER + 1 || n % step == 0 || n + 2 > RECORD) {
                 let mut bytes = before.clone();
                 apply(&mut bytes, &checked.writes, n);
                 let what = format!("a write was cut off after {n} of {RECORD} bytes");
@@ -661,16 +668,15 @@ mod checks {
         let tokens = counting(1, 17);
         checked.store(&tokens);
         checked.restart();
-        let mut read = checked.missing(&tokens);
+        let mut read = checked.read_pages(&tokens);
         // Others are written to their places before they are read.
         checked.store(&counting(300, 8));
         checked.store(&counting(300, 16));
-        read.iter_mut().for_each(|read| *read = checked.file.read(read.missing));
+        read.iter_mut().for_each(|read| *read = checked.file.read(read.page));
         checked.load(&tokens, &read, 0, 0);
         checked.check();
         checked.history.about =
-            "reads that failed leave what lies there: its records have other numbers than those that were missing"
-                .into();
+            "reads that failed leave what lies there: its records have other ids than those that were asked for".into();
         read.iter_mut().for_each(|read| read.bytes = Err(io::Error::other("a bad part of the disk")));
         checked.load(&tokens, &read, 0, 0);
         checked.check();
@@ -680,14 +686,14 @@ mod checks {
     fn task_4_memory_may_have_changed_meanwhile() {
         for n in 0..=4 {
             let (mut checked, tokens) =
-                four_pages(9, 0, &[], "4 pages were missing, and a sequence has computed some of them since");
-            let read = checked.missing(&tokens);
+                four_pages(9, 0, &[], "4 pages were to load, and a sequence has computed some of them since");
+            let read = checked.read_pages(&tokens);
             drop(checked.compute(&tokens[..4 * n]));
             checked.load(&tokens, &read, 4 - n, 16);
         }
         let (mut checked, tokens) =
             four_pages(9, 2, &[], "memory has lost the one before them, and nothing is wrong with the file");
-        let read = checked.missing(&tokens);
+        let read = checked.read_pages(&tokens);
         checked.evict(1);
         checked.load(&tokens, &read, 0, 4);
         checked.check();
@@ -704,11 +710,11 @@ mod checks {
 
     /// A line of the transcript: what lies at each place.
     fn told(checked: &CheckedFile) -> String {
-        let heads = heads(&checked.shape, &checked.disk.bytes()).into_iter().map(|head| {
-            let rows = if head.rows_are_whole { "" } else { " damaged" };
-            format!("{}<{} {}{rows}", head.number, head.parent, in_words(&head.tokens))
+        let headers = record_headers(&checked.shape, &checked.disk.bytes()).into_iter().map(|header| {
+            let rows = if header.rows_are_whole { "" } else { " damaged" };
+            format!("{}<{} {}{rows}", header.id, header.parent, in_words(&header.tokens))
         });
-        heads.collect::<Vec<String>>().join(" | ")
+        headers.collect::<Vec<String>>().join(" | ")
     }
 
     #[test]
@@ -742,11 +748,11 @@ mod checks {
                 }
                 "load" => {
                     let CheckedFile { file, trie, slab, .. } = &mut checked;
-                    let missing = expect_ok("missing", || file.missing(tokens, trie, slab));
-                    let places: Vec<String> = missing.iter().map(|page| page.place.to_string()).collect();
-                    let read: Vec<PageRead> = missing.iter().map(|page| file.read(*page)).collect();
+                    let pages = expect_ok("pages_to_load", || file.pages_to_load(tokens, trie, slab));
+                    let places: Vec<String> = pages.iter().map(|page| page.place.to_string()).collect();
+                    let read: Vec<PageRead> = pages.iter().map(|page| file.read(*page)).collect();
                     let n = expect_ok("load", || file.load(tokens, &read, trie, slab));
-                    format!("load  {name:<22} missing at {}: {n} of {}", places.join(" "), places.len())
+                    format!("load  {name:<22} reads places {}, loads {n} of {}", places.join(" "), places.len())
                 }
                 "restart" => {
                     (checked.slab, checked.trie) = memory(&shape, 8);
@@ -782,8 +788,8 @@ mod checks {
                     8 | 9 => checked.restart(),
                     10 => {
                         let bytes = checked.disk.bytes().len();
-                        if bytes > HEADER {
-                            let byte = dice.roll(HEADER, bytes - 1);
+                        if bytes > FILE_HEADER_BYTES {
+                            let byte = dice.roll(FILE_HEADER_BYTES, bytes - 1);
                             checked.disk.memory.bytes()[byte] ^= 1 << dice.roll(0, 7);
                             checked.history.record(format!("byte {byte} changes"));
                         }
@@ -813,8 +819,8 @@ mod checks {
             let question = format!("open of a file of pages in the {run} run");
             let mut file = expect_ok(question, || PageFile::open(Box::new(disk), shape, 1 << 24));
             let (slab, mut trie) = memory(&shape, 20);
-            let missing = expect_ok("missing of the prompt", || file.missing(&prompt, &mut trie, &slab));
-            let read: Vec<PageRead> = missing.into_iter().map(|page| file.read(page)).collect();
+            let pages = expect_ok("pages_to_load of the prompt", || file.pages_to_load(&prompt, &mut trie, &slab));
+            let read: Vec<PageRead> = pages.into_iter().map(|page| file.read(page)).collect();
             let found = expect_ok("load of the prompt", || file.load(&prompt, &read, &mut trie, &slab));
             same!(found, n_pages, "pages of the prompt that come back in the {run} run");
             let mut cache =

@@ -1,13 +1,13 @@
-//! What lies in a page file, kept in memory: for each place its head, who follows whom, and the order of use.
+//! What lies in a page file, kept in memory: the record's header of each place, who follows whom, and the order of use.
 //!
-//! A page file has a [header](PageShape::header) and, after it, *places* for [records](super::record). Opening one
-//! reads the header and all heads, but no rows. A record is found from the first page of a sequence, so one whose
+//! A page file has a [header](PageShape::file_header) and, after it, *places* for [records](super::record). Opening one
+//! reads that and the headers of all records, but no rows. A record is found from the first page of a sequence, so one whose
 //! parent is missing is of no use, and its place is free.
 
 use std::collections::{BTreeMap, HashMap};
 
-use super::record::{Head, decode_head};
-use super::{Disk, HEADER, PageFileError, PageShape};
+use super::record::{RecordHeader, decode_header};
+use super::{Disk, FILE_HEADER_BYTES, PageFileError, PageShape};
 
 /// What lies at each place of a page file.
 #[derive(Default)]
@@ -23,78 +23,78 @@ pub struct Index {
     /// The places in the order of their last use, by the clock's time of it.
     by_use: BTreeMap<u64, usize>,
     clock: u64,
-    next_number: u64,
+    next_id: u64,
 }
 
 /// A record of the file.
 struct Entry {
-    head: Head,
+    header: RecordHeader,
     last_used: u64,
 }
 
 impl Index {
-    /// Opens a file of pages of this shape, and finds what is in it. `most_bytes`: what the file is allowed to have;
+    /// Opens a file of pages of this shape, and finds what is in it. `max_bytes`: what the file is allowed to have;
     /// what lies beyond is cut off.
     ///
     /// A file is new, and gets a header, if it is empty or holds only a beginning of the header that it is to get.
     ///
-    /// A record is kept if its head is whole, its rows are not cut off, and its parent is kept. If two hold the same
+    /// A record is kept if its header is whole, its rows are not cut off, and its parent is kept. If two hold the same
     /// tokens after the same parent, the later one is kept. The file doesn't say which page was used when: records that
     /// were written later count as used later, and with each record those before it.
     ///
     /// # Errors
-    /// [`PageFileError::TooSmall`] if there is no room for a page. The errors of [`PageShape::read`], and
-    /// [`PageFileError::Unfit`] if the pages have a different shape; the file is then as it was.
+    /// [`PageFileError::TooSmall`] if there is no room for a page. The errors of [`PageShape::from_file_header`], and
+    /// [`PageFileError::WrongShape`] if the pages have a different one; the file is then as it was.
     ///
-    /// [`PageFileError::Unreadable`] if anything cannot be read, even one head: it may be readable tomorrow, and its
-    /// number must not be given twice. [`PageFileError::Unwritable`] if the header cannot be written or the file not
+    /// [`PageFileError::Unreadable`] if anything cannot be read, even one record's header: it may be readable tomorrow, and its
+    /// id must not be given twice. [`PageFileError::Unwritable`] if the file's header cannot be written or the file not
     /// cut.
-    pub fn open(disk: &mut dyn Disk, shape: &PageShape, most_bytes: u64) -> Result<Self, PageFileError> {
-        let room = most_bytes.saturating_sub(HEADER as u64) / shape.record_bytes() as u64;
+    pub fn open(disk: &mut dyn Disk, shape: &PageShape, max_bytes: u64) -> Result<Self, PageFileError> {
+        let room = max_bytes.saturating_sub(FILE_HEADER_BYTES as u64) / shape.record_bytes() as u64;
         if room == 0 {
-            return Err(PageFileError::TooSmall { most: most_bytes, needed: shape.offset(1) });
+            return Err(PageFileError::TooSmall { max_bytes, needed: shape.offset(1) });
         }
         let len = read_header(disk, shape)?;
         let n_places = usize::try_from(room).unwrap_or(usize::MAX);
-        let whole = (len - HEADER as u64) / shape.record_bytes() as u64;
+        let whole = (len - FILE_HEADER_BYTES as u64) / shape.record_bytes() as u64;
         let n_whole = usize::try_from(whole).unwrap_or(usize::MAX).min(n_places);
-        if len > most_bytes {
+        if len > max_bytes {
             let offset = shape.offset(n_whole);
             disk.truncate(offset).map_err(|error| PageFileError::Unwritable { offset, error })?;
         }
-        let mut heads = Vec::new();
-        let mut bytes = vec![0; shape.head_bytes()];
+        let mut headers = Vec::new();
+        let mut bytes = vec![0; shape.record_header_bytes()];
         for place in 0..n_whole {
             disk.read(shape.offset(place), &mut bytes).map_err(PageFileError::Unreadable)?;
-            if let Ok(head) = decode_head(shape, &bytes) {
-                heads.push((place, head));
+            if let Ok(header) = decode_header(shape, &bytes) {
+                headers.push((place, header));
             }
         }
         let places = (0..n_whole).map(|_| None).collect();
-        let mut index = Index { n_places, places, next_number: 1, ..Index::default() };
-        index.link(heads);
+        let mut index = Index { n_places, places, next_id: 1, ..Index::default() };
+        index.link(headers);
         index.order();
         Ok(index)
     }
 
-    /// Adds the records that lead back to the beginning of a sequence. All other places are free. The next number is
+    /// Adds the records that lead back to the beginning of a sequence. All other places are free. The next id is
     /// higher than that of any record, kept or not.
-    fn link(&mut self, mut heads: Vec<(usize, Head)>) {
-        heads.sort_by_key(|(_, head)| head.number);
+    fn link(&mut self, mut headers: Vec<(usize, RecordHeader)>) {
+        headers.sort_by_key(|(_, header)| header.id);
         let mut place_of = HashMap::new();
-        // A parent has a lower number, so it comes before its followers.
-        for (place, head) in heads {
-            self.next_number = head.number + 1;
-            let parent: Option<usize> = place_of.get(&head.parent).copied();
+        // A parent has a lower id, so it comes before its followers.
+        for (place, header) in headers {
+            self.next_id = header.id + 1;
+            let parent: Option<usize> = place_of.get(&header.parent).copied();
             // A parent that was replaced by a later record of the same tokens has left its place in `place_of`.
-            if head.parent > 0 && parent.is_none_or(|parent| self.places[parent].is_none()) {
+            if header.parent > 0 && parent.is_none_or(|parent| self.places[parent].is_none()) {
                 continue;
             }
-            if let Some(earlier) = self.child(head.parent, &head.tokens) {
+            if let Some(earlier) = self.child(header.parent, &header.tokens) {
                 self.forget(earlier);
             }
-            place_of.insert(head.number, place);
-            self.add(place, head);
+            place_of.insert(header.id, place);
+            self.add(place, header);
         }
         let places = (0..self.places.len()).rev();
         self.free = places.filter(|place| self.places[*place].is_none()).collect();
@@ -105,7 +105,7 @@ impl Index {
     fn order(&mut self) {
         let entries = self.places.iter().enumerate();
         let place_of: BTreeMap<u64, usize> =
-            entries.filter_map(|(place, entry)| Some((entry.as_ref()?.head.number, place))).collect();
+            entries.filter_map(|(place, entry)| Some((entry.as_ref()?.header.id, place))).collect();
         let mut newest_first = Vec::new();
         let mut is_there = vec![false; self.places.len()];
         for place in place_of.values().rev() {
@@ -114,7 +114,7 @@ impl Index {
             while let Some(place) = next.filter(|place| !is_there[*place]) {
                 is_there[place] = true;
                 path.push(place);
-                next = place_of.get(&self.head(place).parent).copied();
+                next = place_of.get(&self.header(place).parent).copied();
             }
             newest_first.extend(path.into_iter().rev());
         }
@@ -134,17 +134,17 @@ impl Index {
     }
 
     /// The record at a place; `None` if the place is free.
-    pub fn get(&self, place: usize) -> Option<&Head> {
-        Some(&self.places.get(place)?.as_ref()?.head)
+    pub fn get(&self, place: usize) -> Option<&RecordHeader> {
+        Some(&self.places.get(place)?.as_ref()?.header)
     }
 
     /// The record at a place that has one.
     #[track_caller]
-    pub fn head(&self, place: usize) -> &Head {
+    pub fn header(&self, place: usize) -> &RecordHeader {
         self.get(place).unwrap_or_else(|| panic!("place {place} has no record: was it forgotten to make room?"))
     }
 
-    /// The place of the record that holds `tokens` after the record with the number `parent`.
+    /// The place of the record that holds `tokens` after the record with the id `parent`.
     pub fn child(&self, parent: u64, tokens: &[u32]) -> Option<usize> {
         self.children.get(&parent)?.get(tokens).copied()
     }
@@ -157,7 +157,7 @@ impl Index {
     /// Notes that the record at a place is used now, after all others.
     #[track_caller]
     pub fn touch(&mut self, place: usize) {
-        self.head(place);
+        self.header(place);
         let entry = self.places[place].as_mut().expect("a record");
         self.clock += 1;
         self.by_use.remove(&entry.last_used);
@@ -186,18 +186,18 @@ impl Index {
         self.free.push(place);
     }
 
-    /// A number that no whole record of the file has.
-    pub fn take_number(&mut self) -> u64 {
-        self.next_number += 1;
-        self.next_number - 1
+    /// An id that no whole record of the file has.
+    pub fn take_id(&mut self) -> u64 {
+        self.next_id += 1;
+        self.next_id - 1
     }
 
     /// Adds the record that was written to a place, used now. It can be found from here on.
-    pub fn add(&mut self, place: usize, head: Head) {
+    pub fn add(&mut self, place: usize, header: RecordHeader) {
         self.clock += 1;
         self.by_use.insert(self.clock, place);
-        self.children.entry(head.parent).or_default().insert(head.tokens.clone(), place);
-        self.places[place] = Some(Entry { head, last_used: self.clock });
+        self.children.entry(header.parent).or_default().insert(header.tokens.clone(), place);
+        self.places[place] = Some(Entry { header, last_used: self.clock });
     }
 
     /// Forgets a record and all that follow it, which cannot be found without it. Their places are free.
@@ -206,7 +206,7 @@ impl Index {
     /// If the place is free.
     #[track_caller]
     pub fn forget(&mut self, place: usize) {
-        let Head { parent, tokens, .. } = self.head(place).clone();
+        let RecordHeader { parent, tokens, .. } = self.header(place).clone();
         if let Some(children) = self.children.get_mut(&parent) {
             children.remove(&tokens);
             if children.is_empty() {
@@ -218,7 +218,7 @@ impl Index {
             let entry = self.places[place].take().expect("a follower is in the index");
             self.by_use.remove(&entry.last_used);
             self.free.push(place);
-            let followers = self.children.remove(&entry.head.number).unwrap_or_default();
+            let followers = self.children.remove(&entry.header.id).unwrap_or_default();
             gone.extend(followers.values());
         }
     }
@@ -226,14 +226,14 @@ impl Index {
 
 /// Reads the header of a file, or gives it one; returns the bytes that the file then has.
 fn read_header(disk: &mut dyn Disk, shape: &PageShape) -> Result<u64, PageFileError> {
-    let (len, own) = (disk.len().map_err(PageFileError::Unreadable)?, shape.header());
-    let mut header = [0; HEADER];
-    let there = &mut header[..len.min(HEADER as u64) as usize];
+    let (len, own) = (disk.len().map_err(PageFileError::Unreadable)?, shape.file_header());
+    let mut header = [0; FILE_HEADER_BYTES];
+    let there = &mut header[..len.min(FILE_HEADER_BYTES as u64) as usize];
     disk.read(0, there).map_err(PageFileError::Unreadable)?;
-    if there.len() < HEADER && own.starts_with(there) {
+    if there.len() < FILE_HEADER_BYTES && own.starts_with(there) {
         disk.write(0, &own).map_err(|error| PageFileError::Unwritable { offset: 0, error })?;
-        return Ok(HEADER as u64);
+        return Ok(FILE_HEADER_BYTES as u64);
     }
-    shape.check_same(&PageShape::read(&header)?)?;
+    shape.check_same(&PageShape::from_file_header(&header)?)?;
     Ok(len)
 }

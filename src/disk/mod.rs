@@ -51,7 +51,7 @@ pub trait Disk {
 }
 
 /// Bytes that a file of pages begins with: its [`PageShape`].
-pub const HEADER: usize = 64;
+pub const FILE_HEADER_BYTES: usize = 64;
 
 /// The first bytes of a file of pages.
 const MAGIC: [u8; 8] = *b"pbppages";
@@ -98,7 +98,7 @@ impl PageShape {
     ///   52  zeros
     ///   60  CRC-32 of what is before                            u32
     /// ```
-    pub fn header(&self) -> [u8; HEADER] {
+    pub fn file_header(&self) -> [u8; FILE_HEADER_BYTES] {
         let format = RowFormat::ALL.iter().position(|format| *format == self.format);
         let KvLayout { n_layers, n_kv_heads, head_dim } = self.layout;
         let mut bytes = MAGIC.to_vec();
@@ -108,29 +108,28 @@ impl PageShape {
         for number in [self.page_size, n_layers, n_kv_heads, head_dim] {
             bytes.extend((number as u64).to_le_bytes());
         }
-        bytes.resize(HEADER - size_of::<u32>(), 0);
+        bytes.resize(FILE_HEADER_BYTES - size_of::<u32>(), 0);
         bytes.extend(crc32fast::hash(&bytes).to_le_bytes());
         bytes.try_into().expect("as many bytes as a header has")
     }
 
-    /// Reads what [`header`](Self::header) has made.
+    /// The inverse of [`file_header`](Self::file_header).
     ///
     /// # Errors
-    /// [`PageFileError::NotAPageFile`], [`PageFileError::DamagedHeader`]; [`PageFileError::Unfit`] for a later version.
-    pub fn read(header: &[u8; HEADER]) -> Result<Self, PageFileError> {
+    /// [`PageFileError::NotAPageFile`], [`PageFileError::DamagedHeader`], [`PageFileError::LaterVersion`].
+    pub fn from_file_header(header: &[u8; FILE_HEADER_BYTES]) -> Result<Self, PageFileError> {
         if header[..MAGIC.len()] != MAGIC {
             return Err(PageFileError::NotAPageFile);
         }
         let u32_at = |at: usize| u32::from_le_bytes(header[at..at + 4].try_into().expect("four bytes"));
-        let (found, expected) = (u32_at(HEADER - 4), crc32fast::hash(&header[..HEADER - 4]));
-        if found != expected {
-            return Err(PageFileError::DamagedHeader(found, expected));
+        let (content, _) = header.split_at(FILE_HEADER_BYTES - size_of::<u32>());
+        let (stored, computed) = (u32_at(content.len()), crc32fast::hash(content));
+        if stored != computed {
+            return Err(PageFileError::DamagedHeader { stored, computed });
         }
         let version = u32_at(8);
         if version != VERSION {
-            let problem =
-                format!("a file of pages of version {version}, up to {VERSION} can be read; give a different name");
-            return Err(PageFileError::Unfit(problem));
+            return Err(PageFileError::LaterVersion { version });
         }
         let u64_at = |at: usize| u64::from_le_bytes(header[at..at + 8].try_into().expect("eight bytes"));
         let number = |at: usize| usize::try_from(u64_at(at)).unwrap_or(usize::MAX);
@@ -142,52 +141,55 @@ impl PageShape {
     /// Refuses a file whose pages have the shape `found`, unless it is this one.
     ///
     /// # Errors
-    /// [`PageFileError::Unfit`], by the first that differs of format, layout, model and page size.
+    /// [`PageFileError::WrongShape`].
     fn check_same(&self, found: &PageShape) -> Result<(), PageFileError> {
-        let PageShape { model, format, layout, page_size } = found;
-        let problem = if *format != self.format {
-            format!("rows in {format}, and here rows are kept in {}; ask for --kv-dtype {format}", self.format)
-        } else if *layout != self.layout {
-            let here = self.layout;
+        if found == self { Ok(()) } else { Err(PageFileError::WrongShape { found: *found, expected: *self }) }
+    }
+
+    /// The first that differs of format, layout, model and page size, in words.
+    fn difference(&self, expected: &PageShape) -> String {
+        let PageShape { model, format, layout, page_size } = self;
+        if *format != expected.format {
+            format!("rows in {format}, and here rows are kept in {}; ask for --kv-dtype {format}", expected.format)
+        } else if *layout != expected.layout {
+            let here = expected.layout;
             format!("rows of {layout:?}, the model makes rows of {here:?}; use the model that made them")
-        } else if *model != self.model {
-            let whose = format!("its fingerprint is {model:08x}, this model's {:08x}", self.model);
+        } else if *model != expected.model {
+            let whose = format!("its fingerprint is {model:08x}, this model's {:08x}", expected.model);
             format!("the rows were made by a different model: {whose}; use the model that made them")
-        } else if *page_size != self.page_size {
-            format!("pages of {page_size} slots, and these have {}; ask for --page-size {page_size}", self.page_size)
         } else {
-            return Ok(());
-        };
-        Err(PageFileError::Unfit(problem + ", or give a different file"))
+            let here = expected.page_size;
+            format!("pages of {page_size} slots, and these have {here}; ask for --page-size {page_size}")
+        }
     }
 }
 
-/// A page that a file has and memory lacks.
+/// A page of a sequence that memory lacks, and where the file has it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct MissingPage {
+pub struct PageOnDisk {
     /// Which page of its sequence it is, from 0.
-    pub page: usize,
+    pub index: usize,
     /// Where its record lies in the file, from 0.
     pub place: usize,
-    /// The record's number.
-    pub number: u64,
+    /// The record's id.
+    pub id: u64,
 }
 
 /// A page that was read, or could not be.
 #[derive(Debug)]
 pub struct PageRead {
     /// The page.
-    pub missing: MissingPage,
+    pub page: PageOnDisk,
     /// The bytes at its place, as many as a record has, whatever they are.
     pub bytes: io::Result<Vec<u8>>,
 }
 
-impl MissingPage {
+impl PageOnDisk {
     /// Reads the bytes at its place, in a file of pages of this shape.
     fn read(self, disk: &mut dyn Disk, shape: &PageShape) -> PageRead {
         let mut bytes = vec![0; shape.record_bytes()];
         let read = disk.read(shape.offset(self.place), &mut bytes);
-        PageRead { missing: self, bytes: read.map(|()| bytes) }
+        PageRead { page: self, bytes: read.map(|()| bytes) }
     }
 }
 
@@ -196,17 +198,17 @@ impl MissingPage {
 pub struct PageFile {
     pub(crate) disk: Box<dyn Disk>,
     pub(crate) shape: PageShape,
-    /// What lies at which place, by number, parent and tokens, and when it was last used.
+    /// What lies at which place, by id, parent and tokens, and when it was last used.
     pub(crate) index: Index,
 }
 
 impl PageFile {
-    /// Opens a file of pages of this shape, and finds what is in it. `most_bytes`: what the file is allowed to have.
+    /// Opens a file of pages of this shape, and finds what is in it. `max_bytes`: what the file is allowed to have.
     ///
     /// # Errors
     /// The errors of [`Index::open`].
-    pub fn open(mut disk: Box<dyn Disk>, shape: PageShape, most_bytes: u64) -> Result<Self, PageFileError> {
-        let index = Index::open(&mut *disk, &shape, most_bytes)?;
+    pub fn open(mut disk: Box<dyn Disk>, shape: PageShape, max_bytes: u64) -> Result<Self, PageFileError> {
+        let index = Index::open(&mut *disk, &shape, max_bytes)?;
         Ok(PageFile { disk, shape, index })
     }
 
@@ -215,10 +217,10 @@ impl PageFile {
         &self.index
     }
 
-    /// Reads the bytes at a place, whatever is there: [`missing`](Self::missing) returns which to read, and
+    /// Reads the bytes at a place, whatever is there: [`pages_to_load`](Self::pages_to_load) returns which to read, and
     /// [`load`](Self::load) checks them.
-    pub fn read(&mut self, missing: MissingPage) -> PageRead {
-        missing.read(&mut *self.disk, &self.shape)
+    pub fn read(&mut self, page: PageOnDisk) -> PageRead {
+        page.read(&mut *self.disk, &self.shape)
     }
 }
 
@@ -232,15 +234,15 @@ pub enum PageFileError {
     Unwritable { offset: u64, error: io::Error },
     #[error("this is no file of pages; give a different name, and it is left as it is")]
     NotAPageFile,
-    /// Its first bytes have changed: the checksum that they say, and the one that they have.
     #[error(
-        "the first {HEADER} bytes are damaged: their checksum is {1:08x}, and they say {0:08x}; remove the file: \
-         its pages are computed again"
+        "the first {FILE_HEADER_BYTES} bytes are damaged: their checksum is {computed:08x}, and they say {stored:08x}; \
+         remove the file: its pages are computed again"
     )]
-    DamagedHeader(u32, u32),
-    /// Its pages have a different shape, or a later version of this program wrote it: with the numbers, and what to do.
-    #[error("{0}")]
-    Unfit(String),
-    #[error("a file of {most} bytes at most has no room for a page: it takes {needed}; allow more")]
-    TooSmall { most: u64, needed: u64 },
+    DamagedHeader { stored: u32, computed: u32 },
+    #[error("a file of pages of version {version}, up to {VERSION} can be read; give a different name")]
+    LaterVersion { version: u32 },
+    #[error("{}, or give a different file", found.difference(expected))]
+    WrongShape { found: PageShape, expected: PageShape },
+    #[error("a file of {max_bytes} bytes at most has no room for a page: it takes {needed}; allow more")]
+    TooSmall { max_bytes: u64, needed: u64 },
 }

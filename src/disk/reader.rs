@@ -5,12 +5,12 @@ use std::sync::mpsc::TryRecvError::{Disconnected, Empty};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread;
 
-use super::{Disk, MissingPage, PageRead, PageShape};
+use super::{Disk, PageOnDisk, PageRead, PageShape};
 
 /// Reads pages on a thread of its own, in the order in which they are asked for.
 pub struct PageReader {
     /// The pages of a sequence are read together.
-    jobs: Option<Sender<Vec<MissingPage>>>,
+    jobs: Option<Sender<Vec<PageOnDisk>>>,
     done: Receiver<Vec<PageRead>>,
     thread: Option<thread::JoinHandle<()>>,
 }
@@ -18,7 +18,7 @@ pub struct PageReader {
 impl PageReader {
     /// Starts the thread. `disk` holds a file of pages of this shape.
     pub fn start(mut disk: impl Disk + Send + 'static, shape: PageShape) -> io::Result<Self> {
-        let (jobs, to_do) = channel::<Vec<MissingPage>>();
+        let (jobs, to_do) = channel::<Vec<PageOnDisk>>();
         let (send, done) = channel();
         let work = move || {
             // It ends when the other side is gone.
@@ -34,7 +34,7 @@ impl PageReader {
     }
 
     /// Submits pages of one sequence to be read.
-    pub fn submit(&mut self, pages: Vec<MissingPage>) {
+    pub fn submit(&mut self, pages: Vec<PageOnDisk>) {
         let jobs = self.jobs.as_ref().expect("open until this is dropped");
         jobs.send(pages).expect(RUNS);
     }

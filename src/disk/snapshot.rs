@@ -5,15 +5,15 @@
 //!
 //! ```text
 //!   0     header     model, row format, layout, tokens; a checksum
-//!   64    a record   checksums, number 1, parent 0; the tokens, the keys of all layers, their values
+//!   64    a record   checksums, id 1, parent 0; the tokens, the keys of all layers, their values
 //! ```
 //!
 //! The checksums guard against accidents, not against people.
 
 use std::path::Path;
 
-use super::record::{PageRows, decode_head, encode};
-use super::{HEADER, PageFileError, PageShape};
+use super::record::{PageRows, decode_header, encode};
+use super::{FILE_HEADER_BYTES, PageFileError, PageShape};
 use crate::cache::{CacheError, KvCache, KvLayout};
 use crate::chapters::ch14_half_the_bytes::decode;
 use crate::files::{self, FileError};
@@ -87,7 +87,9 @@ impl Snapshot {
             .check_same(&PageShape { layout: self.layout, ..shape })
             .map_err(|error| error.to_string())
             .and_then(|()| self.check(model))
-            .map(|()| [&shape.header()[..], &encode(&shape, 1, 0, &self.tokens, &self.rows.k, &self.rows.v)].concat())
+            .map(|()| {
+                [&shape.file_header()[..], &encode(&shape, 1, 0, &self.tokens, &self.rows.k, &self.rows.v)].concat()
+            })
             .map_err(|problem| FileError::new(file, problem))?;
         files::write_whole(file, &bytes).map_err(|error| unwritable(file, &error))
     }
@@ -102,20 +104,23 @@ impl Snapshot {
     /// # Errors
     /// [`FileError`] if the file cannot be read, is something else, is damaged, or does not fit the model.
     pub fn load(file: &Path, model: &Model) -> Result<Self, FileError> {
-        let bytes = files::read(file, most_bytes(model))
+        let bytes = files::read(file, max_bytes(model))
             .map_err(|error| FileError::new(file, format!("{error}; give a file with a saved cache")))?;
         Self::decode(&bytes, model).map_err(|problem| FileError::new(file, problem))
     }
 
     /// Reads the bytes of a file. The error says what is wrong with them.
     fn decode(bytes: &[u8], model: &Model) -> Result<Self, String> {
-        let Some((header, record)) = bytes.split_first_chunk::<HEADER>() else {
-            return Err(format!("not a saved cache: it has {} bytes, and a header alone has {HEADER}", bytes.len()));
+        let Some((header, record)) = bytes.split_first_chunk::<FILE_HEADER_BYTES>() else {
+            return Err(format!(
+                "not a saved cache: it has {} bytes, and a header alone has {FILE_HEADER_BYTES}",
+                bytes.len()
+            ));
         };
-        let found = PageShape::read(header).map_err(|error| match error {
+        let found = PageShape::from_file_header(header).map_err(|error| match error {
             PageFileError::NotAPageFile => "not a saved cache: it does not begin like a file of pages".into(),
-            PageFileError::DamagedHeader(found, expected) => {
-                damaged(format!("its header has the checksum {expected:08x}, and says {found:08x}"))
+            PageFileError::DamagedHeader { stored, computed } => {
+                damaged(format!("its header has the checksum {computed:08x}, and says {stored:08x}"))
             }
             error => error.to_string(),
         })?;
@@ -126,14 +131,14 @@ impl Snapshot {
             let (tokens, found) = (shape.page_size, bytes.len());
             return Err(damaged(format!("{tokens} tokens take {} bytes, and it has {found}", shape.offset(1))));
         }
-        let head = decode_head(&shape, record).map_err(damaged)?;
-        let rows = &record[shape.head_bytes()..];
-        if (head.parent, head.rows_checksum) != (0, crc32fast::hash(rows)) {
+        let header = decode_header(&shape, record).map_err(damaged)?;
+        let rows = &record[shape.record_header_bytes()..];
+        if (header.parent, header.rows_checksum) != (0, crc32fast::hash(rows)) {
             return Err(damaged("its rows have changed, or follow those of a different file"));
         }
         let (k, v) = rows.split_at(rows.len() / 2);
         let [k, v] = [k, v].map(|rows| rows.as_chunks().0.iter().map(|word| f32::from_le_bytes(*word)).collect());
-        let snapshot = Snapshot { layout: shape.layout, tokens: head.tokens.into(), rows: PageRows { k, v } };
+        let snapshot = Snapshot { layout: shape.layout, tokens: header.tokens.into(), rows: PageRows { k, v } };
         snapshot.check(model)?;
         Ok(snapshot)
     }
@@ -167,23 +172,23 @@ fn damaged(problem: impl std::fmt::Display) -> String {
 }
 
 fn check_len(len: usize, model: &Model) -> Result<(), String> {
-    let most = model.config().max_positions;
-    let than = || format!("{len} tokens are more than the model's {most} positions; save a shorter sequence");
-    if len > most { Err(than()) } else { Ok(()) }
+    let max = model.config().max_positions;
+    let than = || format!("{len} tokens are more than the model's {max} positions; save a shorter sequence");
+    if len > max { Err(than()) } else { Ok(()) }
 }
 
-/// The first number of some rows that is NaN or an infinity, and its place among all heads of the rows.
+/// The first number of some rows that is NaN or an infinity, and the index of its head among all of the rows.
 fn not_finite(rows: &[f32], model: &Model) -> Option<(usize, f32)> {
     let (format, n_numbers, n_words) = (model.row_format, model.config().head_dim, model.kv_layout().head_dim);
     let mut numbers = vec![0.0; n_numbers];
-    for (place, head) in rows.chunks_exact(n_words).enumerate() {
+    for (index, head) in rows.chunks_exact(n_words).enumerate() {
         // A word of packed numbers may look like NaN, and one that holds NaN like any number.
         match format {
             RowFormat::F32 => numbers.copy_from_slice(head),
             format => decode(format, head, &mut numbers),
         }
         if let Some(number) = numbers.iter().find(|number| !number.is_finite()) {
-            return Some((place, *number));
+            return Some((index, *number));
         }
     }
     None
@@ -191,7 +196,7 @@ fn not_finite(rows: &[f32], model: &Model) -> Option<(usize, f32)> {
 
 /// A MiB more than the longest sequence of a model takes: what is a little too long, or in a different format, is read
 /// as well, and refused by its header.
-fn most_bytes(model: &Model) -> usize {
+fn max_bytes(model: &Model) -> usize {
     let [layout, other] = [model.kv_layout(), model.config().kv_layout()];
     let layout = if other.kv_width() > layout.kv_width() { other } else { layout };
     let longest = PageShape { model: 0, format: model.row_format, layout, page_size: model.config().max_positions };

@@ -31,7 +31,7 @@ pub struct DiskTier {
     /// Sequences whose pages are being read, in the order in which they were asked for.
     pending: VecDeque<(u64, Vec<u32>)>,
     next_ticket: u64,
-    /// The numbers of the records that are being read.
+    /// The ids of the records that are being read.
     reading: HashSet<u64>,
     /// How many full pages of each sequence that runs the file was offered.
     offered: HashMap<SequenceId, usize>,
@@ -60,11 +60,11 @@ impl DiskTier {
     pub fn open(
         disk: impl Disk + Clone + Send + 'static,
         shape: PageShape,
-        most_bytes: u64,
+        max_bytes: u64,
         prefixes: SharedPrefixes,
         slab: &SharedSlab,
     ) -> Result<Self, PageFileError> {
-        let file = PageFile::open(Box::new(disk.clone()), shape, most_bytes)?;
+        let file = PageFile::open(Box::new(disk.clone()), shape, max_bytes)?;
         let reader = PageReader::start(disk, shape).map_err(PageFileError::Unreadable)?;
         Ok(DiskTier {
             file,
@@ -84,11 +84,11 @@ impl DiskTier {
     /// with; `None` if there is nothing to wait for. Pages that a different sequence has asked for are not read twice:
     /// they come before.
     pub fn prefetch(&mut self, tokens: &[u32]) -> Result<Option<u64>, CacheError> {
-        let missing = self.file.missing(tokens, &mut **self.prefixes.borrow_mut(), &self.slab)?;
-        if missing.is_empty() {
+        let pages = self.file.pages_to_load(tokens, &mut **self.prefixes.borrow_mut(), &self.slab)?;
+        if pages.is_empty() {
             return Ok(None);
         }
-        let pages: Vec<_> = missing.into_iter().filter(|page| self.reading.insert(page.number)).collect();
+        let pages: Vec<_> = pages.into_iter().filter(|page| self.reading.insert(page.id)).collect();
         self.counters.read += pages.len() as u64;
         self.reader.submit(pages);
         let ticket = self.next_ticket;
@@ -98,7 +98,7 @@ impl DiskTier {
     }
 
     /// Gives the pages that have been read to the prefix cache; returns their tickets, in the order in which they were
-    /// asked for. With `wait`, the first that is still missing is waited for.
+    /// asked for. With `wait`, the first that is still being read is waited for.
     pub fn take_loaded(&mut self, mut wait: bool) -> Result<Vec<u64>, CacheError> {
         let mut tickets = Vec::new();
         while !self.pending.is_empty()
@@ -107,7 +107,7 @@ impl DiskTier {
             let Some((ticket, tokens)) = self.pending.pop_front() else { break };
             wait = false;
             for read in &pages {
-                self.reading.remove(&read.missing.number);
+                self.reading.remove(&read.page.id);
             }
             let prefixes = &mut **self.prefixes.borrow_mut();
             let loaded = self.file.load(&tokens, &pages, prefixes, &self.slab)?;

@@ -3,7 +3,7 @@
 use std::fs;
 
 use page_by_page::chapters::ch14_half_the_bytes::encode_rows;
-use page_by_page::disk::HEADER;
+use page_by_page::disk::FILE_HEADER_BYTES;
 use page_by_page::disk::snapshot::Snapshot;
 use page_by_page::kernels::RowFormat;
 use page_by_page::model::Model;
@@ -30,7 +30,7 @@ fn a_file_that_was_cut_short_or_changed_anywhere_is_refused() {
     let bytes = saved(&model);
     for len in 0..bytes.len() {
         let error = place.load(&bytes[..len], &model).expect_err("a part of a file").to_string();
-        assert!(error.contains(DAMAGED) || error.contains(NO_CACHE) && len < HEADER, "{len} bytes: {error}");
+        assert!(error.contains(DAMAGED) || error.contains(NO_CACHE) && len < FILE_HEADER_BYTES, "{len} bytes: {error}");
     }
     refused(|| place.load(&[&bytes[..], &[0]].concat(), &model), &[DAMAGED]);
     assert!(place.load(&bytes, &model).is_ok());
@@ -44,7 +44,7 @@ fn a_file_that_was_cut_short_or_changed_anywhere_is_refused() {
 }
 
 /// Where a record's own bytes begin, and its tokens, and of three tokens their rows.
-const RECORD: usize = HEADER;
+const RECORD: usize = FILE_HEADER_BYTES;
 const IDS: usize = RECORD + 24;
 const ROWS: usize = IDS + 4 * TOKENS.len();
 
@@ -106,7 +106,7 @@ fn other_files_are_no_saved_caches() {
     fs::write(place.file(), saved(&model)).unwrap();
     fs::File::options().write(true).open(place.file()).unwrap().set_len(1 << 40).unwrap();
     // A MiB, a header, and the longest record: for each of 128 positions an id and 2 times 2 rows of 16 numbers.
-    let most = (1 << 20) + HEADER + 24 + 128 * (4 + 2 * 2 * 16 * 4);
+    let most = (1 << 20) + FILE_HEADER_BYTES + 24 + 128 * (4 + 2 * 2 * 16 * 4);
     let says = format!("the file has 1099511627776 bytes, at most {most} are expected here; give a file with a saved");
     refused(|| Snapshot::load(&place.file(), &model), &[&says]);
     // The longest sequence has room.

@@ -2,20 +2,20 @@
 
 use page_by_page::cache::KvLayout;
 use page_by_page::disk::index::Index;
-use page_by_page::disk::record::{RecordError, decode_head};
-use page_by_page::disk::{HEADER, PageFileError, PageShape};
+use page_by_page::disk::record::{RecordError, decode_header};
+use page_by_page::disk::{FILE_HEADER_BYTES, PageFileError, PageShape};
 use page_by_page::kernels::RowFormat;
 
-use grading::disk::{FaultyDisk, HEAD, RECORD, SHAPE, counting, lengths, record};
+use grading::disk::{FaultyDisk, RECORD, RECORD_HEADER, SHAPE, counting, lengths, record};
 
-fn record_of(number: u64, parent: u64, tokens: &[u32]) -> Vec<u8> {
-    record(&SHAPE, number, parent, tokens, &[1.0; 120], &[2.0; 120])
+fn record_of(id: u64, parent: u64, tokens: &[u32]) -> Vec<u8> {
+    record(&SHAPE, id, parent, tokens, &[1.0; 120], &[2.0; 120])
 }
 
-/// A file with these records: number, parent, tokens.
+/// A file with these records: id, parent, tokens.
 fn file_of(records: &[(u64, u64, &[u32])]) -> Vec<u8> {
-    let mut file = SHAPE.header().to_vec();
-    records.iter().for_each(|(number, parent, tokens)| file.extend(record_of(*number, *parent, tokens)));
+    let mut file = SHAPE.file_header().to_vec();
+    records.iter().for_each(|(id, parent, tokens)| file.extend(record_of(*id, *parent, tokens)));
     file
 }
 
@@ -26,8 +26,8 @@ fn sequence(n_pages: usize) -> Vec<u8> {
     file_of(&records)
 }
 
-fn open(disk: &FaultyDisk, most_bytes: u64) -> Result<Index, PageFileError> {
-    Index::open(&mut disk.clone(), &SHAPE, most_bytes)
+fn open(disk: &FaultyDisk, max_bytes: u64) -> Result<Index, PageFileError> {
+    Index::open(&mut disk.clone(), &SHAPE, max_bytes)
 }
 
 fn open_bytes(bytes: &[u8]) -> Index {
@@ -48,7 +48,7 @@ fn find(index: &Index, tokens: &[u32]) -> Vec<usize> {
     let (mut places, mut parent) = (Vec::new(), 0);
     for page in tokens.chunks_exact(4) {
         let Some(place) = index.child(parent, page) else { break };
-        parent = index.head(place).number;
+        parent = index.header(place).id;
         places.push(place);
     }
     places
@@ -59,43 +59,45 @@ fn a_record_has_its_length_and_its_place_also_beyond_four_gib() {
     let storyteller =
         PageShape { layout: KvLayout { n_layers: 6, n_kv_heads: 2, head_dim: 32 }, page_size: 16, ..SHAPE };
     let qwen3 = PageShape { layout: KvLayout { n_layers: 28, n_kv_heads: 8, head_dim: 128 }, page_size: 256, ..SHAPE };
-    for (shape, head, record) in [(SHAPE, HEAD, RECORD), (storyteller, 88, 49_240), (qwen3, 1048, 58_721_304)] {
-        assert_eq!((shape.head_bytes(), shape.record_bytes()), (head, record), "{shape:?}");
-        assert_eq!(lengths(&shape), (head, record), "{shape:?}");
+    for (shape, header, record) in
+        [(SHAPE, RECORD_HEADER, RECORD), (storyteller, 88, 49_240), (qwen3, 1048, 58_721_304)]
+    {
+        assert_eq!((shape.record_header_bytes(), shape.record_bytes()), (header, record), "{shape:?}");
+        assert_eq!(lengths(&shape), (header, record), "{shape:?}");
     }
     for place in [0, 1, 255, 65_536, 4_294_967, 4_294_968, 5_000_000_000] {
-        assert_eq!(SHAPE.offset(place), HEADER as u64 + 1000 * place as u64);
+        assert_eq!(SHAPE.offset(place), FILE_HEADER_BYTES as u64 + 1000 * place as u64);
     }
 }
 
 #[test]
 fn a_head_that_cannot_be_is_refused() {
     let good = record_of(9, 4, &[1, 2, 3, 4]);
-    for len in 0..HEAD {
-        let expected = RecordError::WrongLength { found: len, expected: HEAD };
-        assert_eq!(decode_head(&SHAPE, &good[..len]), Err(expected));
+    for len in 0..RECORD_HEADER {
+        let expected = RecordError::WrongLength { found: len, expected: RECORD_HEADER };
+        assert_eq!(decode_header(&SHAPE, &good[..len]), Err(expected));
     }
-    for (number, parent) in [(5, 5), (5, 6), (0, 0), (1, u64::MAX)] {
-        let bytes = record_of(number, parent, &[1, 2, 3, 4]);
-        assert_eq!(decode_head(&SHAPE, &bytes), Err(RecordError::WrongParent { number, parent }));
+    for (id, parent) in [(5, 5), (5, 6), (0, 0), (1, u64::MAX)] {
+        let bytes = record_of(id, parent, &[1, 2, 3, 4]);
+        assert_eq!(decode_header(&SHAPE, &bytes), Err(RecordError::WrongParent { id, parent }));
     }
-    assert!(decode_head(&SHAPE, &record_of(1 << 63, 4, &[1, 2, 3, 4])).is_ok());
-    for number in [(1 << 63) + 1, u64::MAX] {
-        let bytes = record_of(number, 4, &[1, 2, 3, 4]);
-        assert_eq!(decode_head(&SHAPE, &bytes), Err(RecordError::WrongNumber { number }));
+    assert!(decode_header(&SHAPE, &record_of(1 << 63, 4, &[1, 2, 3, 4])).is_ok());
+    for id in [(1 << 63) + 1, u64::MAX] {
+        let bytes = record_of(id, 4, &[1, 2, 3, 4]);
+        assert_eq!(decode_header(&SHAPE, &bytes), Err(RecordError::WrongId { id }));
     }
     // A record of a different file: the checksum covers the header.
     for other in [PageShape { model: 1, ..SHAPE }, PageShape { format: RowFormat::F16, ..SHAPE }] {
-        assert!(matches!(decode_head(&other, &good), Err(RecordError::DamagedHead { .. })), "{other:?}");
+        assert!(matches!(decode_header(&other, &good), Err(RecordError::DamagedHeader { .. })), "{other:?}");
     }
 }
 
 #[test]
 fn a_new_file_gets_a_header_also_after_one_that_was_cut_off() {
-    for len in 0..=HEADER {
-        let disk = FaultyDisk::with(SHAPE.header()[..len].to_vec());
+    for len in 0..=FILE_HEADER_BYTES {
+        let disk = FaultyDisk::with(SHAPE.file_header()[..len].to_vec());
         let index = open(&disk, SHAPE.offset(3)).unwrap();
-        assert_eq!(disk.bytes(), SHAPE.header(), "after {len} bytes of a header");
+        assert_eq!(disk.bytes(), SHAPE.file_header(), "after {len} bytes of a header");
         assert_eq!((index.n_records(), index.n_places()), (0, 3));
     }
 }
@@ -107,15 +109,15 @@ fn what_is_no_page_file_is_left_alone() {
         assert!(matches!(refused(text.as_bytes()), PageFileError::NotAPageFile), "{text:.20?}");
     }
     let file = sequence(1);
-    for byte in 0..HEADER {
+    for byte in 0..FILE_HEADER_BYTES {
         let mut damaged = file.clone();
         damaged[byte] ^= 0x10;
         let error = refused(&damaged);
-        assert!(matches!(error, PageFileError::NotAPageFile | PageFileError::DamagedHeader(..)), "byte {byte}");
+        assert!(matches!(error, PageFileError::NotAPageFile | PageFileError::DamagedHeader { .. }), "byte {byte}");
     }
     // This begins like a page file, but was not cut off in this header.
-    let other = PageShape { model: SHAPE.model ^ 1, ..SHAPE }.header();
-    assert!(matches!(refused(&other[..HEADER - 1]), PageFileError::DamagedHeader(..)));
+    let other = PageShape { model: SHAPE.model ^ 1, ..SHAPE }.file_header();
+    assert!(matches!(refused(&other[..FILE_HEADER_BYTES - 1]), PageFileError::DamagedHeader { .. }));
 }
 
 #[test]
@@ -135,7 +137,7 @@ fn pages_of_a_different_shape_are_refused_with_the_numbers() {
         (all, "rows in f16, and here rows are kept in f32; ask for --kv-dtype f16, or give".into()),
         (PageShape { layout: swapped, ..SHAPE }, rows(swapped)),
     ] {
-        let error = refused(&[&other.header()[..], &[7; 3000]].concat()).to_string();
+        let error = refused(&[&other.file_header()[..], &[7; 3000]].concat()).to_string();
         assert!(error.contains(&expected), "{error}");
     }
 }
@@ -147,7 +149,7 @@ fn only_the_heads_are_read_and_the_latest_records_count_as_used_last() {
     let disk = FaultyDisk::with(file_of(&[(2, 1, &b), (1, 0, &a), (5, 4, &b), (9, 1, &c), (4, 0, &d)]));
     let mut index = open(&disk, SHAPE.offset(9)).unwrap();
     let read: usize = disk.faults().reads.iter().map(|(_, bytes)| bytes).sum();
-    assert!(read <= HEADER + 5 * HEAD, "{read} bytes");
+    assert!(read <= FILE_HEADER_BYTES + 5 * RECORD_HEADER, "{read} bytes");
     assert_eq!(disk.faults().writes.len(), 0);
     // Record 9 and those before it count as used last, and the end of each sequence goes first.
     let order: Vec<usize> = std::iter::from_fn(|| {
@@ -167,9 +169,9 @@ fn of_two_records_of_one_prefix_the_later_counts() {
     assert_eq!((index.n_records(), find(&index, &[&a[..], &c].concat())), (2, vec![0, 3]));
     assert_eq!(find(&index, &[&a[..], &b].concat()), [0]);
     assert_eq!([index.alloc_place(), index.alloc_place(), index.alloc_place()], [Some(1), Some(2), Some(4)]);
-    // A number is never given twice: 8 and 9 cannot be found, because 7 is missing, but their numbers stay taken.
+    // A id is never given twice: 8 and 9 cannot be found, because 7 is missing, but their ids stay taken.
     let mut index = open_bytes(&file_of(&[(8, 7, &a), (9, 8, &b), (3, 0, &b)]));
-    assert_eq!((index.n_records(), index.take_number(), index.take_number()), (1, 10, 11));
+    assert_eq!((index.n_records(), index.take_id(), index.take_id()), (1, 10, 11));
     // 4 follows 1, which 3 has replaced: it is not found, and does not count.
     let mut index = open_bytes(&file_of(&[(1, 0, &a), (3, 0, &a), (4, 1, &b)]));
     assert_eq!((index.n_records(), find(&index, &[&a[..], &b].concat())), (1, vec![1]));
@@ -182,14 +184,14 @@ fn a_file_never_has_more_bytes_than_allowed() {
     for most in [1064, 2063, 2064, 4063, 4064, 4363, 4364, 9999] {
         let disk = FaultyDisk::with(good.clone());
         let index = open(&disk, most).unwrap();
-        let places = (most as usize - HEADER) / RECORD;
+        let places = (most as usize - FILE_HEADER_BYTES) / RECORD;
         assert_eq!((index.n_places(), index.n_records()), (places, places.min(4)), "{most} bytes");
         assert!(disk.bytes().len() as u64 <= most, "{most} bytes");
     }
     for most in [0, 1, 63, 64, 65, 1063] {
         let disk = FaultyDisk::default();
         let error = open(&disk, most).err().expect("no room for a page");
-        assert_eq!(error.to_string(), PageFileError::TooSmall { most, needed: 1064 }.to_string());
+        assert_eq!(error.to_string(), PageFileError::TooSmall { max_bytes, needed: 1064 }.to_string());
         assert_eq!(disk.bytes().len(), 0);
     }
 }
@@ -215,7 +217,7 @@ fn a_disk_that_fails_is_an_error() {
 #[test]
 fn one_long_sequence_takes_no_recursion() {
     let tiny = PageShape { layout: KvLayout { n_layers: 1, n_kv_heads: 1, head_dim: 1 }, page_size: 1, ..SHAPE };
-    let mut bytes = tiny.header().to_vec();
+    let mut bytes = tiny.file_header().to_vec();
     (0..70_000).for_each(|i| bytes.extend(record(&tiny, i + 1, i, &[i as u32], &[1.0], &[2.0])));
     let mut index = Index::open(&mut FaultyDisk::with(bytes), &tiny, tiny.offset(70_000)).unwrap();
     assert_eq!(index.n_records(), 70_000);

@@ -57,7 +57,7 @@ pub fn expect_ok<T, E: Debug>(name: impl AsRef<str>, call: impl FnOnce() -> Resu
     })
 }
 
-/// From the first call on, a panic is printed with its call; one within [`panics`] is not printed at all.
+/// From the first call on, a panic is printed with its call; one within [`expect_panic`] is not printed at all.
 pub fn listen() {
     static HOOK: Once = Once::new();
     HOOK.call_once(|| {

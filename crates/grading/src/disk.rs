@@ -8,15 +8,15 @@ use std::ops::Range;
 use std::rc::Rc;
 
 use page_by_page::disk::memory_disk::MemoryDisk;
-use page_by_page::disk::{Disk, HEADER, PageShape};
+use page_by_page::disk::{Disk, FILE_HEADER_BYTES, PageShape};
 use page_by_page::kernels::RowFormat;
 
 use crate::limits;
 use crate::pools::LAYOUT;
 
-/// Numbers that cannot be taken for one another: a head has 40 bytes, a record 1,000.
+/// Numbers that cannot be taken for one another: a header has 40 bytes, a record 1,000.
 pub const SHAPE: PageShape = PageShape { model: 0xC0FF_EE16, format: RowFormat::F32, layout: LAYOUT, page_size: 4 };
-pub const HEAD: usize = 40;
+pub const RECORD_HEADER: usize = 40;
 pub const RECORD: usize = 1000;
 
 /// The tokens `first`, `first + 1` …
@@ -118,73 +118,73 @@ impl Disk for FaultyDisk {
 }
 
 pub fn lengths(shape: &PageShape) -> (usize, usize) {
-    let head = 4 + 4 + 8 + 8 + 4 * shape.page_size;
+    let header = 4 + 4 + 8 + 8 + 4 * shape.page_size;
     let row = shape.layout.n_kv_heads * shape.layout.head_dim;
-    (head, head + 2 * 4 * shape.layout.n_layers * shape.page_size * row)
+    (header, header + 2 * 4 * shape.layout.n_layers * shape.page_size * row)
 }
 
-/// The checksum of a head. The header's own checksum is left out: with it, all headers would be alike.
-pub fn head_sum(shape: &PageShape, head: &[u8]) -> u32 {
-    crc32fast::hash(&[&shape.header()[..HEADER - 4], head].concat())
+/// The checksum of a header. The header's own checksum is left out: with it, all headers would be alike.
+pub fn header_checksum(shape: &PageShape, header: &[u8]) -> u32 {
+    crc32fast::hash(&[&shape.file_header()[..FILE_HEADER_BYTES - 4], header].concat())
 }
 
-pub fn record(shape: &PageShape, number: u64, parent: u64, tokens: &[u32], k: &[f32], v: &[f32]) -> Vec<u8> {
+pub fn record(shape: &PageShape, id: u64, parent: u64, tokens: &[u32], k: &[f32], v: &[f32]) -> Vec<u8> {
     let rows: Vec<u8> = [k, v].concat().iter().flat_map(|x| x.to_bits().to_le_bytes()).collect();
-    let mut head = crc32fast::hash(&rows).to_le_bytes().to_vec();
-    head.extend(number.to_le_bytes());
-    head.extend(parent.to_le_bytes());
-    head.extend(tokens.iter().flat_map(|token| token.to_le_bytes()));
-    let sum = head_sum(shape, &head);
-    [sum.to_le_bytes().to_vec(), head, rows].concat()
+    let mut header = crc32fast::hash(&rows).to_le_bytes().to_vec();
+    header.extend(id.to_le_bytes());
+    header.extend(parent.to_le_bytes());
+    header.extend(tokens.iter().flat_map(|token| token.to_le_bytes()));
+    let sum = header_checksum(shape, &header);
+    [sum.to_le_bytes().to_vec(), header, rows].concat()
 }
 
 /// What the file has at a place.
 #[derive(Clone, Debug)]
 pub struct Found {
     pub place: usize,
-    pub number: u64,
+    pub id: u64,
     pub parent: u64,
     pub tokens: Vec<u32>,
     pub rows_are_whole: bool,
 }
 
-/// The records whose head is whole, by their places.
-pub fn heads(shape: &PageShape, file: &[u8]) -> Vec<Found> {
-    let (head_len, len) = lengths(shape);
-    let mut heads = Vec::new();
-    for (place, bytes) in file[HEADER..].chunks_exact(len).enumerate() {
+/// The records whose header is whole, by their places.
+pub fn record_headers(shape: &PageShape, file: &[u8]) -> Vec<Found> {
+    let (header_len, len) = lengths(shape);
+    let mut headers = Vec::new();
+    for (place, bytes) in file[FILE_HEADER_BYTES..].chunks_exact(len).enumerate() {
         let u32_at = |at: usize| u32::from_le_bytes(bytes[at..at + 4].try_into().unwrap());
         let u64_at = |at: usize| u64::from_le_bytes(bytes[at..at + 8].try_into().unwrap());
-        let (number, parent) = (u64_at(8), u64_at(16));
-        if u32_at(0) == head_sum(shape, &bytes[4..head_len]) && parent < number {
+        let (id, parent) = (u64_at(8), u64_at(16));
+        if u32_at(0) == header_checksum(shape, &bytes[4..header_len]) && parent < id {
             let tokens = (0..shape.page_size).map(|slot| u32_at(24 + 4 * slot)).collect();
-            let rows_are_whole = u32_at(4) == crc32fast::hash(&bytes[head_len..]);
-            heads.push(Found { place, number, parent, tokens, rows_are_whole });
+            let rows_are_whole = u32_at(4) == crc32fast::hash(&bytes[header_len..]);
+            headers.push(Found { place, id, parent, tokens, rows_are_whole });
         }
     }
-    heads
+    headers
 }
 
 /// The prefixes that a file holds, the one to go first at the beginning: each with the record of its last page.
 pub fn prefixes(shape: &PageShape, file: &[u8]) -> Vec<(Vec<u32>, Found)> {
-    let mut heads = heads(shape, file);
-    heads.sort_by_key(|head| head.number);
+    let mut headers = record_headers(shape, file);
+    headers.sort_by_key(|header| header.id);
     // The latest record of each prefix.
     let mut kept: HashMap<Vec<u32>, Found> = HashMap::new();
-    for head in heads {
-        let parent = kept.iter().find(|(_, other)| other.number == head.parent);
-        let Some(before) = parent.map(|(prefix, _)| &prefix[..]).or((head.parent == 0).then_some(&[])) else {
+    for header in headers {
+        let parent = kept.iter().find(|(_, other)| other.id == header.parent);
+        let Some(before) = parent.map(|(prefix, _)| &prefix[..]).or((header.parent == 0).then_some(&[])) else {
             continue;
         };
-        let prefix = [before, &head.tokens].concat();
+        let prefix = [before, &header.tokens].concat();
         // An earlier record is gone, and with it those that follow it.
         kept.retain(|other, _| !other.starts_with(&prefix));
-        kept.insert(prefix, head);
+        kept.insert(prefix, header);
     }
     // As new as the newest that it begins; of those that are equal, the longer one goes first.
     let age =
-        |prefix: &[u32]| kept.iter().filter(|(other, _)| other.starts_with(prefix)).map(|(_, head)| head.number).max();
-    let mut order: Vec<_> = kept.iter().map(|(prefix, head)| (prefix.clone(), head.clone())).collect();
+        |prefix: &[u32]| kept.iter().filter(|(other, _)| other.starts_with(prefix)).map(|(_, header)| header.id).max();
+    let mut order: Vec<_> = kept.iter().map(|(prefix, header)| (prefix.clone(), header.clone())).collect();
     order.sort_by_cached_key(|(prefix, _)| (age(prefix), Reverse(prefix.len())));
     order
 }

@@ -75,8 +75,8 @@ impl Disk {
             // Different tokens each time, so that the file has none of them.
             let token = |i| ((i * 7919 + turn * 104_729) % model.config().vocab_size) as u32;
             let tokens: Vec<u32> = (0..n_tokens).map(token).collect();
-            let most_bytes = shape.offset(full_pages(n_tokens));
-            let mut file = PageFile::open(Box::new(disk.clone()), shape, most_bytes).with_context(at)?;
+            let max_bytes = shape.offset(full_pages(n_tokens));
+            let mut file = PageFile::open(Box::new(disk.clone()), shape, max_bytes).with_context(at)?;
             measure(&model, &tokens, &mut file, &mut parts)?;
         }
         self.report(&model, &shape, n_tokens, &parts)
@@ -133,8 +133,8 @@ fn measure(model: &Model, tokens: &[u32], file: &mut PageFile, parts: &mut [Time
 
     let other = PageSlab::new(model.kv_layout(), PAGE_SIZE, n_pages)?;
     let mut prefixes = PrefixCache::new(PAGE_SIZE)?;
-    let missing = file.missing(tokens, &mut prefixes, &other)?;
-    let pages: Vec<_> = read_back.of(|| missing.into_iter().map(|page| file.read(page)).collect());
+    let pages = file.pages_to_load(tokens, &mut prefixes, &other)?;
+    let pages: Vec<_> = read_back.of(|| pages.into_iter().map(|page| file.read(page)).collect());
     let restored = check_and_copy.of(|| file.load(tokens, &pages, &mut prefixes, &other))?;
     ensure!(
         (written, restored) == (full, full),

@@ -5,7 +5,7 @@ use page_by_page::chapters::ch10_fork::ForkCache;
 use page_by_page::chapters::ch11_prefix_cache::PrefixCache;
 use page_by_page::chapters::ch16_pages_on_disk::decode;
 use page_by_page::disk::memory_disk::MemoryDisk;
-use page_by_page::disk::record::{Head, decode_head};
+use page_by_page::disk::record::{RecordHeader, decode_header};
 use page_by_page::disk::{PageFile, PageShape};
 use page_by_page::kernels::RowFormat;
 
@@ -32,9 +32,9 @@ const OPERATIONS: [(&str, Operation); 7] = [
     }),
     ("", Run::restart),
     ("once upon a time there", Run::load),
-    ("the owl", |run, words| run.kill(words, SHAPE.head_bytes() / 2)),
+    ("the owl", |run, words| run.kill(words, SHAPE.record_header_bytes() / 2)),
     ("", Run::restart),
-    ("the owl", |run, words| run.kill(words, SHAPE.head_bytes() + SHAPE.record_bytes() / 4)),
+    ("the owl", |run, words| run.kill(words, SHAPE.record_header_bytes() + SHAPE.record_bytes() / 4)),
     ("the owl said", |run, words| Ok(run.restart("")? + " " + &run.load(words)?)),
 ];
 type Operation = fn(&mut Run, &str) -> Result<String>;
@@ -44,7 +44,7 @@ struct Run {
     file: PageFile,
     slab: SharedSlab,
     trie: PrefixCache,
-    /// The numbers of the record that is half written and of the one below it.
+    /// The ids of the record that is half written and of the one below it.
     torn: (u64, u64),
     /// The places that the last operation has read.
     read: Vec<usize>,
@@ -72,9 +72,9 @@ impl Run {
         *self = Run { torn: self.torn, ..Run::open(self.disk.clone())? };
         let found = self.file.index().n_records();
         Ok(match PLACES - found {
-            0 => format!("The next run opens the file, reads the heads, and finds all {}.", count(found, "page")),
+            0 => format!("The next run opens the file, reads the headers, and finds all {}.", count(found, "page")),
             free => format!(
-                "The next run opens the file. A head fails its checksum, so {} is free, and the other {} are found.",
+                "The next run opens the file. A header fails its checksum, so {} is free, and the other {} are found.",
                 count(free, "place"),
                 count(found, "page")
             ),
@@ -88,27 +88,27 @@ impl Run {
         let place = self.file.find(&tokens(words, &WORDS))[0];
         let [start, end] = [place, place + 1].map(|place| SHAPE.offset(place) as usize);
         let mut bytes = self.disk.bytes();
-        let number = decode_head(&SHAPE, &bytes[start..end])?.number;
-        let over = decode_head(&SHAPE, &before[start..end]).ok().map(|head| head.number);
+        let id = decode_header(&SHAPE, &bytes[start..end])?.id;
+        let over = decode_header(&SHAPE, &before[start..end]).ok().map(|header| header.id);
         let old = over.unwrap_or(self.torn.1);
         let to = over.map_or("again, to the free place".into(), |old| {
             format!("over record {old}, the oldest that this run has not used")
         });
         bytes[start + written..end].copy_from_slice(&before[start + written..end]);
-        self.torn = (number, old);
-        let part = if written < SHAPE.head_bytes() { "head mixes" } else { "rows mix" };
+        self.torn = (id, old);
+        let part = if written < SHAPE.record_header_bytes() { "header mixes" } else { "rows mix" };
         Ok(format!(
-            "Record {number}, \u{201c}{words}\u{201d}, is written {to}. The program is killed after {written} of {} \
-             bytes, so the {part} bytes of records {number} and {old}.",
+            "Record {id}, \u{201c}{words}\u{201d}, is written {to}. The program is killed after {written} of {} \
+             bytes, so the {part} bytes of records {id} and {old}.",
             SHAPE.record_bytes()
         ))
     }
 
     fn load(&mut self, words: &str) -> Result<String> {
         let tokens = tokens(words, &WORDS);
-        let missing = self.file.missing(&tokens, &mut self.trie, &self.slab)?;
-        self.read = missing.iter().map(|page| page.place).collect();
-        let read: Vec<_> = missing.into_iter().map(|page| self.file.read(page)).collect();
+        let pages = self.file.pages_to_load(&tokens, &mut self.trie, &self.slab)?;
+        self.read = pages.iter().map(|page| page.place).collect();
+        let read: Vec<_> = pages.into_iter().map(|page| self.file.read(page)).collect();
         Ok(match self.file.load(&tokens, &read, &mut self.trie, &self.slab)? {
             0 => format!(
                 "But when \u{201c}{words}\u{201d} is requested, the rows fail their checksum, so the page is \
@@ -122,7 +122,7 @@ impl Run {
         })
     }
 
-    /// The head and the rows of each place.
+    /// The header and the rows of each place.
     fn cells(&self) -> Vec<[Cell; 2]> {
         let sequences = EARLIER.into_iter().chain(OPERATIONS.map(|(words, _)| words));
         let known: Vec<usize> = sequences.flat_map(|words| self.file.find(&tokens(words, &WORDS))).collect();
@@ -137,26 +137,26 @@ impl Run {
                 true => again('a', word),
                 false => held('a', word).outlined(self.read.contains(&place)),
             };
-            let [head, rows] = self.content(record);
-            // Nothing leads to the rows below a torn head any more.
-            let rows = cell(rows, is_known && !head.1);
-            [cell(head, is_known), rows]
+            let [header, rows] = self.content(record);
+            // Nothing leads to the rows below a torn header any more.
+            let rows = cell(rows, is_known && !header.1);
+            [cell(header, is_known), rows]
         };
         (0..PLACES).map(of_place).collect()
     }
 
-    /// What the head and the rows of a record say, and whether each is only half written.
+    /// What the header and the rows of a record say, and whether each is only half written.
     fn content(&self, record: &[u8]) -> [(String, bool); 2] {
         let (new, old) = self.torn;
         let torn = format!("parts of\n{new} and {old}");
-        let Ok(Head { number, parent, tokens, .. }) = decode_head(&SHAPE, record) else {
+        let Ok(RecordHeader { id, parent, tokens, .. }) = decode_header(&SHAPE, record) else {
             return [(torn, true), (format!("rows of {old}"), false)];
         };
         let words: Vec<&str> = tokens.iter().map(|token| WORDS[*token as usize]).collect();
         let parent = if parent == 0 { String::new() } else { format!("\nafter {parent}") };
-        let head = format!("{}\nrecord {number}{parent}", words.join(" "));
-        let rows = decode(&SHAPE, record).map_or((torn, true), |_| (format!("rows of {number}"), false));
-        [(head, false), rows]
+        let header = format!("{}\nrecord {id}{parent}", words.join(" "));
+        let rows = decode(&SHAPE, record).map_or((torn, true), |_| (format!("rows of {id}"), false));
+        [(header, false), rows]
     }
 }
 
@@ -167,14 +167,14 @@ pub fn figure() -> Result<Figure> {
     }
     let mut figure = Figure {
         label: format!(
-            "A file with {PLACES} places after each of {} operations. A place holds a record: a head, with its words, \
-             its number and the record that it follows, and rows.",
+            "A file with {PLACES} places after each of {} operations. A place holds a record: a header, with its words, \
+             its id and the record that it follows, and rows.",
             OPERATIONS.len()
         ),
         message: "Pages outlive the process, and a half-written one is never used.".into(),
         setup: format!(
             "A file of {PLACES} places for pages of {} tokens. The program is killed twice while it writes, once in \
-             the head and once in the rows.",
+             the header and once in the rows.",
             SHAPE.page_size
         ),
         legend: vec![(held('a', ""), "can be found"), (again('a', ""), "half written")],
@@ -194,7 +194,7 @@ pub fn figure() -> Result<Figure> {
 
 fn draw(picture: &mut Picture, cells: &[[Cell; 2]]) {
     const HEIGHTS: [f64; 2] = [58.0, 42.0];
-    picture.labelled("head");
+    picture.labelled("header");
     let grid = picture.grid(PLACES, PLACES);
     for (place, cells) in cells.iter().enumerate() {
         let area = grid.cell(place);
@@ -206,7 +206,7 @@ fn draw(picture: &mut Picture, cells: &[[Cell; 2]]) {
         }
     }
     picture.y += 20.0;
-    for (name, height) in ["head", "rows"].into_iter().zip(HEIGHTS) {
+    for (name, height) in ["header", "rows"].into_iter().zip(HEIGHTS) {
         picture.text(picture.left, picture.y + height / 2.0 + 4.5, Anchor::Start, name);
         picture.y += height + 2.0;
     }
