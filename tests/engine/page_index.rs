@@ -71,7 +71,7 @@ fn a_record_has_its_length_and_its_place_also_beyond_four_gib() {
 }
 
 #[test]
-fn a_head_that_cannot_be_is_refused() {
+fn a_header_that_cannot_be_is_refused() {
     let good = record_of(9, 4, &[1, 2, 3, 4]);
     for len in 0..RECORD_HEADER {
         let expected = RecordError::WrongLength { found: len, expected: RECORD_HEADER };
@@ -191,7 +191,7 @@ fn a_file_never_has_more_bytes_than_allowed() {
     for most in [0, 1, 63, 64, 65, 1063] {
         let disk = FaultyDisk::default();
         let error = open(&disk, most).err().expect("no room for a page");
-        assert_eq!(error.to_string(), PageFileError::TooSmall { max_bytes, needed: 1064 }.to_string());
+        assert_eq!(error.to_string(), PageFileError::TooSmall { max_bytes: most, needed: 1064 }.to_string());
         assert_eq!(disk.bytes().len(), 0);
     }
 }
