@@ -223,13 +223,6 @@ pub fn root() -> Result<PathBuf, String> {
         .ok_or_else(|| format!("no {UNTOUCHED} in {} or above it: run this inside the repository", here.display()))
 }
 
-/// Tells this clone from others on the same computer: a hash of its folder. The book's server answers with it, so that
-/// `cargo learn` opens the pages of its own clone.
-pub fn clone_id(root: &Path) -> String {
-    let folder = root.canonicalize().unwrap_or_else(|_| root.to_path_buf());
-    stub::fingerprint(&folder.to_string_lossy())
-}
-
 #[cfg(test)]
 mod tests {
     use std::fs;

@@ -6,11 +6,13 @@
 //! | [`marks`] | Which stub does a solution give? |
 //! | [`stub`] | Is this file the stub that was handed out, and may it be compiled? |
 //! | [`figures`] | Which figures are there, and which chapters does each stand on? |
+//! | [`watch`] | Which files have been edited since the last look? |
 //! | [`includes`] | What does a page say once mdBook has put its includes in? |
 //! | [`lesson`] | Which tasks, hints and questions does a chapter's page have? (feature `lesson`) |
 //! | [`record`] | What did the last run of each chapter's checks find? (feature `record`) |
 //! | [`cargo`] | How is cargo run, followed and ended? (feature `run`) |
 //! | [`libtest`] | Which tests ran, how did they end, and what did they print? (feature `run`) |
+//! | [`served`] | Where is the book served, and how is a page of it opened? (feature `run`) |
 //!
 //! Without features it uses nothing but the standard library, because the engine's build script depends on it.
 
@@ -26,4 +28,7 @@ pub mod libtest;
 pub mod marks;
 #[cfg(feature = "record")]
 pub mod record;
+#[cfg(feature = "run")]
+pub mod served;
 pub mod stub;
+pub mod watch;

@@ -7,8 +7,10 @@ use std::path::{Component, Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
+use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
+use page_by_page_course::served;
 use percent_encoding::percent_decode_str;
 
 use crate::check::Build;
@@ -16,16 +18,16 @@ use crate::http;
 use crate::http::Answer;
 use crate::own_copy::{self, COPY_FOLDER, OwnCopy};
 use crate::publish::{BUILD_FOLDER, publish};
-use crate::watch::Watch;
+use crate::watch;
 
 /// How many ports to try after the one asked for.
 const MORE_PORTS: u16 = 20;
 
+/// How often to look for edits.
+const LOOK: Duration = Duration::from_millis(200);
+
 /// Where an open page asks whether there is a newer book.
 const EDITION: &str = "/.edition";
-
-/// Which clone of the repository this book belongs to: `cargo learn` asks.
-const CLONE: &str = "/.clone";
 
 const HTML: &str = "text/html; charset=utf-8";
 
@@ -50,21 +52,29 @@ const RELOAD: &str = r#"<script>
 pub fn serve(root: &Path, is_mine: bool, port: u16, open: bool) -> Result<Infallible> {
     let mut own_copy = is_mine.then(|| OwnCopy::new(root));
     let site = root.join(if is_mine { COPY_FOLDER } else { BUILD_FOLDER });
-    let watch = Watch::start(root, is_mine);
+    let mut watch = watch::start(root, is_mine);
     let mut was_good = false;
     rebuild(root, own_copy.as_mut(), &site, &mut was_good)?;
 
     let listener = listen(port)?;
-    let address = format!("http://{}/", listener.local_addr()?);
+    let address = listener.local_addr()?;
+    // For `cargo learn`, as long as this runs.
+    let _announced = served::announce(root, address.port()).context("the folder .page-by-page can't be written")?;
+    let address = format!("http://{address}/");
     let edition = start(listener, root, &site);
     println!("Page by Page is at {address} (Ctrl-C stops)");
-    if open {
-        open_browser(&address);
+    if open && !served::open_browser(&address) {
+        println!("No browser could be opened: open this address yourself");
     }
 
-    watch.each_change(|changed| {
+    loop {
+        thread::sleep(LOOK);
+        let changed = watch.changed();
+        if changed.is_empty() {
+            continue;
+        }
         if let Some(own_copy) = &mut own_copy {
-            own_copy.forget_after(changed);
+            own_copy.forget_after(&changed);
         }
         match rebuild(root, own_copy.as_mut(), &site, &mut was_good) {
             Ok(()) => {
@@ -73,7 +83,7 @@ pub fn serve(root: &Path, is_mine: bool, port: u16, open: bool) -> Result<Infall
             }
             Err(error) => eprintln!("{error:#}\nThe pages stay as they were"),
         }
-    })
+    }
 }
 
 /// Publishes the book as it is now. Until it has been in order once there is nothing better to show; afterwards a book
@@ -117,9 +127,6 @@ fn start(listener: TcpListener, root: &Path, site: &Path) -> Arc<AtomicU64> {
 fn answer(root: &Path, site: &Path, address: &str, edition: u64) -> Answer {
     if address == EDITION {
         return Answer::text(200, edition.to_string());
-    }
-    if address == CLONE {
-        return Answer::text(200, page_by_page_course::chapters::clone_id(root));
     }
     let found = file_for(root, site, address).and_then(|file| Some((200, fs::read(&file).ok()?, content_type(&file))));
     let (status, body, content_type) = found.unwrap_or_else(|| {
@@ -176,15 +183,4 @@ fn with_reload(page: Vec<u8>) -> Vec<u8> {
         page.insert_str(end, RELOAD);
     }
     page.into_bytes()
-}
-
-/// Opens the browser where there is a screen to open it on. The address is printed in any case, so a failure is no
-/// error.
-fn open_browser(address: &str) {
-    let has = |variable| std::env::var_os(variable).is_some();
-    let may_have_screen =
-        cfg!(not(target_os = "linux")) || has("DISPLAY") || has("WAYLAND_DISPLAY") || has("WSL_DISTRO_NAME");
-    if may_have_screen && let Err(error) = open::that_detached(address) {
-        eprintln!("No browser could be opened ({error}): open {address} yourself");
-    }
 }

@@ -12,8 +12,8 @@ use std::time::{Duration, SystemTime};
 use anyhow::{Context, Result};
 use page_by_page_course::cargo::{Environment, Streams, cargo, start};
 use page_by_page_course::libtest;
-use walkdir::WalkDir;
 
+use crate::files::files_below;
 use crate::protection::SNAPSHOTS;
 use crate::run::Run;
 
@@ -109,18 +109,6 @@ fn listed_by_git(root: &Path) -> Option<Vec<String>> {
     let output = git.output().ok().filter(|output| output.status.success())?;
     let text = String::from_utf8(output.stdout).ok()?;
     Some(text.split('\0').filter(|file| !file.is_empty()).map(String::from).collect())
-}
-
-/// The files below a folder, named from it, with forward slashes.
-fn files_below(folder: &Path) -> Result<Vec<String>> {
-    let mut files = Vec::new();
-    for entry in WalkDir::new(folder).sort_by_file_name() {
-        let entry = entry?;
-        if entry.file_type().is_file() {
-            files.push(entry.path().strip_prefix(folder)?.to_string_lossy().replace('\\', "/"));
-        }
-    }
-    Ok(files)
 }
 
 #[cfg(test)]

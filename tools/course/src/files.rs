@@ -5,6 +5,7 @@ use std::path::Path;
 
 use anyhow::{Error, Result};
 use page_by_page_course::stub;
+use walkdir::WalkDir;
 
 /// The text of a file, with `\n` line ends.
 pub fn read(root: &Path, file: &str) -> Result<String> {
@@ -18,4 +19,16 @@ pub fn names(root: &Path, folder: &str, extension: &str) -> Vec<String> {
         files.filter_map(|file| Some(file.to_str()?.strip_suffix(extension)?.to_string())).collect();
     names.sort();
     names
+}
+
+/// The files below a folder, named from it, with forward slashes.
+pub fn files_below(folder: &Path) -> Result<Vec<String>> {
+    let mut files = Vec::new();
+    for entry in WalkDir::new(folder).sort_by_file_name() {
+        let entry = entry?;
+        if entry.file_type().is_file() {
+            files.push(entry.path().strip_prefix(folder)?.to_string_lossy().replace('\\', "/"));
+        }
+    }
+    Ok(files)
 }

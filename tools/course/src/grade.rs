@@ -138,7 +138,7 @@ impl Grading {
             Ok(("green".into(), problems))
         })?;
         let third = |index: usize| self.third.is_none_or(|first| index % 3 == first - 1);
-        let mistakes = mistakes::of(&copy.root, chapter)?;
+        let mistakes = mistakes::read_list(&copy.root, chapter)?;
         for (_, (what, mistake)) in mistakes.iter().enumerate().filter(|(index, _)| third(*index)) {
             self.step(&format!("{name}, {what}"), || {
                 let wrong = mistake.apply(&solution).map_err(Error::msg).context(what.clone())?;
@@ -203,7 +203,7 @@ impl Grading {
     fn snapshots_stay(&self, copy: &RepositoryCopy, chapter: &Chapter) -> Result<()> {
         let file = chapter.exercise();
         let (stub, solution) = (read(&copy.root, &file)?, read(&copy.root, &chapter.solution())?);
-        let mistake = mistakes::of(&copy.root, chapter)?.into_values().find(|mistake| mistake.transcript);
+        let mistake = mistakes::read_list(&copy.root, chapter)?.into_values().find(|mistake| mistake.transcript);
         let wrong = mistake.context("a mistake with `transcript = true`")?.apply(&solution).map_err(Error::msg)?;
         copy.put(&file, wrong + STARTED)?;
         let manifest = copy.root.join("Cargo.toml");

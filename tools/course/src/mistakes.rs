@@ -13,19 +13,22 @@ use std::path::Path;
 
 use anyhow::{Context, Result};
 use page_by_page_course::chapters::Chapter;
+use page_by_page_course::stub;
 use serde::Deserialize;
 
 use crate::check::Report;
-use crate::files::{names, read};
+use crate::files::{files_below, names, read};
 use crate::protection::SNAPSHOTS;
 
 const FOLDER: &str = "tools/course/mistakes";
 
-/// The checks' own library, which writes a part of their messages.
-const GRADING: &str = "crates/grading/src";
+/// What writes a part of the checks' messages: their own library, and the engine with its errors.
+const WRITE_MESSAGES: [&str; 2] = ["crates/grading/src", "src"];
+/// And Rust itself.
+const PANICS: &str = "index out of bounds: the len is but the index is; attempt to subtract with overflow";
 
 /// Mistakes for a chapter, so that its checks are known to be awake.
-const AT_LEAST: usize = 12;
+const MIN_MISTAKES: usize = 12;
 
 /// A mistake. Its name in the list says what the reader does, in a few words.
 #[derive(Clone, Debug, Deserialize)]
@@ -43,7 +46,7 @@ pub struct Mistake {
 }
 
 /// The mistakes of a chapter by their names; none if it has no list.
-pub fn of(root: &Path, chapter: &Chapter) -> Result<BTreeMap<String, Mistake>> {
+pub fn read_list(root: &Path, chapter: &Chapter) -> Result<BTreeMap<String, Mistake>> {
     let file = format!("{FOLDER}/{}.toml", chapter.name);
     if !root.join(&file).is_file() {
         return Ok(BTreeMap::new());
@@ -72,13 +75,15 @@ impl Mistake {
 /// Checks that a chapter's list fits its solution and the messages of its checks, without compiling anything.
 pub fn check(root: &Path, chapter: &Chapter, solution: &str, grader: &str, report: &mut Report) -> Result<()> {
     let file = format!("{FOLDER}/{}.toml", chapter.name);
-    let mistakes = of(root, chapter)?;
-    if mistakes.len() < AT_LEAST {
-        report.add(&file, format!("has {} mistakes; at least {AT_LEAST} are wanted", mistakes.len()));
+    let mistakes = read_list(root, chapter)?;
+    if mistakes.len() < MIN_MISTAKES {
+        report.add(&file, format!("has {} mistakes; at least {MIN_MISTAKES} are wanted", mistakes.len()));
     }
-    let mut sources = format!("{solution} {grader}");
-    for name in names(root, GRADING, ".rs") {
-        sources += &read(root, &format!("{GRADING}/{name}.rs"))?;
+    let mut sources = format!("{solution} {grader} {PANICS}");
+    for folder in WRITE_MESSAGES {
+        for file in files_below(&root.join(folder))? {
+            sources += &stub::code(&read(root, &format!("{folder}/{file}"))?);
+        }
     }
     let known: HashSet<&str> = words(&sources).collect();
     for (name, mistake) in &mistakes {

@@ -1,5 +1,6 @@
 //! The state of the companion, and its loop.
 
+use std::fs;
 use std::io::{self, Write};
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -13,15 +14,16 @@ use anyhow::{Context, Result};
 use crossterm::event::Event;
 use page_by_page_course::chapters::Chapter;
 use page_by_page_course::record::{self, Record};
+use page_by_page_course::served;
+use page_by_page_course::watch::Watch;
 
-use crate::book::{self, Book};
+use crate::book::Book;
 use crate::checking::Checking;
 use crate::current::Current;
 use crate::program::{self, Program};
 use crate::run::RunResult;
 use crate::terminal::Screen;
 use crate::view;
-use crate::watch::Files;
 
 /// How often the screen is drawn, and how often the files are looked at.
 const TICK: Duration = Duration::from_millis(100);
@@ -91,7 +93,7 @@ impl App {
         }
         let mut screen =
             Screen::take().context("the terminal cannot be drawn on; `cargo learn --once` prints plain lines")?;
-        self.book = Book::search(self.current.root.clone());
+        self.book.look(&self.current.root);
         self.open_chapter(self.at);
         self.run_loop(&mut screen, &signal).context("the terminal cannot be drawn on")?;
         drop(screen);
@@ -108,7 +110,10 @@ impl App {
 
     fn run_loop(&mut self, screen: &mut Screen, signal: &AtomicUsize) -> io::Result<()> {
         let input = input();
-        let mut files = Files::new(&self.current.root, self.chapters.iter().map(Chapter::exercise));
+        let exercises: Vec<String> = self.chapters.iter().map(Chapter::exercise).collect();
+        let root = self.current.root.clone();
+        let text = |name: &String| Some((name.clone(), fs::read(root.join(name)).ok()?));
+        let mut files = Watch::start(|| exercises.iter().filter_map(text).collect());
         let mut last_look = Instant::now();
         while !self.is_over && signal.load(Ordering::Relaxed) == 0 {
             screen.draw(view::screen(self, screen.size()))?;
@@ -205,9 +210,10 @@ impl App {
 
     /// Opens the page at the current task. The book is served first if it isn't.
     pub fn open_page(&mut self) {
+        self.book.look(&self.current.root);
         if self.book.port.is_some() {
             let address = self.current.link(self.book.port);
-            self.note = Some(match book::open_browser(&address) {
+            self.note = Some(match served::open_browser(&address) {
                 true => format!("opened: {address}"),
                 false => format!("no browser could be opened. Read the page here (t, then t again), or open {address}"),
             });

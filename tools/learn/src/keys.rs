@@ -186,3 +186,16 @@ impl App {
         });
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_table_in_the_book_has_every_key() {
+        let page = include_str!("../../../book/src/tools.md").lines().skip_while(|line| !line.starts_with("|---"));
+        let rows = page.skip(1).take_while(|line| line.starts_with('|'));
+        let keys = rows.flat_map(|row| row.split('|').nth(1).unwrap_or_default().split('`').skip(1).step_by(2));
+        assert_eq!(keys.collect::<String>(), KEYS.iter().map(|(key, ..)| *key).collect::<String>());
+    }
+}

@@ -24,7 +24,6 @@ mod terminal;
 mod text;
 mod verdict;
 mod view;
-mod watch;
 
 use std::path::Path;
 use std::process::ExitCode;
