@@ -20,6 +20,7 @@ mod prefix_caches;
 mod row_formats;
 mod samples;
 mod scored_prompts;
+mod scoring;
 mod serving;
 mod simulation;
 mod snapshot;

@@ -8,7 +8,8 @@ use page_by_page::model::Model;
 use page_by_page::serving::schedule::{FinishReason, SequenceId, StepLimits};
 use page_by_page::serving::{Engine, FinishedSequence, GenerationRequest};
 
-use crate::serving::{ASKED, Ended, SEEDED, Setting, alone, engine, setting, tiny_model};
+use crate::serving::{ASKED, Ended, SEEDED, Setting, alone, engine, note_tokens, run_to_end, setting, tiny_model};
+use grading::oracle::Dice;
 
 fn request(prompt: &[u32], most: usize, n: u64) -> GenerationRequest {
     let samplers = (0..n).map(|sample| Sampler::new(Sampling { seed: SEEDED.seed + sample, ..SEEDED })).collect();
@@ -43,11 +44,8 @@ fn check_order(engine: &Engine<'_>, run: &str) {
 fn each_sample_is_the_sequence_generated_alone_in_pages_of_any_size_and_number() {
     let model = tiny_model();
     let vocab_size = model.config().vocab_size;
-    let mut state = 1_u64;
-    let mut random = move |below: usize| {
-        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        (state >> 33) as usize % below
-    };
+    let mut dice = Dice::new(1);
+    let mut random = |below: usize| dice.roll(0, below - 1);
     let (mut preempted, mut ended, mut copied) = (0, 0, 0);
     for run in 0..150 {
         let page_size = 1 + random(5);
@@ -67,16 +65,12 @@ fn each_sample_is_the_sequence_generated_alone_in_pages_of_any_size_and_number()
         for (prompt, most, n) in &asked {
             engine.submit_request(request(prompt, *most, *n)).unwrap();
         }
-        let (mut reported, mut all): (HashMap<SequenceId, Vec<u32>>, Vec<FinishedSequence>) = Default::default();
-        while !engine.is_done() {
-            let step = engine.step().unwrap();
-            for pick in &step.new_tokens {
-                reported.entry(pick.sequence).or_default().push(pick.token);
-            }
-            check_owners(&engine, &slab, &run);
-            check_order(&engine, &run);
-            all.extend(step.finished);
-        }
+        let mut reported: HashMap<SequenceId, Vec<u32>> = HashMap::new();
+        let all = run_to_end(&mut engine, |engine, step| {
+            note_tokens(&mut reported, step);
+            check_owners(engine, &slab, &run);
+            check_order(engine, &run);
+        });
         assert_eq!(slab.borrow().pool().n_free(), n_pages, "{run}: free pages in the end");
         for FinishedSequence { sequence, .. } in &all {
             assert_eq!(reported.remove(&sequence.id).unwrap_or_default(), sequence.new_tokens(), "{run}");
@@ -111,12 +105,8 @@ fn samples_share_all_full_pages_and_copy_the_rest_but_once() {
     assert_eq!((engine.totals().rows_projected, n_free()), (49, 15), "a fork takes no page");
     assert_eq!(engine.step().unwrap().new_tokens.len(), 8, "4 pages, 7 copies of the last");
     assert_eq!(n_free(), 8);
-    let mut copied = Vec::new();
-    while !engine.is_done() {
-        copied.extend(
-            engine.step().unwrap().finished.iter().map(|finished| finished.sequence.counters.usage.rows_copied),
-        );
-    }
+    let finished = run_to_end(&mut engine, |_, _| ());
+    let copied: Vec<u64> = finished.iter().map(|finished| finished.sequence.counters.usage.rows_copied).collect();
     assert_eq!(copied, [1, 1, 1, 1, 1, 1, 1, 0], "the last owner writes in place");
     let totals = engine.totals();
     assert_eq!((totals.steps, totals.peak_pages, totals.most_sequences), (25, 19, 8));
@@ -140,9 +130,7 @@ fn cancelled_samples_leave_the_others_as_they_are() {
             assert_eq!(ids, [0, 1, 2, 3].map(SequenceId), "{run}");
             (0..steps).for_each(|_| drop(engine.step().unwrap()));
             let mut all: Vec<_> = cancelled.iter().map(|sample| engine.cancel(ids[*sample]).unwrap()).collect();
-            while !engine.is_done() {
-                all.extend(engine.step().unwrap().finished);
-            }
+            all.extend(run_to_end(&mut engine, |_, _| ()));
             all.sort_by_key(|finished| finished.sequence.id);
             assert_eq!(all.iter().map(|finished| finished.sequence.id).collect::<Vec<_>>(), ids, "{run}");
             for (sample, (finished, (tokens, end))) in all.iter().zip(&alone).enumerate() {

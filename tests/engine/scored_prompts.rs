@@ -8,7 +8,8 @@ use page_by_page::model::{Model, StepError};
 use page_by_page::serving::{Engine, FinishedSequence, GenerationRequest};
 
 use crate::serving::{
-    ASKED, SEEDED, all_alone, ends, engine, overflowing, sampling_of, setting, settings, tiny_model, with_prefixes,
+    ASKED, SEEDED, all_alone, ends, engine, overflowing, run_to_end, sampling_of, setting, settings, tiny_model,
+    with_prefixes,
 };
 use grading::checkpoints::Folder;
 
@@ -44,25 +45,19 @@ fn generate_scored(engine: &mut Engine<'_>, sampling: Sampling, odd: bool) -> Sc
         ids.extend(engine.submit_request(request).unwrap());
     }
     let mut scored = Scored::default();
-    for step in 0.. {
-        if engine.is_done() {
-            break;
-        }
-        assert!(step < 10_000, "no end");
-        let done = engine.step().unwrap();
-        let last = done.finished.iter().map(|finished| (&finished.sequence.id, &finished.delta));
-        for (id, delta) in done.deltas.iter().map(|(id, delta)| (id, delta)).chain(last) {
+    let finished = run_to_end(engine, |engine, step| {
+        let last = step.finished.iter().map(|finished| (&finished.sequence.id, &finished.delta));
+        for (id, delta) in step.deltas.iter().map(|(id, delta)| (id, delta)).chain(last) {
             let Some(scores) = delta.scores.clone() else { continue };
             let index = ids.iter().position(|other| other == id).unwrap();
             assert!(scored.scores.insert(index, scores).is_none(), "sequence {index} has its scores twice");
         }
-        scored.finished.extend(done.finished);
         let waiting = engine.scheduler().waiting();
         scored.preempted += waiting
             .filter(|sequence| sequence.counters.preemptions > 0 && sequence.tokens.len() == sequence.n_prompt)
             .count();
-    }
-    scored.finished.sort_by_key(|finished| finished.sequence.id);
+    });
+    scored.finished = finished;
     assert_eq!(scored.finished.iter().map(|finished| finished.sequence.id).collect::<Vec<_>>(), ids);
     scored
 }

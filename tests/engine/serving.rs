@@ -9,7 +9,7 @@ use page_by_page::decode::sampler::{Sampler, Sampling};
 use page_by_page::model::{Model, StepError};
 use page_by_page::prefixes::prefix_cache;
 use page_by_page::serving::schedule::{FinishReason, ScheduleError, SequenceId, StepLimits};
-use page_by_page::serving::{Engine, EngineError, FinishedSequence, SequenceError, Totals};
+use page_by_page::serving::{Engine, EngineError, FinishedSequence, SequenceError, Step, Totals};
 use safetensors::Dtype;
 
 use grading::checkpoints::Folder;
@@ -28,7 +28,7 @@ pub const ASKED: [(&[u32], usize); 8] = [
 ];
 
 /// Slots that the longest of them takes: its newest token is never computed.
-const LONGEST: usize = 17 + 25 - 1;
+const MAX_SLOTS: usize = 17 + 25 - 1;
 
 pub fn tiny_model() -> Model {
     Model::open(&grading::root().join("assets/golden/bf16-gqa3")).unwrap()
@@ -96,6 +96,31 @@ pub fn engine<'m>(model: &'m Model, setting: Setting, ends: &[u32]) -> (Engine<'
     (Engine::new(model, &slab, prefixes, limits, ends).unwrap(), slab)
 }
 
+/// Runs an engine until nothing is left; `see` gets each step. Returns what has finished, in the order of arrival.
+pub fn run_to_end(engine: &mut Engine<'_>, mut see: impl FnMut(&Engine<'_>, &Step)) -> Vec<FinishedSequence> {
+    let mut finished: Vec<FinishedSequence> = Vec::new();
+    for n_steps in 0.. {
+        if engine.is_done() {
+            break;
+        }
+        assert!(n_steps < 10_000, "no end");
+        let step = engine.step().unwrap();
+        let has_ended = |id| finished.iter().any(|finished| finished.sequence.id == id);
+        assert!(!step.new_tokens.iter().any(|new| has_ended(new.sequence)), "a token after the end");
+        see(engine, &step);
+        finished.extend(step.finished);
+    }
+    finished.sort_by_key(|finished| finished.sequence.id);
+    finished
+}
+
+/// Notes the tokens that a step reports.
+pub fn note_tokens(reported: &mut HashMap<SequenceId, Vec<u32>>, step: &Step) {
+    for new in &step.new_tokens {
+        reported.entry(new.sequence).or_default().push(new.token);
+    }
+}
+
 /// Generates all sequences in a setting, and compares each with the one generated alone.
 fn generate(
     model: &Model,
@@ -111,23 +136,7 @@ fn generate(
         ids.push(engine.submit(prompt.to_vec(), *most, sampler).unwrap());
     }
     let mut reported: HashMap<SequenceId, Vec<u32>> = HashMap::new();
-    let mut finished = Vec::new();
-    for step in 0.. {
-        if engine.is_done() {
-            break;
-        }
-        assert!(step < 10_000, "{setting:?}: no end");
-        let done = engine.step().unwrap();
-        for pick in done.new_tokens {
-            assert!(
-                !finished.iter().any(|one: &FinishedSequence| one.sequence.id == pick.sequence),
-                "{setting:?}: a token after the end"
-            );
-            reported.entry(pick.sequence).or_default().push(pick.token);
-        }
-        finished.extend(done.finished);
-    }
-    finished.sort_by_key(|finished| finished.sequence.id);
+    let finished = run_to_end(&mut engine, |_, step| note_tokens(&mut reported, step));
     assert_eq!(finished.iter().map(|finished| finished.sequence.id).collect::<Vec<_>>(), ids, "{setting:?}");
     for (finished, (tokens, end)) in finished.iter().zip(alone) {
         let id = finished.sequence.id;
@@ -144,7 +153,7 @@ fn generate(
 pub fn settings() -> Vec<Setting> {
     let mut settings = Vec::new();
     for page_size in [1, 3, 16] {
-        let least = LONGEST.div_ceil(page_size);
+        let least = MAX_SLOTS.div_ceil(page_size);
         for n_pages in [least, least + 2, 3 * least] {
             for (tokens, texts) in [(1, 1), (1, 8), (2, 3), (7, 2), (7, 8), (64, 5), (1000, 1000)] {
                 for keeps_prefixes in [true, false] {
@@ -214,7 +223,7 @@ fn logits_that_are_not_finite_end_their_sequence_and_no_other() {
         let alone = all_alone(&model, &[], SEEDED);
         let failed = alone.iter().filter(|(_, end)| end.is_err()).count();
         kinds_seen += usize::from(failed > 0 && failed < alone.len() - 1);
-        for n_pages in [LONGEST.div_ceil(4), 100] {
+        for n_pages in [MAX_SLOTS.div_ceil(4), 100] {
             for keeps_prefixes in [true, false] {
                 generate(&model, Setting { keeps_prefixes, ..setting(n_pages, 20, 6) }, SEEDED, &[], &alone);
             }

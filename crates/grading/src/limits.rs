@@ -26,6 +26,14 @@ pub fn allocated<T>(call: impl FnOnce() -> T) -> (T, usize) {
     (value, ASKED.get() - before)
 }
 
+/// Calls `call`; the most bytes that this thread holds meanwhile, beyond those that it holds now.
+pub fn most_held<T>(call: impl FnOnce() -> T) -> (T, usize) {
+    let before = HELD_HERE.get();
+    MAX_HELD_HERE.set(before);
+    let value = call();
+    (value, (MAX_HELD_HERE.get() - before) as usize)
+}
+
 /// Makes a call that may ask the allocator for this many bytes, and says `why` no more are needed.
 #[track_caller]
 pub fn assert_allocates<T>(most: usize, what: impl AsRef<str>, why: &str, call: impl FnOnce() -> T) -> T {
@@ -38,6 +46,14 @@ pub fn assert_allocates<T>(most: usize, what: impl AsRef<str>, why: &str, call: 
 thread_local! {
     /// Bytes that this thread has asked for.
     static ASKED: Cell<usize> = const { Cell::new(0) };
+    /// Bytes that it holds, and the most since [`most_held`] began. What another thread gave it counts against it.
+    static HELD_HERE: Cell<isize> = const { Cell::new(0) };
+    static MAX_HELD_HERE: Cell<isize> = const { Cell::new(0) };
+}
+
+fn note_held_here(bytes: isize) {
+    let held = HELD_HERE.try_with(|held| held.replace(held.get() + bytes) + bytes);
+    let _ = held.map(|held| MAX_HELD_HERE.try_with(|most| most.set(most.get().max(held))));
 }
 
 static HELD: AtomicUsize = AtomicUsize::new(0);
@@ -52,6 +68,7 @@ impl Counting {
     fn note(&self, bytes: usize) {
         // A thread that is ending has no counts any more.
         let _ = ASKED.try_with(|asked| asked.set(asked.get() + bytes));
+        note_held_here(bytes as isize);
         if HELD.fetch_add(bytes, Ordering::Relaxed).saturating_add(bytes) > MAX_BYTES {
             // No second alarm while this one is written.
             HELD.store(0, Ordering::Relaxed);
@@ -75,6 +92,7 @@ unsafe impl GlobalAlloc for Counting {
 
     unsafe fn dealloc(&self, memory: *mut u8, layout: Layout) {
         HELD.fetch_sub(layout.size(), Ordering::Relaxed);
+        note_held_here(-(layout.size() as isize));
         // SAFETY: as in `alloc`.
         unsafe { System.dealloc(memory, layout) }
     }
