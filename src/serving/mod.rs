@@ -25,7 +25,6 @@ mod compute;
 mod detokenizer;
 pub mod disk_tier;
 mod error;
-pub mod one_by_one;
 mod output;
 mod prefetcher;
 pub mod schedule;

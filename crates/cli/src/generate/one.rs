@@ -1,4 +1,5 @@
-//! One prompt, one output: generated with any cache, with drafts or without, from a saved cache or from the start.
+//! An output by itself: generated with any cache, with drafts or without, from a saved cache or from the start. Where
+//! there are no pages to share, several follow each other.
 
 use std::cell::Cell;
 use std::time::{Duration, Instant};
@@ -18,17 +19,16 @@ use page_by_page::model::tokenizer::{TextStream, Tokenizer};
 use serde::Serialize;
 use serde_json::{Value, json};
 
-use super::{Generate, counters, describe_cache, timings, token_ids};
+use super::{Generate, Mode, OutputRequest, counters, describe_cache, timings, token_ids};
 use crate::chapters;
 use crate::memory;
 use crate::options::PoolSize;
-use crate::output::{Lines, Progress, Prose, add, count, describe, print_json, say_report, thousands};
+use crate::output::{Lines, Progress, Prose, add, count, describe, print, print_json, say_report, thousands};
 
-struct OneSetup {
-    model: Model,
-    tokenizer: Tokenizer,
-    prompt: Vec<u32>,
-    max_new_tokens: usize,
+struct OneSetup<'m> {
+    model: &'m Model,
+    tokenizer: &'m Tokenizer,
+    request: &'m OutputRequest<'m>,
     sampling: Sampling,
     /// `None`: nothing is kept.
     cache: Option<Box<dyn InPlace>>,
@@ -60,20 +60,44 @@ struct Done {
 }
 
 impl Generate {
-    pub(super) fn generate_one(&self, prompt: &str) -> Result<()> {
+    pub(super) fn generate_apart(&self) -> Result<()> {
         // What could only fail after the output is complete is refused now.
         self.cache.save_cache.as_deref().map_or(Ok(()), Snapshot::check_writable)?;
         chapters::ensure_started(&self.chapters())?;
-        let mut setup = self.set_up(prompt)?;
-        let (mut done, text) = self.generate(&mut setup, prompt)?;
+        let (model, tokenizer) = self.model.with_tokenizer(self.cache.rows, self.kv())?;
+        let sampling = self.sampling.sampling(model.config())?;
+        let requests = self.requests(sampling, &model, &tokenizer)?;
+        for (request, number) in requests.iter().zip(1..) {
+            let sampling = Sampling { seed: request.seed, ..sampling };
+            if self.mode() == Mode::One {
+                return self.generate_one(request, sampling, &model, &tokenizer);
+            }
+            if !self.json {
+                print(&self.heading(number, request))?;
+            }
+            let generated = self.generate_one(request, sampling, &model, &tokenizer);
+            generated.with_context(|| format!("sequence {number}"))?;
+        }
+        Ok(())
+    }
+
+    fn generate_one(
+        &self,
+        request: &OutputRequest<'_>,
+        sampling: Sampling,
+        model: &Model,
+        tokenizer: &Tokenizer,
+    ) -> Result<()> {
+        let mut setup = self.set_up(request, sampling, model, tokenizer)?;
+        let (mut done, text) = self.generate(&mut setup)?;
         // The output is written even if its cache cannot be saved.
-        let tokens = [&setup.prompt[..], &done.generated.tokens].concat();
-        let saved = self.save(setup.cache.as_deref(), &tokens, &setup.model);
+        let tokens = [&request.prompt[..], &done.generated.tokens].concat();
+        let saved = self.save(setup.cache.as_deref(), &tokens, model);
         let not_saved;
         (done.saved, not_saved) = saved.map_or_else(|error| (None, Err(error)), |saved| (saved, Ok(())));
         let text = text?;
         if self.json {
-            print_json(&self.report(&setup, &done, (prompt, &text)))?;
+            print_json(&self.report(&setup, &done, &text))?;
         } else {
             say_report(None, &self.lines(&setup, &done));
         }
@@ -86,16 +110,20 @@ impl Generate {
         [self.kv().chapters(), rewind, self.draft.chapters(), &rows].concat()
     }
 
-    fn set_up(&self, prompt: &str) -> Result<OneSetup> {
-        let (model, tokenizer) = self.model.with_tokenizer(self.cache.rows, self.kv())?;
-        let sampling = self.sampling.sampling(model.config())?;
-        let (prompt, max_new_tokens) = self.encode("", prompt, &model, &tokenizer)?;
+    fn set_up<'m>(
+        &self,
+        request: &'m OutputRequest<'m>,
+        sampling: Sampling,
+        model: &'m Model,
+        tokenizer: &'m Tokenizer,
+    ) -> Result<OneSetup<'m>> {
+        let prompt = &request.prompt;
         let what = format!("computing {}", count(prompt.len(), "token"));
         memory::ensure(&what, model.step_bytes(prompt.len(), 1), "shorten the prompt")?;
-        let tokens = prompt.len() + max_new_tokens;
+        let tokens = request.max_tokens();
         let page_size = self.cache.pages.page_size;
-        let draft = self.draft.open(&model, &tokenizer, self.model.weights, self.kv(), tokens, page_size)?;
-        let saved = self.cache.load_cache.as_ref().map(|file| Snapshot::load(file, &model)).transpose()?;
+        let draft = self.draft.open(model, tokenizer, self.model.weights, self.kv(), tokens, page_size)?;
+        let saved = self.cache.load_cache.as_ref().map(|file| Snapshot::load(file, model)).transpose()?;
         // A saved cache is restored whole, and may be longer than prompt and output.
         let most = tokens.max(saved.as_ref().map_or(0, |saved| saved.tokens().len()));
         let pool = self.cache.pages.pool(model.kv_layout(), most.div_ceil(page_size.max(1)))?;
@@ -103,11 +131,11 @@ impl Generate {
         memory::ensure_cache(self.kv(), model.kv_layout(), size)?;
         let mut cache = self.kv().cache(model.kv_layout(), size)?;
         let restored = match (&saved, &mut cache) {
-            (Some(saved), Some(cache)) => Some(restore(saved, cache.as_mut(), &prompt)?),
+            (Some(saved), Some(cache)) => Some(restore(saved, cache.as_mut(), prompt)?),
             _ => None,
         };
         let pool = (self.kv() == CacheKind::Paged).then_some(pool);
-        Ok(OneSetup { model, tokenizer, prompt, max_new_tokens, sampling, cache, pool, restored, draft })
+        Ok(OneSetup { model, tokenizer, request, sampling, cache, pool, restored, draft })
     }
 
     /// Writes the file of `--save-cache`, if there is one. `tokens`: begin with those that the cache holds.
@@ -121,17 +149,18 @@ impl Generate {
 
     /// Generates the output, and shows it as it grows unless JSON is asked for. Returns it in characters, too, or why
     /// these could not be shown.
-    fn generate(&self, setup: &mut OneSetup, prompt: &str) -> Result<(Done, Result<String>)> {
-        let OneSetup { model, tokenizer, prompt: tokens, max_new_tokens, sampling, cache, draft, .. } = setup;
+    fn generate(&self, setup: &mut OneSetup<'_>) -> Result<(Done, Result<String>)> {
+        let OneSetup { model, tokenizer, request, sampling, cache, draft, .. } = setup;
+        let OutputRequest { beginning, prompt, max_new_tokens, .. } = request;
         let (mut clock, mut drafts) = (Clock::start(), DraftCounters::default());
         let is_closed = Cell::new(false);
         let progress = self.json.then(|| Progress::new("generating", *max_new_tokens as u64));
         let (stream, prose) = (tokenizer.stream(), Prose::to_stdout_after(0));
         let mut screen = Screen { stream, prose, progress, failure: None, is_closed: &is_closed };
-        screen.show(Ok(prompt.into()));
+        screen.show(Ok((*beginning).into()));
         let end_of_text = &model.config().eos_token_ids;
         let limits = Limits { max_new_tokens: *max_new_tokens, end_of_text };
-        let generation = Generation { model, prompt: tokens, limits, is_cancelled: Some(&is_closed) };
+        let generation = Generation { model, prompt, limits, is_cancelled: Some(&is_closed) };
         let mut sampler = Sampler::new(*sampling);
         let cache = cache.as_deref_mut();
         let mut on_token = |token| screen.push(token);
@@ -164,11 +193,11 @@ impl Generate {
         Ok((Done { generated: generated?, clock, elapsed, drafts, saved: None }, text))
     }
 
-    fn report(&self, setup: &OneSetup, done: &Done, (prompt, text): (&str, &str)) -> Value {
+    fn report(&self, setup: &OneSetup<'_>, done: &Done, text: &str) -> Value {
         let mut report = json!({
-            "prompt": prompt,
+            "prompt": setup.request.beginning,
             "text": text,
-            "tokens": token_ids(&setup.prompt, &done.generated.tokens),
+            "tokens": token_ids(&setup.request.prompt, &done.generated.tokens),
             "kv": self.kv().to_string(),
             "counters": counters(done.generated.rows_projected, done.generated.usage),
         });
@@ -178,15 +207,15 @@ impl Generate {
         report
     }
 
-    fn lines(&self, setup: &OneSetup, done: &Done) -> Lines {
+    fn lines(&self, setup: &OneSetup<'_>, done: &Done) -> Lines {
         let Done { generated, clock, .. } = done;
         let format = setup.model.row_format;
         let packed = if format == RowFormat::F32 { String::new() } else { format!(", rows in {format}") };
         // The first step has computed what the cache did not hold of the prompt.
         let kept = setup.restored.map_or(0, |restored| restored.kept);
-        let prefilled = if generated.rows_projected == 0 { 0 } else { setup.prompt.len() - kept };
+        let prefilled = if generated.rows_projected == 0 { 0 } else { setup.request.prompt.len() - kept };
         let decode = (clock.steps, done.elapsed - clock.prefill);
-        let mut lines = vec![("model", self.describe_model(&setup.model)), ("sampling", describe(setup.sampling))];
+        let mut lines = vec![("model", self.describe_model(setup.model)), ("sampling", describe(setup.sampling))];
         let restored = |Restored { saved, kept }| format!("{} of {}", thousands(kept), count(saved, "saved token"));
         lines.extend(setup.restored.map(|it| ("restored", restored(it))));
         lines.extend(timings((prefilled, clock.prefill), decode, ["", ""].map(String::from)));

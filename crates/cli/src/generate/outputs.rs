@@ -1,20 +1,18 @@
-//! Outputs that grow together: in pages that one loop serves, or one after the other in caches of their own.
+//! Outputs that grow together, in pages that one loop serves.
 
 use std::time::{Duration, Instant};
 
 use anyhow::Result;
 use page_by_page::cache::{PageId, Usage};
-use page_by_page::caches::CacheSize;
 use page_by_page::decode::sampler::{Sampler, Sampling};
 use page_by_page::model::Model;
 use page_by_page::model::tokenizer::Tokenizer;
 use page_by_page::prefixes::prefix_cache;
-use page_by_page::serving::one_by_one::OneByOne;
 use page_by_page::serving::schedule::{NextToken, StepLimits};
 use page_by_page::serving::{Engine, FinishedSequence, GenerationRequest, Step, Totals};
 
-use super::several::{MOST_TOKENS_IN_STEP, OutputRequest, SeveralSetup};
-use super::{Generate, MOST_SEQUENCES};
+use super::together::{MAX_TOKENS_IN_STEP, TogetherSetup};
+use super::{MAX_SEQUENCES, OutputRequest};
 
 pub struct Output<'a> {
     pub request: OutputRequest<'a>,
@@ -50,15 +48,10 @@ pub struct PassTotals {
     pub time: Duration,
 }
 
-enum Backend<'m> {
-    InPages(Box<Engine<'m>>),
-    OneByOne(OneByOne<'m>),
-}
-
 /// Outputs that grow together. The first has the number 0, which is also its index in the list.
 pub struct OutputSet<'m> {
-    pub setup: SeveralSetup,
-    steps: Backend<'m>,
+    pub setup: TogetherSetup,
+    engine: Engine<'m>,
     pub outputs: Vec<Output<'m>>,
     /// Passes that computed a prompt, whatever else they computed.
     pub prefill: PassTotals,
@@ -68,69 +61,44 @@ pub struct OutputSet<'m> {
 
 impl<'m> OutputSet<'m> {
     pub fn new(
-        options: &Generate,
         requests: Vec<OutputRequest<'m>>,
-        setup: SeveralSetup,
+        setup: TogetherSetup,
         (model, tokenizer): (&'m Model, &'m Tokenizer),
     ) -> Result<Self> {
-        let limits = StepLimits { tokens: MOST_TOKENS_IN_STEP, sequences: MOST_SEQUENCES };
+        let limits = StepLimits { tokens: MAX_TOKENS_IN_STEP, sequences: MAX_SEQUENCES };
+        let prefixes = prefix_cache(setup.pool.page_size, false)?;
+        let mut engine =
+            Engine::new(model, &setup.slab, prefixes, limits, &model.config().eos_token_ids)?.with_tokenizer(tokenizer);
         let sampler = |request: &OutputRequest<'_>| Sampler::new(Sampling { seed: request.seed, ..setup.sampling });
-        let steps = match &setup.pool {
-            Some(pool) => {
-                let prefixes = prefix_cache(pool.size.page_size, false)?;
-                let mut engine = Engine::new(model, &pool.slab, prefixes, limits, &model.config().eos_token_ids)?
-                    .with_tokenizer(tokenizer);
-                // Samples are one request; otherwise each prompt is one.
-                for requests in requests.chunks(if setup.are_forks { requests.len() } else { 1 }) {
-                    let OutputRequest { prompt, max_new_tokens, .. } = requests[0].clone();
-                    let samplers = requests.iter().map(sampler).collect();
-                    engine.submit_request(GenerationRequest::new(prompt, max_new_tokens, samplers))?;
-                }
-                Backend::InPages(Box::new(engine))
-            }
-            None => {
-                let mut steps = OneByOne::new(model, tokenizer);
-                for request in &requests {
-                    let capacity = options.cache.capacity.unwrap_or(request.most());
-                    let size = CacheSize { capacity, page_size: 0, n_pages: 0 };
-                    let cache = options.kv().cache(model.kv_layout(), size)?;
-                    steps.submit(request.prompt.clone(), request.max_new_tokens, sampler(request), cache)?;
-                }
-                Backend::OneByOne(steps)
-            }
-        };
+        // Samples are one request; otherwise each prompt is one.
+        for requests in requests.chunks(if setup.are_samples { requests.len() } else { 1 }) {
+            let OutputRequest { prompt, max_new_tokens, .. } = requests[0].clone();
+            let samplers = requests.iter().map(sampler).collect();
+            engine.submit_request(GenerationRequest::new(prompt, max_new_tokens, samplers))?;
+        }
         let output =
             |request| Output { request, text: String::new(), n_new: 0, runs: false, pages: Vec::new(), finished: None };
         let outputs = requests.into_iter().map(output).collect();
-        Ok(OutputSet { setup, steps, outputs, prefill: PassTotals::default(), decode: PassTotals::default() })
+        Ok(OutputSet { setup, engine, outputs, prefill: PassTotals::default(), decode: PassTotals::default() })
+    }
+
+    /// Whether the outputs share the pages of one prompt.
+    pub fn are_forks(&self) -> bool {
+        self.setup.are_samples && self.outputs.len() > 1
     }
 
     pub fn is_done(&self) -> bool {
-        match &self.steps {
-            Backend::InPages(engine) => engine.is_done(),
-            Backend::OneByOne(steps) => steps.is_done(),
-        }
+        self.engine.is_done()
     }
 
     pub fn totals(&self) -> Totals {
-        match &self.steps {
-            Backend::InPages(engine) => engine.totals(),
-            Backend::OneByOne(_) => Totals {
-                steps: self.prefill.steps + self.decode.steps,
-                rows_projected: self.prefill.rows + self.decode.rows,
-                most_sequences: 1,
-                ..Totals::default()
-            },
-        }
+        self.engine.totals()
     }
 
     /// One pass of the model; how many new tokens there are.
     pub fn step(&mut self) -> Result<usize> {
         let start = Instant::now();
-        let step = match &mut self.steps {
-            Backend::InPages(engine) => engine.step()?,
-            Backend::OneByOne(steps) => steps.step(),
-        };
+        let step = self.engine.step()?;
         let is_new = |output: &Output<'_>| output.n_new == 0;
         let is_prefill =
             step.chunks.iter().any(|chunk| chunk.tokens > 1 || is_new(&self.outputs[chunk.sequence.0 as usize]));
@@ -144,15 +112,12 @@ impl<'m> OutputSet<'m> {
 
     fn record(&mut self, step: Step) -> usize {
         for NextToken { sequence, .. } in &step.new_tokens {
-            let output = &mut self.outputs[sequence.0 as usize];
-            (output.n_new, output.runs) = (output.n_new + 1, true);
+            self.outputs[sequence.0 as usize].n_new += 1;
         }
-        if let Backend::InPages(engine) = &self.steps {
-            self.outputs.iter_mut().for_each(|output| (output.runs, output.pages) = (false, Vec::new()));
-            for (sequence, table) in engine.scheduler().running() {
-                let output = &mut self.outputs[sequence.id.0 as usize];
-                (output.runs, output.pages) = (true, table.pages().to_vec());
-            }
+        self.outputs.iter_mut().for_each(|output| (output.runs, output.pages) = (false, Vec::new()));
+        for (sequence, table) in self.engine.scheduler().running() {
+            let output = &mut self.outputs[sequence.id.0 as usize];
+            (output.runs, output.pages) = (true, table.pages().to_vec());
         }
         for (sequence, delta) in &step.deltas {
             self.outputs[sequence.0 as usize].text += &delta.text;

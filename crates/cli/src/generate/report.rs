@@ -1,14 +1,13 @@
 //! What several outputs cost together: one report, as lines for people and as JSON.
 
 use page_by_page::cache::Usage;
-use page_by_page::caches::CacheKind;
+use page_by_page::caches::CacheKind::Paged;
 use page_by_page::model::Model;
 use page_by_page::serving::SequenceError;
 use serde_json::{Value, json};
 
 use super::outputs::{Output, OutputSet};
-use super::several::{OutputRequest, Pool};
-use super::{Generate, counters, describe_cache, one_line, timings, token_ids};
+use super::{Generate, OutputRequest, counters, describe_cache, one_line, timings, token_ids};
 use crate::chapters;
 use crate::memory;
 use crate::output::{Lines, Table, add, count, describe, mib, thousands};
@@ -34,28 +33,12 @@ impl OutputSet<'_> {
         self.outputs.iter().map(Output::pages_at_end).sum()
     }
 
-    pub fn report(&self, options: &Generate) -> Value {
+    pub fn to_json(&self) -> Value {
         let mut counters = counters(self.totals().rows_projected, self.usage());
         add(&mut counters, "steps", Some(self.totals().steps));
-        let outputs: Vec<Value> = self.outputs.iter().map(|output| self.output(output)).collect();
-        let mut report = json!({ "outputs": outputs, "kv": options.kv().to_string(), "counters": counters });
-        add(&mut report, "peak_pages", self.setup.pool.as_ref().map(|_| self.totals().peak_pages));
-        report
-    }
-
-    fn output(&self, output: &Output<'_>) -> Value {
-        let OutputRequest { beginning, prompt, seed, .. } = &output.request;
-        let (finish_reason, error) = finish(output);
-        let new_tokens = output.finished.as_ref().map_or(&[][..], |finished| finished.sequence.new_tokens());
-        let mut report = json!({
-            "prompt": beginning,
-            "seed": seed,
-            "text": output.text,
-            "tokens": token_ids(prompt, new_tokens),
-            "finish_reason": finish_reason,
-        });
-        add(&mut report, "error", error.map(ToString::to_string));
-        report
+        let outputs: Vec<Value> = self.outputs.iter().map(output_to_json).collect();
+        let peak_pages = self.totals().peak_pages;
+        json!({ "outputs": outputs, "kv": Paged.to_string(), "counters": counters, "peak_pages": peak_pages })
     }
 
     pub fn lines(&self, options: &Generate, model: &Model) -> Lines {
@@ -75,14 +58,12 @@ impl OutputSet<'_> {
         lines.extend(timings(prefilled, decoded, [prefill.steps, decode.steps].map(in_steps)));
         let rows = count(totals.rows_projected, "row");
         lines.push(("projected", rows + &self.apart(|| count(usage.tokens, "row"))));
-        lines.push(("cache", self.describe_memory(options.kv())));
-        if let Some(Pool { size, .. }) = &setup.pool {
-            let (peak, of, slots) =
-                (thousands(totals.peak_pages), thousands(size.n_pages), count(size.page_size, "slot"));
-            let apart = self.apart(|| count(self.pages_at_ends(), "page"));
-            lines.push(("pages", format!("{peak} of {of} at the peak, {slots} each{apart}")));
-            lines.push(("KV cache", size.describe()));
-        }
+        lines.push(("cache", self.describe_memory()));
+        let pool = setup.pool;
+        let (peak, of, slots) = (thousands(totals.peak_pages), thousands(pool.n_pages), count(pool.page_size, "slot"));
+        let apart = self.apart(|| count(self.pages_at_ends(), "page"));
+        lines.push(("pages", format!("{peak} of {of} at the peak, {slots} each{apart}")));
+        lines.push(("KV cache", pool.describe()));
         lines.extend(self.room_for().map(|line| ("room for", line)));
         lines.push(("chapters", chapters::describe(&setup.chapters)));
         lines
@@ -92,11 +73,8 @@ impl OutputSet<'_> {
         if self.outputs.len() > MAX_LINES {
             return None;
         }
-        let in_pages = self.setup.pool.is_some();
         let first = if self.setup.are_samples { "sample" } else { "sequence" };
-        let mut heading = vec![first, "", "ended", "tokens", "slots"];
-        heading.extend(in_pages.then_some("pages"));
-        let mut table = Table::new(3, &heading);
+        let mut table = Table::new(3, &[first, "", "ended", "tokens", "slots", "pages"]);
         for (output, number) in self.outputs.iter().zip(1..) {
             let (request, usage) = (&output.request, output.usage());
             let end = match finish(output).0 {
@@ -106,7 +84,7 @@ impl OutputSet<'_> {
                 "error" => "failed".into(),
                 _ => String::new(),
             };
-            let numbers = [usage.tokens, usage.slots].into_iter().chain(in_pages.then(|| output.pages_at_end()));
+            let numbers = [usage.tokens, usage.slots, output.pages_at_end()];
             let which = match self.setup.are_samples {
                 true => format!("seed {}", request.seed),
                 false => one_line(request.beginning, NAME),
@@ -130,40 +108,53 @@ impl OutputSet<'_> {
     /// end.
     fn apart(&self, what: impl Fn() -> String) -> String {
         let caches = count(self.outputs.len(), "cache");
-        if self.setup.are_forks { format!("; {caches} apart: {}", what()) } else { String::new() }
+        if self.are_forks() { format!("; {caches} apart: {}", what()) } else { String::new() }
     }
 
     /// How many sequences would find room in this memory: sequences like these, with as many pages as these had at
     /// their ends on average, and sequences with a reservation each for the longest of them. `None` if no sequence has
     /// taken a page, or if they share pages.
     fn room_for(&self) -> Option<String> {
-        let Pool { size, .. } = self.setup.pool.as_ref()?;
-        if self.setup.are_forks || self.pages_at_ends() == 0 {
+        if self.are_forks() || self.pages_at_ends() == 0 {
             return None;
         }
-        let outputs = &self.outputs;
+        let (pool, outputs) = (self.setup.pool, &self.outputs);
         let n_sequences = outputs.iter().filter(|output| output.pages_at_end() > 0).count();
-        let longest = outputs.iter().map(|output| output.request.most()).max()?;
-        let in_pages = size.n_pages.saturating_mul(n_sequences) / self.pages_at_ends();
+        let longest = outputs.iter().map(|output| output.request.max_tokens()).max()?;
+        let in_pages = pool.n_pages.saturating_mul(n_sequences) / self.pages_at_ends();
         Some(format!(
             "{} like these in {}; with {} reserved for each: {}",
             count(in_pages, "sequence"),
-            count(size.n_pages, "page"),
+            count(pool.n_pages, "page"),
             count(longest, "slot"),
-            thousands(size.n_slots() / longest)
+            thousands(pool.n_slots() / longest)
         ))
     }
 
     /// What the caches held. Where pages are shared: all pages that had an owner at the same time, at most.
-    fn describe_memory(&self, kv: CacheKind) -> String {
-        let pool = self.setup.pool.as_ref().filter(|_| self.setup.are_forks);
-        let peak =
-            pool.map(|pool| memory::slot_bytes(pool.size.layout, self.totals().peak_pages * pool.size.page_size));
-        let Some(Ok(peak)) = peak else { return describe_cache(kv, "", self.usage()) };
+    fn describe_memory(&self) -> String {
+        let pool = self.setup.pool;
+        let peak = memory::slot_bytes(pool.layout, self.totals().peak_pages * pool.page_size);
+        let (true, Ok(peak)) = (self.are_forks(), peak) else { return describe_cache(Paged, "", self.usage()) };
         let (peak, copied) = (mib(peak), count(self.usage().rows_copied, "row"));
         let apart = self.apart(|| format!("{}, nothing copied", mib(self.usage().bytes)));
-        format!("{kv}: {peak} at the peak, {copied} copied{apart}")
+        format!("{Paged}: {peak} at the peak, {copied} copied{apart}")
     }
+}
+
+fn output_to_json(output: &Output<'_>) -> Value {
+    let OutputRequest { beginning, prompt, seed, .. } = &output.request;
+    let (finish_reason, error) = finish(output);
+    let new_tokens = output.finished.as_ref().map_or(&[][..], |finished| finished.sequence.new_tokens());
+    let mut json = json!({
+        "prompt": beginning,
+        "seed": seed,
+        "text": output.text,
+        "tokens": token_ids(prompt, new_tokens),
+        "finish_reason": finish_reason,
+    });
+    add(&mut json, "error", error.map(ToString::to_string));
+    json
 }
 
 fn finish<'o>(output: &'o Output<'_>) -> (&'static str, Option<&'o SequenceError>) {

@@ -22,7 +22,7 @@ use super::outputs::{Output, OutputSet};
 use crate::output::{count, thousands};
 
 /// Lines of the map of all pages, at most.
-const MOST_MAP: usize = 3;
+const MAX_MAP_LINES: usize = 3;
 /// On a smaller terminal the outputs follow each other.
 const SMALLEST: (usize, usize) = (20, 8);
 const BREATH: Duration = Duration::from_millis(20);
@@ -52,18 +52,18 @@ impl Live {
         (watched && is_large).then_some(Live { term, paint, lines: 0, width: 0, drawn: None })
     }
 
-    pub fn draw(&mut self, growing: &OutputSet<'_>) {
-        if self.drawn.is_some_and(|drawn| drawn.elapsed() < BREATH) && !growing.is_done() {
+    pub fn draw(&mut self, set: &OutputSet<'_>) {
+        if self.drawn.is_some_and(|drawn| drawn.elapsed() < BREATH) && !set.is_done() {
             return;
         }
-        let OutputSet { outputs, setup, .. } = growing;
+        let OutputSet { outputs, setup, .. } = set;
         let (height, width) = self.term.size();
         let (height, width) = (height as usize, (width as usize).max(SMALLEST.0));
         if width != self.width {
             // The terminal has broken the old lines in its own way: begin below them.
             (self.lines, self.width) = (0, width);
         }
-        let map = setup.pool.as_ref().map_or(Vec::new(), |pool| map(outputs, pool.size.n_pages, self.paint, width));
+        let map = map(outputs, setup.pool.n_pages, self.paint, width);
         // The cursor needs a line, and "and 7 more" may.
         let places = height.saturating_sub(map.len() + 2) / 2;
         let mut shown: Vec<(usize, &Output<'_>)> = (1..).zip(outputs).collect();
@@ -73,7 +73,7 @@ impl Live {
         let mut lines = Vec::new();
         for (number, output) in &shown {
             let text = format!("{}{}", output.request.beginning, output.text);
-            let state = format!("{number}: {}", state(output, setup.are_forks));
+            let state = format!("{number}: {}", state(output, set.are_forks()));
             lines.extend(block(*number, &state, &text, self.paint, width));
         }
         if shown.len() < outputs.len() {
@@ -164,7 +164,7 @@ fn map(outputs: &[Output<'_>], n_pages: usize, paint: Paint, width: usize) -> Ve
     };
     let sum = format!("{taken} of {} taken{shared}, {} free", count(n_pages, "page"), pages(0));
     let mut lines: Vec<String> = Vec::new();
-    if n_pages.div_ceil(width - 1) <= MOST_MAP {
+    if n_pages.div_ceil(width - 1) <= MAX_MAP_LINES {
         for pages in owners.chunks(width - 1) {
             let marks = pages.iter().map(|owner| match *owner {
                 0 => "·".to_string(),
