@@ -15,8 +15,8 @@
 
 use crate::serving::schedule::{FinishReason, ScheduledChunk, SequenceId};
 use crate::simulation::{
-    Case, Ended, Event, Failure, Kept, Make, Planned, Rule, Scene, Seen, SeenSequence, Setup, Shrinking, Violation,
-    World, alone, smaller,
+    Candidate, Case, Event, Failure, FinishedRequest, PlannedStep, Rule, SchedulerFactory, SequenceState, Setup,
+    Shrinking, Transition, Violation, World, WorldState, run_alone, smaller,
 };
 
 /// Checks that no page is lost and that none is used without an owner.
@@ -31,23 +31,23 @@ use crate::simulation::{
 ///
 /// # Errors
 /// [`Rule::Pages`], with the page.
-pub fn check_pages(seen: &Seen) -> Result<(), Violation> {
+pub fn check_pages(state: &WorldState) -> Result<(), Violation> {
     todo!("ch15 task 1: count who has each page, and compare")
 }
 
 /// Checks that the running and then the waiting sequences, as the scheduler lists them, are
-/// exactly those [alive](Seen::alive), in that order. So none is overtaken, lost, or listed twice.
+/// exactly those [alive](WorldState::alive), in that order. So none is overtaken, lost, or listed twice.
 ///
 /// Suppose sequences 4, 7, 8 and 9 are alive. If 4 and 7 run while 8 and 9 wait, the rule holds.
 /// If 4 and 8 run while 7 and 9 wait, it's broken, because 8 arrived after 7.
 ///
 /// # Errors
 /// [`Rule::Order`], with the sequences.
-pub fn check_order(seen: &Seen) -> Result<(), Violation> {
+pub fn check_order(state: &WorldState) -> Result<(), Violation> {
     todo!("ch15 task 1: compare what is listed with what is alive")
 }
 
-/// Checks that the plan can be computed. `seen` is the state before anything is computed.
+/// Checks that the plan can be computed. `state` is the world before anything is computed.
 ///
 /// - No more sequences run than allowed, and all chunks together fit into the budget.
 /// - Each chunk belongs to a running sequence, at most one to each, oldest first.
@@ -56,7 +56,7 @@ pub fn check_order(seen: &Seen) -> Result<(), Violation> {
 ///
 /// # Errors
 /// [`Rule::Plan`], with the sequence or the numbers.
-pub fn check_plan(setup: &Setup, plan: &[ScheduledChunk], seen: &Seen) -> Result<(), Violation> {
+pub fn check_plan(setup: &Setup, plan: &[ScheduledChunk], state: &WorldState) -> Result<(), Violation> {
     todo!("ch15 task 2: can every chunk be computed?")
 }
 
@@ -64,7 +64,7 @@ fn total_tokens(plan: &[ScheduledChunk]) -> usize {
     plan.iter().fold(0, |sum, chunk| sum.saturating_add(chunk.tokens))
 }
 
-/// Checks that every sequence that can advance does. `seen` is the state after the plan was made.
+/// Checks that every sequence that can advance does. `state` is the world after the plan was made.
 ///
 /// - Go through the running sequences, oldest first. One is served if it has a chunk and its table
 ///   then holds all its tokens. At the first that isn't served, two things must hold: the chunks
@@ -76,27 +76,27 @@ fn total_tokens(plan: &[ScheduledChunk]) -> usize {
 ///
 /// # Errors
 /// [`Rule::Progress`], with the sequence.
-pub fn check_progress(setup: &Setup, plan: &[ScheduledChunk], seen: &Seen) -> Result<(), Violation> {
+pub fn check_progress(setup: &Setup, plan: &[ScheduledChunk], state: &WorldState) -> Result<(), Violation> {
     todo!("ch15 task 3: could any sequence compute more?")
 }
 
 /// Checks that an admitted sequence finds room. If one runs that did not run `before` the plan,
-/// the [pages needed](SeenSequence::pages_needed) by all running sequences together are
-/// [available](Seen::available). If none was admitted, there is nothing to check.
+/// the [pages needed](SequenceState::pages_needed) by all running sequences together are
+/// [available](WorldState::available). If none was admitted, there is nothing to check.
 ///
 /// # Errors
 /// [`Rule::Fits`], with the sequence.
-pub fn check_fits(setup: &Setup, before: &Seen, seen: &Seen) -> Result<(), Violation> {
+pub fn check_fits(setup: &Setup, before: &WorldState, state: &WorldState) -> Result<(), Violation> {
     todo!("ch15 task 3: are there pages for all, if one was admitted?")
 }
 
-/// Checks that a sequence ended as if it had run [alone], with the same output and for the same
-/// reason. One that was cancelled has the beginning of that output. Its tokens are its prompt and
-/// what its client received, each new token once, in order.
+/// Checks that a request finished as if it had [run alone](run_alone), with the same output and for
+/// the same reason. One that was cancelled has the beginning of that output. Its tokens are its
+/// prompt and what its client received, each new token once, in order.
 ///
 /// # Errors
 /// [`Rule::Output`], with the sequence.
-pub fn check_output(ended: &Ended) -> Result<(), Violation> {
+pub fn check_output(request: &FinishedRequest) -> Result<(), Violation> {
     todo!("ch15 task 2: compare with the sequence running alone")
 }
 
@@ -104,28 +104,28 @@ pub fn check_output(ended: &Ended) -> Result<(), Violation> {
 ///
 /// # Errors
 /// The first rule that is broken.
-pub fn check(setup: &Setup, scene: &Scene) -> Result<(), Violation> {
-    if let Some(Planned { chunks, seen }) = &scene.planned {
-        check_plan(setup, chunks, seen)?;
-        check_pages(seen)?;
-        check_order(seen)?;
-        check_progress(setup, chunks, seen)?;
-        check_fits(setup, &scene.before, seen)?;
+pub fn check(setup: &Setup, transition: &Transition) -> Result<(), Violation> {
+    if let Some(PlannedStep { chunks, state }) = &transition.planned {
+        check_plan(setup, chunks, state)?;
+        check_pages(state)?;
+        check_order(state)?;
+        check_progress(setup, chunks, state)?;
+        check_fits(setup, &transition.before, state)?;
     }
-    check_pages(&scene.after)?;
-    check_order(&scene.after)?;
-    scene.ended.iter().try_for_each(check_output)
+    check_pages(&transition.after)?;
+    check_order(&transition.after)?;
+    transition.finished.iter().try_for_each(check_output)
 }
 
 /// Runs a case in a new world: its events, then `finish`. Returns the [steps made](World::steps).
 ///
 /// # Errors
-/// The first rule that is broken, with the event's place in the list and the steps until then. In
-/// `finish`, the place is the number of events. If no world can be made, both are 0.
-pub fn run(make: &Make<'_>, case: &Case) -> Result<u64, Failure> {
-    let mut world = World::new(make, case.setup).map_err(|violation| Failure { event: 0, step: 0, violation })?;
-    for (place, event) in case.events.iter().enumerate() {
-        happens(&mut world, *event).map_err(|violation| Failure { event: place, step: world.steps(), violation })?;
+/// The first rule that is broken, with the event's index in the list and the steps until then. In
+/// `finish`, the index is the number of events. If no world can be made, both are 0.
+pub fn run(factory: &SchedulerFactory<'_>, case: &Case) -> Result<u64, Failure> {
+    let mut world = World::new(factory, case.setup).map_err(|violation| Failure { event: 0, step: 0, violation })?;
+    for (index, event) in case.events.iter().enumerate() {
+        happens(&mut world, *event).map_err(|violation| Failure { event: index, step: world.steps(), violation })?;
     }
     let last = case.events.len();
     finish(&mut world).map_err(|violation| Failure { event: last, step: world.steps(), violation })?;
@@ -133,15 +133,15 @@ pub fn run(make: &Make<'_>, case: &Case) -> Result<u64, Failure> {
 }
 
 fn happens(world: &mut World, event: Event) -> Result<(), Violation> {
-    let scene = world.apply(event)?;
-    check(&world.setup(), &scene)
+    let transition = world.apply(event)?;
+    check(&world.setup(), &transition)
 }
 
 /// Lets all sequences finish. No more requests arrive, the strangers give back
 /// [all pages](Event::GiveBack), and step follows step, with the rules checked as before.
 ///
 /// The oldest sequence computes a token in each step. So once the strangers have given back their
-/// pages, all running and waiting sequences together ([`World::seen`]) need no more steps than
+/// pages, all running and waiting sequences together ([`World::state`]) need no more steps than
 /// they have prompt tokens and requested new tokens.
 ///
 /// # Errors
@@ -155,7 +155,7 @@ fn finish(world: &mut World) -> Result<(), Violation> {
 ///
 /// In the end, no event can be left out and none made [smaller] without the rule holding again.
 /// The same list always gives the same result.
-pub fn shrink(events: &[Event], is_broken: &mut dyn FnMut(&Kept) -> bool) -> Vec<Event> {
+pub fn shrink(events: &[Event], is_broken: &mut dyn FnMut(&Candidate) -> bool) -> Vec<Event> {
     let mut list = Shrinking::new(events, is_broken);
     todo!("ch15 task 4: shorter and smaller, until neither is possible")
 }

@@ -13,8 +13,8 @@
 
 use crate::serving::schedule::{FinishReason, ScheduledChunk, SequenceId};
 use crate::simulation::{
-    Case, Ended, Event, Failure, Kept, Make, Planned, Rule, Scene, Seen, SeenSequence, Setup, Shrinking, Violation,
-    World, alone, smaller,
+    Candidate, Case, Event, Failure, FinishedRequest, PlannedStep, Rule, SchedulerFactory, SequenceState, Setup,
+    Shrinking, Transition, Violation, World, WorldState, run_alone, smaller,
 };
 
 // ANCHOR: check_pages
@@ -30,40 +30,40 @@ use crate::simulation::{
 ///
 /// # Errors
 /// [`Rule::Pages`], with the page.
-pub fn check_pages(seen: &Seen) -> Result<(), Violation> {
+pub fn check_pages(state: &WorldState) -> Result<(), Violation> {
     // ch15 task 1: count who has each page, and compare
-    let tables = seen.running.iter().flat_map(|sequence| &sequence.pages);
-    let mut known_owners = vec![0; seen.owners.len()];
-    for page in tables.chain(&seen.cached).chain(&seen.strangers) {
-        Rule::Pages.ensure(page.index() < seen.owners.len(), || format!("page {page} is not in the pool"))?;
+    let tables = state.running.iter().flat_map(|sequence| &sequence.pages);
+    let mut known_owners = vec![0; state.owners.len()];
+    for page in tables.chain(&state.cached).chain(&state.strangers) {
+        Rule::Pages.ensure(page.index() < state.owners.len(), || format!("page {page} is not in the pool"))?;
         known_owners[page.index()] += 1;
     }
-    for (page, (owners, known)) in seen.owners.iter().zip(&known_owners).enumerate() {
+    for (page, (owners, known)) in state.owners.iter().zip(&known_owners).enumerate() {
         Rule::Pages.ensure(owners == known, || format!("page {page}: {owners} owners, {known} known"))?;
     }
-    let (free, unowned) = (seen.n_free, known_owners.iter().filter(|known| **known == 0).count());
+    let (free, unowned) = (state.n_free, known_owners.iter().filter(|known| **known == 0).count());
     Rule::Pages.ensure(free == unowned, || format!("{free} pages are free, {unowned} have no owner"))
 }
 // ANCHOR_END: check_pages
 
 // ANCHOR: check_order
 /// Checks that the running and then the waiting sequences, as the scheduler lists them, are
-/// exactly those [alive](Seen::alive), in that order. So none is overtaken, lost, or listed twice.
+/// exactly those [alive](WorldState::alive), in that order. So none is overtaken, lost, or listed twice.
 ///
 /// Suppose sequences 4, 7, 8 and 9 are alive. If 4 and 7 run while 8 and 9 wait, the rule holds.
 /// If 4 and 8 run while 7 and 9 wait, it's broken, because 8 arrived after 7.
 ///
 /// # Errors
 /// [`Rule::Order`], with the sequences.
-pub fn check_order(seen: &Seen) -> Result<(), Violation> {
+pub fn check_order(state: &WorldState) -> Result<(), Violation> {
     // ch15 task 1: compare what is listed with what is alive
-    let listed: Vec<_> = seen.running.iter().chain(&seen.waiting).map(|sequence| sequence.id).collect();
-    Rule::Order.ensure(listed == seen.alive, || format!("listed: {listed:?}, alive: {:?}", seen.alive))
+    let listed: Vec<_> = state.running.iter().chain(&state.waiting).map(|sequence| sequence.id).collect();
+    Rule::Order.ensure(listed == state.alive, || format!("listed: {listed:?}, alive: {:?}", state.alive))
 }
 // ANCHOR_END: check_order
 
 // ANCHOR: check_plan
-/// Checks that the plan can be computed. `seen` is the state before anything is computed.
+/// Checks that the plan can be computed. `state` is the world before anything is computed.
 ///
 /// - No more sequences run than allowed, and all chunks together fit into the budget.
 /// - Each chunk belongs to a running sequence, at most one to each, oldest first.
@@ -72,16 +72,17 @@ pub fn check_order(seen: &Seen) -> Result<(), Violation> {
 ///
 /// # Errors
 /// [`Rule::Plan`], with the sequence or the numbers.
-pub fn check_plan(setup: &Setup, plan: &[ScheduledChunk], seen: &Seen) -> Result<(), Violation> {
+pub fn check_plan(setup: &Setup, plan: &[ScheduledChunk], state: &WorldState) -> Result<(), Violation> {
     // ch15 task 2: can every chunk be computed?
-    let (running, tokens, limits) = (seen.running.len(), total_tokens(plan), setup.limits);
+    let (running, tokens, limits) = (state.running.len(), total_tokens(plan), setup.limits);
     Rule::Plan.ensure(running <= limits.sequences, || format!("{running} sequences run: {limits:?}"))?;
     Rule::Plan.ensure(tokens <= limits.tokens, || format!("{tokens} tokens are planned: {limits:?}"))?;
     let in_order = plan.is_sorted_by(|a, b| a.sequence < b.sequence);
     Rule::Plan.ensure(in_order, || "the chunks are not in order of arrival".into())?;
     for chunk in plan {
         let id = chunk.sequence;
-        let sequence = seen.find_running(id).ok_or_else(|| Rule::Plan.broken(format!("sequence {id} does not run")))?;
+        let sequence =
+            state.find_running(id).ok_or_else(|| Rule::Plan.broken(format!("sequence {id} does not run")))?;
         let (held, n_tokens) = (sequence.held, sequence.n_tokens);
         let is_held = 0 < chunk.tokens && chunk.tokens <= held && held <= n_tokens;
         let is_marked = chunk.caught_up == (held == n_tokens);
@@ -96,7 +97,7 @@ fn total_tokens(plan: &[ScheduledChunk]) -> usize {
 // ANCHOR_END: check_plan
 
 // ANCHOR: check_progress
-/// Checks that every sequence that can advance does. `seen` is the state after the plan was made.
+/// Checks that every sequence that can advance does. `state` is the world after the plan was made.
 ///
 /// - Go through the running sequences, oldest first. One is served if it has a chunk and its table
 ///   then holds all its tokens. At the first that isn't served, two things must hold: the chunks
@@ -108,55 +109,55 @@ fn total_tokens(plan: &[ScheduledChunk]) -> usize {
 ///
 /// # Errors
 /// [`Rule::Progress`], with the sequence.
-pub fn check_progress(setup: &Setup, plan: &[ScheduledChunk], seen: &Seen) -> Result<(), Violation> {
+pub fn check_progress(setup: &Setup, plan: &[ScheduledChunk], state: &WorldState) -> Result<(), Violation> {
     // ch15 task 3: could any sequence compute more?
     let has_chunk = |id: SequenceId| plan.iter().any(|chunk| chunk.sequence == id);
-    let is_served = |it: &SeenSequence| has_chunk(it.id) && it.held == it.n_tokens;
-    if let Some(first) = seen.running.iter().position(|it| !is_served(it)) {
+    let is_served = |it: &SequenceState| has_chunk(it.id) && it.held == it.n_tokens;
+    if let Some(first) = state.running.iter().position(|it| !is_served(it)) {
         let budget_used = total_tokens(plan) >= setup.limits.tokens;
-        let is_overtaken = seen.running[first + 1..].iter().any(|younger| has_chunk(younger.id));
-        let id = seen.running[first].id;
+        let is_overtaken = state.running[first + 1..].iter().any(|younger| has_chunk(younger.id));
+        let id = state.running[first].id;
         Rule::Progress.ensure(budget_used && !is_overtaken, || format!("sequence {id} could compute more"))?;
     }
-    let Some(oldest) = seen.alive.first() else { return Ok(()) };
-    let advances = has_chunk(*oldest) || !seen.strangers.is_empty();
+    let Some(oldest) = state.alive.first() else { return Ok(()) };
+    let advances = has_chunk(*oldest) || !state.strangers.is_empty();
     Rule::Progress.ensure(advances, || format!("sequence {oldest} computes nothing"))
 }
 // ANCHOR_END: check_progress
 
 // ANCHOR: check_fits
 /// Checks that an admitted sequence finds room. If one runs that did not run `before` the plan,
-/// the [pages needed](SeenSequence::pages_needed) by all running sequences together are
-/// [available](Seen::available). If none was admitted, there is nothing to check.
+/// the [pages needed](SequenceState::pages_needed) by all running sequences together are
+/// [available](WorldState::available). If none was admitted, there is nothing to check.
 ///
 /// # Errors
 /// [`Rule::Fits`], with the sequence.
-pub fn check_fits(setup: &Setup, before: &Seen, seen: &Seen) -> Result<(), Violation> {
+pub fn check_fits(setup: &Setup, before: &WorldState, state: &WorldState) -> Result<(), Violation> {
     // ch15 task 3: are there pages for all, if one was admitted?
-    let is_admitted = |it: &&SeenSequence| before.find_running(it.id).is_none();
-    let Some(SeenSequence { id, .. }) = seen.running.iter().rfind(is_admitted) else { return Ok(()) };
-    let needed: usize = seen.running.iter().map(|sequence| sequence.pages_needed(setup.page_size)).sum();
-    let available = seen.available();
+    let is_admitted = |it: &&SequenceState| before.find_running(it.id).is_none();
+    let Some(SequenceState { id, .. }) = state.running.iter().rfind(is_admitted) else { return Ok(()) };
+    let needed: usize = state.running.iter().map(|sequence| sequence.pages_needed(setup.page_size)).sum();
+    let available = state.available();
     Rule::Fits.ensure(needed <= available, || format!("sequence {id}: {needed} pages needed, {available} available"))
 }
 // ANCHOR_END: check_fits
 
 // ANCHOR: check_output
-/// Checks that a sequence ended as if it had run [alone], with the same output and for the same
-/// reason. One that was cancelled has the beginning of that output. Its tokens are its prompt and
-/// what its client received, each new token once, in order.
+/// Checks that a request finished as if it had [run alone](run_alone), with the same output and for
+/// the same reason. One that was cancelled has the beginning of that output. Its tokens are its
+/// prompt and what its client received, each new token once, in order.
 ///
 /// # Errors
 /// [`Rule::Output`], with the sequence.
-pub fn check_output(ended: &Ended) -> Result<(), Violation> {
+pub fn check_output(request: &FinishedRequest) -> Result<(), Violation> {
     // ch15 task 2: compare with the sequence running alone
-    let (expected, reason) = alone(&ended.prompt, ended.max_new_tokens);
-    let is_as_alone = match ended.reason {
-        FinishReason::Cancelled => expected.starts_with(&ended.received),
-        finished => expected == ended.received && finished == reason,
+    let (expected, reason) = run_alone(&request.prompt, request.max_new_tokens);
+    let is_as_alone = match request.reason {
+        FinishReason::Cancelled => expected.starts_with(&request.received),
+        finished => expected == request.received && finished == reason,
     };
-    let is_received_once = ended.tokens == [&ended.prompt[..], &ended.received].concat();
-    Rule::Output.ensure(is_as_alone && is_received_once, || format!("sequence {} is not the same as alone", ended.id))
+    let is_received_once = request.tokens == [&request.prompt[..], &request.received].concat();
+    Rule::Output.ensure(is_as_alone && is_received_once, || format!("sequence {} is not the same as alone", request.id))
 }
 // ANCHOR_END: check_output
 
@@ -164,29 +165,29 @@ pub fn check_output(ended: &Ended) -> Result<(), Violation> {
 ///
 /// # Errors
 /// The first rule that is broken.
-pub fn check(setup: &Setup, scene: &Scene) -> Result<(), Violation> {
-    if let Some(Planned { chunks, seen }) = &scene.planned {
-        check_plan(setup, chunks, seen)?;
-        check_pages(seen)?;
-        check_order(seen)?;
-        check_progress(setup, chunks, seen)?;
-        check_fits(setup, &scene.before, seen)?;
+pub fn check(setup: &Setup, transition: &Transition) -> Result<(), Violation> {
+    if let Some(PlannedStep { chunks, state }) = &transition.planned {
+        check_plan(setup, chunks, state)?;
+        check_pages(state)?;
+        check_order(state)?;
+        check_progress(setup, chunks, state)?;
+        check_fits(setup, &transition.before, state)?;
     }
-    check_pages(&scene.after)?;
-    check_order(&scene.after)?;
-    scene.ended.iter().try_for_each(check_output)
+    check_pages(&transition.after)?;
+    check_order(&transition.after)?;
+    transition.finished.iter().try_for_each(check_output)
 }
 
 // ANCHOR: run
 /// Runs a case in a new world: its events, then `finish`. Returns the [steps made](World::steps).
 ///
 /// # Errors
-/// The first rule that is broken, with the event's place in the list and the steps until then. In
-/// `finish`, the place is the number of events. If no world can be made, both are 0.
-pub fn run(make: &Make<'_>, case: &Case) -> Result<u64, Failure> {
-    let mut world = World::new(make, case.setup).map_err(|violation| Failure { event: 0, step: 0, violation })?;
-    for (place, event) in case.events.iter().enumerate() {
-        happens(&mut world, *event).map_err(|violation| Failure { event: place, step: world.steps(), violation })?;
+/// The first rule that is broken, with the event's index in the list and the steps until then. In
+/// `finish`, the index is the number of events. If no world can be made, both are 0.
+pub fn run(factory: &SchedulerFactory<'_>, case: &Case) -> Result<u64, Failure> {
+    let mut world = World::new(factory, case.setup).map_err(|violation| Failure { event: 0, step: 0, violation })?;
+    for (index, event) in case.events.iter().enumerate() {
+        happens(&mut world, *event).map_err(|violation| Failure { event: index, step: world.steps(), violation })?;
     }
     let last = case.events.len();
     finish(&mut world).map_err(|violation| Failure { event: last, step: world.steps(), violation })?;
@@ -194,15 +195,15 @@ pub fn run(make: &Make<'_>, case: &Case) -> Result<u64, Failure> {
 }
 
 fn happens(world: &mut World, event: Event) -> Result<(), Violation> {
-    let scene = world.apply(event)?;
-    check(&world.setup(), &scene)
+    let transition = world.apply(event)?;
+    check(&world.setup(), &transition)
 }
 
 /// Lets all sequences finish. No more requests arrive, the strangers give back
 /// [all pages](Event::GiveBack), and step follows step, with the rules checked as before.
 ///
 /// The oldest sequence computes a token in each step. So once the strangers have given back their
-/// pages, all running and waiting sequences together ([`World::seen`]) need no more steps than
+/// pages, all running and waiting sequences together ([`World::state`]) need no more steps than
 /// they have prompt tokens and requested new tokens.
 ///
 /// # Errors
@@ -210,15 +211,15 @@ fn happens(world: &mut World, event: Event) -> Result<(), Violation> {
 fn finish(world: &mut World) -> Result<(), Violation> {
     // ch15 task 3: step until all have finished, but not forever
     happens(world, Event::GiveBack { pages: usize::MAX })?;
-    let alive = world.seen().running.iter().chain(&world.seen().waiting);
+    let alive = world.state().running.iter().chain(&world.state().waiting);
     let most = alive.fold(0_usize, |sum, it| sum.saturating_add(it.n_prompt).saturating_add(it.max_new_tokens));
     for _ in 0..most {
-        if world.seen().alive.is_empty() {
+        if world.state().alive.is_empty() {
             break;
         }
         happens(world, Event::Step)?;
     }
-    let alive = &world.seen().alive;
+    let alive = &world.state().alive;
     Rule::Ends.ensure(alive.is_empty(), || format!("after {most} more steps these are left: {alive:?}"))
 }
 // ANCHOR_END: run
@@ -229,7 +230,7 @@ fn finish(world: &mut World) -> Result<(), Violation> {
 ///
 /// In the end, no event can be left out and none made [smaller] without the rule holding again.
 /// The same list always gives the same result.
-pub fn shrink(events: &[Event], is_broken: &mut dyn FnMut(&Kept) -> bool) -> Vec<Event> {
+pub fn shrink(events: &[Event], is_broken: &mut dyn FnMut(&Candidate) -> bool) -> Vec<Event> {
     let mut list = Shrinking::new(events, is_broken);
     // ch15 task 4: shorter and smaller, until neither is possible
     loop {
@@ -262,8 +263,8 @@ fn leave_out(list: &mut Shrinking<'_>) {
 /// Replaces each event with a smaller one that will do, and that one in turn, until none will.
 fn make_smaller(list: &mut Shrinking<'_>) {
     // ch15 task 4: replace events with smaller ones
-    for place in 0..list.events().len() {
-        while smaller(list.events()[place]).into_iter().any(|event| list.replace(place, event)) {}
+    for index in 0..list.events().len() {
+        while smaller(list.events()[index]).into_iter().any(|event| list.replace(index, event)) {}
     }
 }
 // ANCHOR_END: shrink

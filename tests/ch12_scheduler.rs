@@ -18,8 +18,8 @@ mod checks {
         FinishReason, NextToken, ScheduleError, ScheduledChunk, SequenceCounters, SequenceId, StepLimits,
     };
     use page_by_page::simulation::{
-        CacheCalls, FIRST_NEW, LAYOUT, Make, Planned, Seen, SeenSequence, Setup, TestedScheduler, Violation, World,
-        alone_until, watched,
+        CacheCalls, FIRST_NEW, LAYOUT, PlannedStep, SchedulerFactory, SequenceState, Setup, TestedScheduler, Violation,
+        World, WorldState, record_calls, run_alone_until,
     };
     use page_by_page::workload::arrivals::TINY_LLM;
 
@@ -39,12 +39,12 @@ mod checks {
         Setup { keeps_prefixes: true, ..setup }
     }
 
-    fn ids(sequences: &[SeenSequence]) -> Vec<u64> {
+    fn ids(sequences: &[SequenceState]) -> Vec<u64> {
         sequences.iter().map(|sequence| sequence.id.0).collect()
     }
 
     /// `0 computes 4 +, 1 computes 2`: a sequence with a + has caught up.
-    fn in_words(plan: &[ScheduledChunk]) -> String {
+    fn describe_plan(plan: &[ScheduledChunk]) -> String {
         let mut words: Vec<String> = Vec::new();
         for ScheduledChunk { sequence, tokens, caught_up } in plan {
             words.push(format!("{sequence} computes {tokens}{}", if *caught_up { " +" } else { "" }));
@@ -53,9 +53,9 @@ mod checks {
     }
 
     /// What the next plan must do with the sequences that run: (sequence, tokens), and the victims, newest first.
-    fn expected(seen: &Seen, setup: Setup) -> (Vec<(u64, usize)>, Vec<u64>) {
-        let mut running = &seen.running[..];
-        let (mut room, mut budget) = (seen.available(), setup.limits.tokens);
+    fn expected(state: &WorldState, setup: Setup) -> (Vec<(u64, usize)>, Vec<u64>) {
+        let mut running = &state.running[..];
+        let (mut room, mut budget) = (state.available(), setup.limits.tokens);
         let (mut chunks, mut victims) = (Vec::new(), Vec::new());
         while let Some(sequence) = running.get(chunks.len()).filter(|_| budget > 0) {
             let n = (sequence.n_tokens - sequence.held).min(budget);
@@ -89,9 +89,9 @@ mod checks {
 
     /// A plan, what was seen before and after it, and all of it in words.
     struct Step {
-        before: Seen,
+        before: WorldState,
         plan: Vec<ScheduledChunk>,
-        after: Seen,
+        after: WorldState,
         calls: CacheCalls,
         said: String,
     }
@@ -100,7 +100,7 @@ mod checks {
     struct CheckedWorld {
         world: World,
         end_of_text: Vec<u32>,
-        /// As they were last seen.
+        /// As they last were.
         counters: BTreeMap<u64, SequenceCounters>,
         /// A line for each submit, cancel and step.
         history: History,
@@ -113,9 +113,9 @@ mod checks {
 
         /// `run`: what a failure says beside the setup, such as the seed.
         fn with_end_of_text(run: &str, setup: Setup, end_of_text: &[u32]) -> Self {
-            let make: Box<Make<'_>> =
+            let factory: Box<SchedulerFactory<'_>> =
                 Box::new(|slab, prefixes, limits| Ok(Box::new(Scheduler::new(slab, prefixes, limits, end_of_text)?)));
-            let world = answer("Scheduler::new", || World::with_end_of_text(&make, setup, end_of_text));
+            let world = answer("Scheduler::new", || World::with_end_of_text(&factory, setup, end_of_text));
             let mut history = History::new(format!("{run}{setup}"));
             history.record("a new scheduler");
             CheckedWorld { world, end_of_text: end_of_text.to_vec(), counters: BTreeMap::new(), history }
@@ -130,13 +130,13 @@ mod checks {
             self.world.steps()
         }
 
-        /// What is seen now.
-        fn seen(&self) -> Seen {
+        /// The state of the world now.
+        fn state(&self) -> WorldState {
             answer("running(), waiting() and prefixes()", || self.world.look())
         }
 
         fn waiting(&self) -> Vec<u64> {
-            ids(&self.seen().waiting)
+            ids(&self.state().waiting)
         }
 
         /// The tokens that a sequence must have by now.
@@ -151,7 +151,7 @@ mod checks {
 
         /// Submits a request that must be accepted.
         fn submit(&mut self, prompt: &[u32], max_new_tokens: usize) {
-            let (before, id) = (self.seen(), self.world.arrived());
+            let (before, id) = (self.state(), self.world.arrived());
             let (tokens, what) = (count(prompt.len(), "token"), self.submission(prompt, max_new_tokens));
             let found = answer(&what, || self.world.submit(0, prompt.to_vec(), max_new_tokens));
             same!(found, Ok(SequenceId(id)), "number of the sequence after {what}");
@@ -178,13 +178,13 @@ mod checks {
         ) {
             let facts = |it: &mut Self| {
                 let finished = answer(what, || it.world.collect());
-                vec![fact("what is there", it.seen()), fact("sequences that finish", finished)]
+                vec![fact("what is there", it.state()), fact("sequences that finish", finished)]
             };
             assert_refused(self, what, why, facts, |it| answer(what, || it.world.call("it", call)));
         }
 
         fn cancel(&mut self, id: u64) {
-            let before = self.seen();
+            let before = self.state();
             let what = format!("cancel of sequence {id}, {}", self.at());
             let found = answer(&what, || self.world.call("cancel", |scheduler| scheduler.cancel(SequenceId(id))));
             same!(found, Ok(()), "{what}");
@@ -195,14 +195,14 @@ mod checks {
 
         /// Plans a step and checks the plan from all sides.
         fn plan(&mut self) -> Vec<ScheduledChunk> {
-            let (at, before) = (self.at(), self.seen());
+            let (at, before) = (self.at(), self.state());
             let (chunks, victims) = expected(&before, self.world.setup());
-            let Planned { chunks: plan, seen: after } = answer(&format!("plan, {at}"), || self.world.plan());
+            let PlannedStep { chunks: plan, state: after } = answer(&format!("plan, {at}"), || self.world.plan());
             let (free, evictable) = (count(before.n_free, "page"), before.available() - before.n_free);
             let said = format!(
                 "the plan of step {}, with {free} free and {evictable} evictable: {}\n  {at}",
                 self.steps(),
-                in_words(&plan)
+                describe_plan(&plan)
             );
             let step = Step { before, plan, after, calls: self.world.cache_calls(), said };
             self.check_order(&step);
@@ -211,11 +211,11 @@ mod checks {
             self.check_insertions(&step);
             let Step { before, plan, after, said, .. } = step;
             let preempted: String = victims.iter().map(|id| format!("; {id} is preempted")).collect();
-            self.history.record(format!("{:>2}: {}{preempted}", self.steps(), in_words(&plan)));
+            self.history.record(format!("{:>2}: {}{preempted}", self.steps(), describe_plan(&plan)));
             self.check_seen(&after, &said);
-            for seen in before.running.iter().chain(&before.waiting) {
-                let id = seen.id.0;
-                let preemptions = seen.counters.preemptions + u64::from(victims.contains(&id));
+            for sequence in before.running.iter().chain(&before.waiting) {
+                let id = sequence.id.0;
+                let preemptions = sequence.counters.preemptions + u64::from(victims.contains(&id));
                 same!(self.counters[&id].preemptions, preemptions, "preemptions of sequence {id}, after {said}");
             }
             plan
@@ -269,7 +269,7 @@ mod checks {
             let preempted: Vec<u64> = gone.map(|ran| ran.id.0).collect();
             let chunks: Vec<(u64, usize)> = plan.iter().map(|chunk| (chunk.sequence.0, chunk.tokens)).collect();
             let state =
-                |ran: &SeenSequence| format!("sequence {} held {} of {} tokens", ran.id, ran.held, ran.n_tokens);
+                |ran: &SequenceState| format!("sequence {} held {} of {} tokens", ran.id, ran.held, ran.n_tokens);
             let states = before.running.iter().map(state).collect::<Vec<_>>().join(", ");
             let (found, expected) = ((preempted, chunks), (victims.to_vec(), expected));
             same!(found, expected, "(victims, newest first; (sequence, tokens it computes))\n  {states}\n  {said}");
@@ -281,9 +281,9 @@ mod checks {
             let Setup { page_size, n_pages, limits, .. } = self.world.setup();
             let (running, allowed, room) = (after.running.len(), limits.sequences, after.available());
             assert!(running <= allowed, "{running} sequences run, and at most {allowed} are allowed; {said}");
-            let needed: usize = after.running.iter().map(|seen| seen.pages_needed(page_size)).sum();
-            let newest = after.running.iter().rfind(|seen| before.find_running(seen.id).is_none());
-            if let Some(SeenSequence { id, .. }) = newest {
+            let needed: usize = after.running.iter().map(|sequence| sequence.pages_needed(page_size)).sum();
+            let newest = after.running.iter().rfind(|sequence| before.find_running(sequence.id).is_none());
+            if let Some(SequenceState { id, .. }) = newest {
                 assert!(
                     needed <= room,
                     "sequence {id} was admitted, and then the running sequences need {} more for all of their tokens \
@@ -311,9 +311,9 @@ mod checks {
         /// Pages are cached when their rows are computed, and not before.
         fn check_insertions(&self, step: &Step) {
             for (tokens, len) in &step.calls.insertions {
-                let computed = step.before.running.iter().filter(|seen| self.tokens(seen.id) == *tokens);
+                let computed = step.before.running.iter().filter(|sequence| self.tokens(sequence.id) == *tokens);
                 assert!(
-                    *len <= computed.map(|seen| seen.held).max().unwrap_or(0),
+                    *len <= computed.map(|sequence| sequence.held).max().unwrap_or(0),
                     "plan gave pages with {len} tokens to the prefix cache, whose rows are not computed yet; {}",
                     step.said
                 );
@@ -326,7 +326,7 @@ mod checks {
             let next = answer(&format!("inputs, {at}"), || self.world.compute());
             for NextToken { sequence: id, token } in &next {
                 let (tokens, rule) = (self.tokens(*id), "its cache must hold the rows of its own tokens");
-                let alone = alone_until(&tokens, 1, &[]).0[0];
+                let alone = run_alone_until(&tokens, 1, &[]).0[0];
                 same!(
                     *token,
                     alone,
@@ -339,7 +339,7 @@ mod checks {
 
         /// Hands the tokens in and looks at what became of them.
         fn settle(&mut self, next: &[NextToken]) {
-            let before = self.seen();
+            let before = self.state();
             let tokens: Vec<_> = next.iter().map(|next| (next.sequence, next.token)).collect();
             let what = format!("settle with the tokens (sequence, token) {tokens:?}; {}", self.at());
             let mut finished = Vec::new();
@@ -368,13 +368,13 @@ mod checks {
         /// Steps until all have finished, and every page is free or the prefix cache's; how many steps there were.
         fn run(&mut self, most_steps: u64) -> u64 {
             let begin = self.steps();
-            while !self.seen().alive.is_empty() {
-                let (steps, left, at) = (self.steps() - begin, self.seen().alive, self.at());
+            while !self.state().alive.is_empty() {
+                let (steps, left, at) = (self.steps() - begin, self.state().alive, self.at());
                 assert!(steps < most_steps, "after {most_steps} steps these are left: {left:?}; {at}");
                 self.step();
             }
-            let (seen, pages) = (self.seen(), self.world.setup().n_pages);
-            same!(seen.n_free + seen.cached.len(), pages, "pages that are free or cached in the end, {}", self.at());
+            let (state, pages) = (self.state(), self.world.setup().n_pages);
+            same!(state.n_free + state.cached.len(), pages, "pages that are free or cached in the end, {}", self.at());
             self.steps() - begin
         }
 
@@ -396,15 +396,15 @@ mod checks {
             for list in [&mut running, &mut waiting] {
                 list.retain(|id| found.iter().all(|(gone, _)| gone != id));
             }
-            let seen = self.seen();
-            same!(ids(&seen.waiting), waiting, "waiting sequences, after the {what}");
-            same!(ids(&seen.running), running, "running sequences, after the {what}");
-            self.check_seen(&seen, what);
+            let state = self.state();
+            same!(ids(&state.waiting), waiting, "waiting sequences, after the {what}");
+            same!(ids(&state.running), running, "running sequences, after the {what}");
+            self.check_seen(&state, what);
         }
 
         /// The tokens of the sequences, and the owners of the pages.
-        fn check_seen(&mut self, seen: &Seen, what: &str) {
-            for sequence in seen.running.iter().chain(&seen.waiting) {
+        fn check_seen(&mut self, state: &WorldState, what: &str) {
+            for sequence in state.running.iter().chain(&state.waiting) {
                 let id = sequence.id;
                 let (prompt, max_new_tokens, received) = self.world.request(id).expect("the lists are checked");
                 let found = (sequence.n_tokens, sequence.n_prompt, sequence.max_new_tokens);
@@ -412,9 +412,9 @@ mod checks {
                 same!(found, expected, "(tokens, n_prompt, max_new_tokens) of sequence {id}, after {what}");
                 self.counters.insert(id.0, sequence.counters);
             }
-            let in_tables = seen.running.iter().flat_map(|running| &running.pages);
+            let in_tables = state.running.iter().flat_map(|running| &running.pages);
             let after = format!("{what}; did a sequence that no longer runs keep it, or give it back twice?");
-            check_owners(&seen.owners, in_tables, &seen.cached, &after);
+            check_owners(&state.owners, in_tables, &state.cached, &after);
         }
     }
 
@@ -450,7 +450,7 @@ mod checks {
     fn task_1_a_requests_wait_in_order_of_arrival() {
         let world = arrived(setup(3, 8, 2), &[(5, 3), (1, 1), (9, 4)]);
         same!(world.waiting(), [0, 1, 2], "sequences that wait, after three calls of submit");
-        same!(world.seen().n_free, 3, "free pages of 3 before the first plan");
+        same!(world.state().n_free, 3, "free pages of 3 before the first plan");
     }
 
     #[test]
@@ -497,7 +497,7 @@ mod checks {
             let mut world = arrived(setup(4, budget, 2), &[(10, 3)]);
             same!(short(&world.plan()), [(0, n, caught_up)], "the plan for a prompt of 10 tokens, budget {budget}");
             let free = 4 - n.div_ceil(4);
-            same!(world.seen().n_free, free, "free pages of 4 beside room for {}, page size 4", count(n, "token"));
+            same!(world.state().n_free, free, "free pages of 4 beside room for {}, page size 4", count(n, "token"));
             same!(world.compute().len(), usize::from(caught_up), "tokens that are due, {n} of 10 computed");
         }
     }
@@ -552,7 +552,7 @@ mod checks {
     fn task_2_f_accepted_though_no_page_is_free() {
         let mut world = arrived(setup(3, 100, 4), &[(12, 1)]);
         world.plan();
-        same!(world.seen().n_free, 0, "free pages of 3 while a sequence of 12 tokens runs");
+        same!(world.state().n_free, 0, "free pages of 3 while a sequence of 12 tokens runs");
         world.submit(&prompt(1, 12), 1);
     }
 
@@ -591,7 +591,7 @@ mod checks {
     #[test]
     fn task_3_d_an_end_of_text_is_not_part_of_the_output() {
         let asked = prompt(0, 5);
-        let (output, _) = alone_until(&asked, 3, &[]);
+        let (output, _) = run_alone_until(&asked, 3, &[]);
         // In a prompt it is a token like any other.
         let in_prompt = [asked[4], asked[0]];
         for (end_of_text, most, steps) in [
@@ -621,7 +621,7 @@ mod checks {
         let mut world = arrived(setup(6, 100, 4), &[(8, 1), (8, 3)]);
         world.step();
         let what = "free pages of 6 after the settle with which sequence 0 ends; sequence 1 has 8 tokens";
-        same!(world.seen().n_free, 4, "{what}");
+        same!(world.state().n_free, 4, "{what}");
         world.submit(&prompt(2, 8), 1);
         same!(short(&world.plan()), [(1, 1, true), (2, 8, true)], "the next plan: sequence 2 has its place");
     }
@@ -637,7 +637,7 @@ mod checks {
             let mut found = Vec::new();
             for _ in kept {
                 world.step();
-                found.push(world.seen().cached.len());
+                found.push(world.state().cached.len());
             }
             same!(found, kept, "pages of the prefix cache after steps with {rows} rows, page size 4");
         }
@@ -691,7 +691,7 @@ mod checks {
         world.submit(&prompt(0, 16), 2);
         let what = "sequence 2 needs 3 pages beside the 2 that it finds, which are not free, and 2 are free";
         same!(short(&world.plan()), [(1, 2, true)], "the plan: {what}");
-        let owners: u32 = world.seen().owners.iter().sum();
+        let owners: u32 = world.state().owners.iter().sum();
         same!(owners, 3, "owners of all pages: a sequence that is not admitted keeps nothing of what was cached");
     }
 
@@ -922,12 +922,12 @@ mod checks {
                 transcript.line(world.history.last_event());
             }
             world.step();
-            let seen = world.seen();
+            let state = world.state();
             transcript.line(format!(
                 "{:<60}{} free, {} cached",
                 world.history.last_event(),
-                seen.n_free,
-                seen.cached.len()
+                state.n_free,
+                state.cached.len()
             ));
         }
         for id in 0..5 {
@@ -968,7 +968,7 @@ mod checks {
                         most_steps += (tokens + most) as u64;
                     }
                 }
-                let alive = world.seen().alive;
+                let alive = world.state().alive;
                 if to_come == 0 && alive.is_empty() {
                     break;
                 }
@@ -1003,7 +1003,7 @@ mod checks {
             let layout = storyteller.model.config().kv_layout();
             let slab = expect_ok("PageSlab::new of chapter 6", || PageSlab::new(layout, page_size, n_pages));
             let prefixes = expect_ok("PrefixCache::new of chapter 11", || PrefixCache::new(page_size));
-            let (prefixes, log) = watched(Box::new(prefixes));
+            let (prefixes, log) = record_calls(Box::new(prefixes));
             let limits = StepLimits { tokens, sequences };
             let mut engine =
                 expect_ok("Scheduler::new", || Engine::new(&storyteller.model, &slab, prefixes, limits, &[]));

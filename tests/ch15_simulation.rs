@@ -18,8 +18,9 @@ mod checks {
     };
     use page_by_page::simulation::planted::{Bug, planted};
     use page_by_page::simulation::{
-        Case, END_OF_TEXT, Ended, Event, Failure, Found, Make, Rule, Seen, SeenSequence, Setup, TestedScheduler,
-        Violation, World, alone, chapter_12, in_words, prompt, rule_broken, search, smaller,
+        Case, Counterexample, END_OF_TEXT, Event, Failure, FinishedRequest, Rule, SchedulerFactory, SequenceState,
+        Setup, TestedScheduler, Violation, World, WorldState, chapter_12, describe_plan, prompt, rule_broken,
+        run_alone, search, smaller,
     };
 
     use grading::limits::heartbeat;
@@ -36,13 +37,13 @@ mod checks {
     }
 
     /// A sequence of `n_tokens` tokens, the first of them its prompt, whose table holds `held` of them; it is far from finished.
-    fn sequence(id: u64, n_tokens: usize, held: usize) -> SeenSequence {
+    fn sequence(id: u64, n_tokens: usize, held: usize) -> SequenceState {
         let (id, pages, counters) = (SequenceId(id), Vec::new(), SequenceCounters::default());
-        SeenSequence { id, n_prompt: 1, n_tokens, max_new_tokens: 1000, held, pages, counters }
+        SequenceState { id, n_prompt: 1, n_tokens, max_new_tokens: 1000, held, pages, counters }
     }
 
-    fn with_pages(sequence: SeenSequence, numbers: &[u32]) -> SeenSequence {
-        SeenSequence { pages: pages(numbers), ..sequence }
+    fn with_pages(sequence: SequenceState, numbers: &[u32]) -> SequenceState {
+        SequenceState { pages: pages(numbers), ..sequence }
     }
 
     /// The chunks of a plan, each as (sequence, tokens, caught up).
@@ -52,14 +53,14 @@ mod checks {
     }
 
     /// Sequences that run and wait, and all of them alive, by their numbers. No pages at all.
-    fn sequences(running: Vec<SeenSequence>, waiting: Vec<SeenSequence>) -> Seen {
+    fn sequences(running: Vec<SequenceState>, waiting: Vec<SequenceState>) -> WorldState {
         let mut alive: Vec<SequenceId> = running.iter().chain(&waiting).map(|sequence| sequence.id).collect();
         alive.sort();
-        Seen { running, waiting, alive, ..Seen::default() }
+        WorldState { running, waiting, alive, ..WorldState::default() }
     }
 
     /// Sequences that run and wait, each as (sequence, tokens, tokens that its table holds).
-    fn there(running: &[(u64, usize, usize)], waiting: &[(u64, usize, usize)]) -> Seen {
+    fn there(running: &[(u64, usize, usize)], waiting: &[(u64, usize, usize)]) -> WorldState {
         let [running, waiting] =
             [running, waiting].map(|list| list.iter().map(|(id, all, held)| sequence(*id, *all, *held)).collect());
         sequences(running, waiting)
@@ -99,16 +100,16 @@ mod checks {
 
     #[test]
     fn task_1_a_owners_of_pages() {
-        let pool = |owners: &[u32], n_free| Seen { owners: owners.to_vec(), n_free, ..Seen::default() };
-        let table = |numbers, pool| Seen { running: vec![with_pages(sequence(0, 4, 4), numbers)], ..pool };
-        let cached = |numbers, pool| Seen { cached: pages(numbers), ..pool };
-        let strangers = |numbers, pool| Seen { strangers: pages(numbers), ..pool };
+        let pool = |owners: &[u32], n_free| WorldState { owners: owners.to_vec(), n_free, ..WorldState::default() };
+        let table = |numbers, pool| WorldState { running: vec![with_pages(sequence(0, 4, 4), numbers)], ..pool };
+        let cached = |numbers, pool| WorldState { cached: pages(numbers), ..pool };
+        let strangers = |numbers, pool| WorldState { strangers: pages(numbers), ..pool };
         // The example of the stub: four pages, and all that can own one.
-        let shared = |owners: &[u32], n_free| Seen {
+        let shared = |owners: &[u32], n_free| WorldState {
             running: vec![with_pages(sequence(0, 8, 8), &[0, 1]), with_pages(sequence(1, 8, 8), &[0, 2])],
             ..cached(&[0], pool(owners, n_free))
         };
-        for (what, expected, seen) in [
+        for (what, expected, state) in [
             ("3 free pages", Holds, pool(&[0; 3], 3)),
             ("page 1 is that of a sequence", Holds, table(&[1], pool(&[0, 1], 1))),
             ("page 1 has an owner, and is in no table", Broken("1"), pool(&[0, 1], 1)),
@@ -126,7 +127,7 @@ mod checks {
             ("one page has no owner, and the free list has 0", Broken(""), shared(&[3, 1, 1, 0], 0)),
             ("one page has no owner, and the free list has 2", Broken(""), shared(&[3, 1, 1, 0], 2)),
         ] {
-            expect(Rule::Pages, &format!("check_pages: {what}"), expected, || check_pages(&seen));
+            expect(Rule::Pages, &format!("check_pages: {what}"), expected, || check_pages(&state));
         }
     }
 
@@ -156,8 +157,8 @@ mod checks {
             let what = format!("check_order: {running:?} run, {waiting:?} wait, {alive:?} are there");
             let listed = |ids: &[u64]| ids.iter().map(|id| sequence(*id, 3, 0)).collect();
             let alive = alive.iter().copied().map(SequenceId).collect();
-            let seen = Seen { alive, ..sequences(listed(running), listed(waiting)) };
-            expect(Rule::Order, &what, expected, || check_order(&seen));
+            let state = WorldState { alive, ..sequences(listed(running), listed(waiting)) };
+            expect(Rule::Order, &what, expected, || check_order(&state));
         }
     }
 
@@ -173,7 +174,7 @@ mod checks {
         let budget = there(&[(0, 20, 8), (1, 9, 9)], &[]);
         let many = there(&[(0, 5, 5), (1, 5, 5), (2, 5, 5), (3, 5, 4)], &[]);
         let huge = there(&[(0, usize::MAX, usize::MAX), (1, 9, 9)], &[]);
-        for (what, expected, chunks, seen) in [
+        for (what, expected, chunks, state) in [
             ("all that are there wait", Holds, &[][..], &there(&[], &[(0, 3, 0)])),
             ("8 of a budget of 8, and 3 of 3 sequences", Holds, &[(0, 1, true), (1, 1, true), (2, 6, false)], &three),
             ("not all that run have a chunk", Holds, &[(0, 1, true)], &three),
@@ -193,26 +194,34 @@ mod checks {
             ("the budget is 8", Broken(""), &[(0, usize::MAX, true), (1, 9, true)], &huge),
         ] {
             let plan = plan_of(chunks);
-            let what = format!("check_plan of {}: {what}", in_words(&plan));
-            expect(Rule::Plan, &what, expected, || check_plan(&SETUP, &plan, seen));
+            let what = format!("check_plan of {}: {what}", describe_plan(&plan));
+            expect(Rule::Plan, &what, expected, || check_plan(&SETUP, &plan, state));
         }
     }
 
     /// A prompt whose output is `n` tokens long where `most` are wanted, and that output.
     fn output_of(n: usize, most: usize) -> (Vec<u32>, Vec<u32>) {
-        let mut outputs = (0..2000).map(|alike| prompt(alike, 3)).map(|prompt| (alone(&prompt, most).0, prompt));
+        let mut outputs =
+            (0..2000).map(|prefix_id| prompt(prefix_id, 3)).map(|prompt| (run_alone(&prompt, most).0, prompt));
         let (output, prompt) = outputs.find(|(output, _)| output.len() == n).expect("one of 2,000 is so long");
         (prompt, output)
     }
 
-    fn ended(prompt: &[u32], received: &[u32], max_new_tokens: usize, reason: FinishReason) -> Ended {
+    fn finished(prompt: &[u32], received: &[u32], max_new_tokens: usize, reason: FinishReason) -> FinishedRequest {
         let tokens = [prompt, received].concat();
-        Ended { id: SequenceId(3), prompt: prompt.into(), max_new_tokens, received: received.into(), tokens, reason }
+        FinishedRequest {
+            id: SequenceId(3),
+            prompt: prompt.into(),
+            max_new_tokens,
+            received: received.into(),
+            tokens,
+            reason,
+        }
     }
 
     #[track_caller]
-    fn check_output_of(what: &str, expected: Expected, ended: &Ended) {
-        expect(Rule::Output, &format!("check_output: {what}"), expected, || check_output(ended));
+    fn check_output_of(what: &str, expected: Expected, request: &FinishedRequest) {
+        expect(Rule::Output, &format!("check_output: {what}"), expected, || check_output(request));
     }
 
     #[test]
@@ -240,14 +249,14 @@ mod checks {
             ("it reached its limit, and finishes because of an end of text", Broken("3"), &asks_six, &six, 6, end),
             ("cancelled with 6 tokens where 5 were wanted", Broken("3"), &asks_six, &six, 5, cancelled),
         ] {
-            check_output_of(what, expected, &ended(prompt, output, most, reason));
+            check_output_of(what, expected, &finished(prompt, output, most, reason));
         }
         for place in 0..6 {
             let mut output = six.clone();
             output[place] ^= 1 << 16;
             for reason in [limit, cancelled] {
                 let what = format!("token {place} of 6 differs from the one alone, and it finished by {reason:?}");
-                check_output_of(&what, Broken("3"), &ended(&asks_six, &output, 6, reason));
+                check_output_of(&what, Broken("3"), &finished(&asks_six, &output, 6, reason));
             }
         }
     }
@@ -255,7 +264,7 @@ mod checks {
     #[test]
     fn task_2_c_each_token_is_received_once() {
         let (prompt, output) = output_of(5, 5);
-        let right = ended(&prompt, &output, 5, FinishReason::Limit);
+        let right = finished(&prompt, &output, 5, FinishReason::Limit);
         let all = &right.tokens;
         let twice = [&output[..3], &output[2..]].concat();
         let other_prompt = [&[all[0] + 1], &all[1..]].concat();
@@ -267,7 +276,7 @@ mod checks {
             ("its prompt is gone in the end", &output, &output),
         ] {
             let (tokens, received) = (tokens.to_vec(), received.to_vec());
-            check_output_of(what, Broken("3"), &Ended { tokens, received, ..right.clone() });
+            check_output_of(what, Broken("3"), &FinishedRequest { tokens, received, ..right.clone() });
         }
     }
 
@@ -275,11 +284,11 @@ mod checks {
 
     #[test]
     fn task_3_a_check_progress() {
-        let with_strangers = |seen: Seen| Seen { strangers: pages(&[0]), ..seen };
+        let with_strangers = |state: WorldState| WorldState { strangers: pages(&[0]), ..state };
         let waits = there(&[], &[(3, 9, 0), (4, 1, 0)]);
         let last = there(&[(0, 7, 7), (1, 5, 4)], &[]);
         // Budget 8. The chunks of the plan, as (sequence, tokens).
-        for (what, expected, chunks, seen) in [
+        for (what, expected, chunks, state) in [
             ("all catch up", Holds, &[(0, 1), (1, 3)][..], there(&[(0, 5, 5), (1, 3, 3)], &[(2, 9, 0)])),
             ("the last has the rest of the budget", Holds, &[(0, 1), (1, 7)], there(&[(0, 5, 5), (1, 20, 7)], &[])),
             ("the first has the budget", Holds, &[(0, 8)], there(&[(0, 20, 8), (1, 3, 2)], &[])),
@@ -297,28 +306,28 @@ mod checks {
             ("3 of 3 run", Broken("2"), &[(0, 1), (1, 1), (2, 2)], there(&[(0, 3, 3), (1, 4, 4), (2, 9, 2)], &[])),
             ("strangers have a page, and the budget 1", Broken("1"), &[(0, 7)], with_strangers(last)),
             // The oldest advances.
-            ("no sequence is there", Holds, &[], Seen::default()),
+            ("no sequence is there", Holds, &[], WorldState::default()),
             ("3 waits, and a stranger has a page", Holds, &[], with_strangers(waits.clone())),
             ("3 waits, and no stranger has a page", Broken("3"), &[], waits),
             ("3 waits, and 5 computes", Broken("3"), &[(5, 4)], there(&[(5, 4, 4)], &[(3, 9, 0)])),
         ] {
-            let caught_up = |id| seen.running.iter().any(|it| it.id.0 == id && it.held == it.n_tokens);
+            let caught_up = |id| state.running.iter().any(|it| it.id.0 == id && it.held == it.n_tokens);
             let chunks: Vec<_> = chunks.iter().map(|(id, tokens)| (*id, *tokens, caught_up(*id))).collect();
             let plan = plan_of(&chunks);
-            let what = format!("check_progress, budget 8, of {}: {what}", in_words(&plan));
-            expect(Rule::Progress, &what, expected, || check_progress(&SETUP, &plan, &seen));
+            let what = format!("check_progress, budget 8, of {}: {what}", describe_plan(&plan));
+            expect(Rule::Progress, &what, expected, || check_progress(&SETUP, &plan, &state));
         }
     }
 
     /// Ten pages: how many are free, and how many only the prefix cache owns. It also shares one with a sequence.
-    fn rooms(n_free: usize, kept_alone: usize, running: Vec<SeenSequence>) -> Seen {
+    fn rooms(n_free: usize, kept_alone: usize, running: Vec<SequenceState>) -> WorldState {
         let mut owners = vec![0; 10];
         let taken: Vec<PageId> = running.iter().flat_map(|sequence| sequence.pages.clone()).collect();
         let mut cached: Vec<PageId> = taken.first().copied().into_iter().collect();
         let others = (0..10).rev().map(PageId).filter(|page| !taken.contains(page));
         cached.extend(others.take(kept_alone));
         taken.iter().chain(&cached).for_each(|page| owners[page.index()] += 1);
-        Seen { owners, n_free, cached, ..sequences(running, vec![]) }
+        WorldState { owners, n_free, cached, ..sequences(running, vec![]) }
     }
 
     #[test]
@@ -328,28 +337,28 @@ mod checks {
         for (free, kept) in [(2, 0), (1, 1), (0, 2), (5, 3), (1, 0), (0, 1), (0, 0)] {
             let what = format!("check_fits: sequence 0 needs 2 pages more, {free} are free and {kept} can be evicted");
             let expected = if free + kept < 2 { Broken("0") } else { Holds };
-            let seen = rooms(free, kept, one.clone());
-            expect(Rule::Fits, &what, expected, || check_fits(&SETUP, &Seen::default(), &seen));
+            let state = rooms(free, kept, one.clone());
+            expect(Rule::Fits, &what, expected, || check_fits(&SETUP, &WorldState::default(), &state));
         }
         // 8 tokens and the next: 3 pages, and it has 2. The other needs 2 and has 1.
         let (old, new) = (with_pages(sequence(0, 8, 8), &[0, 1]), with_pages(sequence(1, 7, 4), &[2]));
         let both = vec![old.clone(), new.clone()];
         let before = sequences(vec![old.clone()], vec![sequence(1, 7, 0)]);
         let two_ran = sequences(vec![old.clone(), sequence(1, 7, 0)], vec![sequence(2, 7, 0)]);
-        let swapped = vec![old.clone(), SeenSequence { id: SequenceId(2), ..new }];
+        let swapped = vec![old.clone(), SequenceState { id: SequenceId(2), ..new }];
         // 8 tokens and 1 to come, which is never computed.
-        let last = vec![SeenSequence { max_new_tokens: 8, ..old.clone() }];
+        let last = vec![SequenceState { max_new_tokens: 8, ..old.clone() }];
         let replaced = "sequence 1 has left and 2 is admitted; 0 and 2 need a page each, and 1 is free";
-        for (what, expected, before, seen) in [
+        for (what, expected, before, state) in [
             ("sequences 0 and 1 need a page each, and 2 are free", Holds, &before, rooms(2, 0, both.clone())),
             ("sequences 0 and 1 need a page each, and 1 is free", Broken("1"), &before, rooms(1, 0, both)),
             ("none was admitted: running ones can be preempted later", Holds, &before, rooms(0, 0, vec![old])),
-            ("none runs", Holds, &before, Seen::default()),
+            ("none runs", Holds, &before, WorldState::default()),
             // As many run as before, and yet one was admitted.
             (replaced, Broken("2"), &two_ran, rooms(1, 0, swapped)),
-            ("sequence 0 has all the pages that it will ever need", Holds, &Seen::default(), rooms(0, 0, last)),
+            ("sequence 0 has all the pages that it will ever need", Holds, &WorldState::default(), rooms(0, 0, last)),
         ] {
-            expect(Rule::Fits, &format!("check_fits: {what}"), expected, || check_fits(&SETUP, before, &seen));
+            expect(Rule::Fits, &format!("check_fits: {what}"), expected, || check_fits(&SETUP, before, &state));
         }
     }
 
@@ -358,18 +367,18 @@ mod checks {
     }
 
     fn arrive(name: u32, prompt: usize, max_new_tokens: usize) -> Event {
-        Event::Arrive { name, alike: name, prompt, max_new_tokens }
+        Event::Arrive { name, prefix_id: name, prompt, max_new_tokens }
     }
 
-    /// What a run must come to, by a loop of our own: the steps, or the place of the first event after which a rule is broken.
-    fn by_hand(make: &Make<'_>, case: &Case) -> Result<u64, usize> {
-        let mut world = World::new(make, case.setup).expect("a world");
+    /// What a run must come to, by a loop of our own: the steps, or the index of the first event after which a rule is broken.
+    fn by_hand(factory: &SchedulerFactory<'_>, case: &Case) -> Result<u64, usize> {
+        let mut world = World::new(factory, case.setup).expect("a world");
         let end = [Event::GiveBack { pages: usize::MAX }].into_iter().chain(std::iter::repeat_n(Event::Step, 10_000));
-        for (place, event) in case.events.iter().copied().chain(end).enumerate() {
-            if !world.apply(event).is_ok_and(|scene| check(&case.setup, &scene).is_ok()) {
-                return Err(place.min(case.events.len()));
+        for (index, event) in case.events.iter().copied().chain(end).enumerate() {
+            if !world.apply(event).is_ok_and(|transition| check(&case.setup, &transition).is_ok()) {
+                return Err(index.min(case.events.len()));
             }
-            if place >= case.events.len() && world.seen().alive.is_empty() {
+            if index >= case.events.len() && world.state().alive.is_empty() {
                 return Ok(world.steps());
             }
         }
@@ -388,19 +397,23 @@ mod checks {
             ),
             ("a sequence that strangers leave no page", 3, vec![all, arrive(1, 5, 2), Event::Step]),
         ] {
-            let (make, case) = (planted(None), Case { setup: setup(n_pages, 4, 2), events });
+            let (factory, case) = (planted(None), Case { setup: setup(n_pages, 4, 2), events });
             let question = enter_call(format!("run of {what}"));
-            let found = run(&make, &case).map_err(|failure| failure.event);
+            let found = run(&factory, &case).map_err(|failure| failure.event);
             drop(question);
-            same!(found, by_hand(&make, &case), "steps made in a run of {what}, those after the last event included");
+            same!(
+                found,
+                by_hand(&factory, &case),
+                "steps made in a run of {what}, those after the last event included"
+            );
         }
     }
 
-    /// The place, the steps and the rule of a failure.
+    /// The index, the steps and the rule of a failure.
     #[track_caller]
-    fn fails(what: &str, make: &Make<'_>, case: &Case, expected: (usize, u64, Rule)) {
+    fn fails(what: &str, factory: &SchedulerFactory<'_>, case: &Case, expected: (usize, u64, Rule)) {
         let question = enter_call(format!("run of {what}"));
-        let found = run(make, case);
+        let found = run(factory, case);
         drop(question);
         let (event, step, rule) = expected;
         let is_right = |failure: &Failure| (failure.event, failure.step, failure.violation.rule) == expected;
@@ -415,11 +428,11 @@ mod checks {
         // A prompt of 9 in chunks of 4: cancelled after the first, its page is lost at once.
         let events = vec![arrive(1, 9, 2), Event::Step, Event::Cancel { name: 1 }, Event::Step];
         let case = Case { setup: setup(5, 4, 2), events };
-        let make = planted(Some(Bug::CancelLeaks));
-        fails("a scheduler that loses a page when a sequence is cancelled", &make, &case, (2, 1, Rule::Pages));
+        let factory = planted(Some(Bug::CancelLeaks));
+        fails("a scheduler that loses a page when a sequence is cancelled", &factory, &case, (2, 1, Rule::Pages));
         let case = Case { setup: setup(2, 8, 2), events: vec![arrive(1, 9, 1)] };
-        let make = planted(Some(Bug::NeverFits));
-        fails("a sequence that never fits", &make, &case, (1, 1, Rule::Progress));
+        let factory = planted(Some(Bug::NeverFits));
+        fails("a sequence that never fits", &factory, &case, (1, 1, Rule::Progress));
         let case = Case { setup: setup(5, 0, 2), events: vec![Event::Step] };
         fails("a scheduler whose steps may have no tokens", &planted(None), &case, (0, 0, Rule::Stopped));
     }
@@ -447,7 +460,7 @@ mod checks {
             self.inner.settle(next)
         }
 
-        fn running(&self) -> Vec<SeenSequence> {
+        fn running(&self) -> Vec<SequenceState> {
             let mut running = self.inner.running();
             running.iter_mut().for_each(|sequence| sequence.max_new_tokens = self.max_new_tokens);
             running
@@ -464,13 +477,13 @@ mod checks {
 
     #[test]
     fn task_3_e_finish_gives_up() {
-        let shows = |max_new_tokens| -> Box<Make<'static>> {
+        let shows = |max_new_tokens| -> Box<SchedulerFactory<'static>> {
             Box::new(move |slab, prefixes, limits| {
                 let inner = planted(None)(slab, prefixes, limits)?;
                 Ok(Box::new(Shows { max_new_tokens, inner }))
             })
         };
-        let event = Event::Arrive { name: 1, alike: kind(3, 60, &[]), prompt: 3, max_new_tokens: 60 };
+        let event = Event::Arrive { name: 1, prefix_id: kind(3, 60, &[]), prompt: 3, max_new_tokens: 60 };
         let case = Case { setup: setup(100, 8, 2), events: vec![event, Event::Step, Event::Step] };
         let what = "a sequence of 3 tokens that is to get 3 more and goes on and on, with 2 steps before";
         fails(what, &shows(3), &case, (3, 2 + 6, Rule::Ends));
@@ -495,7 +508,7 @@ mod checks {
     ) {
         let asked = Cell::new(0);
         let question = enter_call(format!("shrink of {what}"));
-        let found = shrink(events, &mut |kept| {
+        let found = shrink(events, &mut |candidate| {
             heartbeat();
             asked.set(asked.get() + 1);
             assert!(
@@ -503,7 +516,7 @@ mod checks {
                 "shrink of {what}: is_broken was asked more than {at_most} times: does a loop never end, or does it leave \
                  out one event at a time?"
             );
-            is_broken(&kept.events)
+            is_broken(&candidate.events)
         });
         drop(question);
         same!(found, expected, "shrink of {what}");
@@ -539,15 +552,16 @@ mod checks {
 
     #[test]
     fn task_4_b_numbers_get_smaller() {
-        let arrive = |(alike, prompt, max_new_tokens)| [Event::Arrive { name: 8, alike, prompt, max_new_tokens }];
+        let arrive =
+            |(prefix_id, prompt, max_new_tokens)| [Event::Arrive { name: 8, prefix_id, prompt, max_new_tokens }];
         for (from, least) in [((2, 9, 6), (0, 5, 2)), ((1, 2, 1), (1, 2, 1)), ((2, 70_000, 900), (0, 1, 700))] {
             let is_broken = |events: &[Event]| match events {
-                [Event::Arrive { alike, prompt, max_new_tokens, .. }] => {
-                    *alike >= least.0 && *prompt >= least.1 && *max_new_tokens >= least.2
+                [Event::Arrive { prefix_id, prompt, max_new_tokens, .. }] => {
+                    *prefix_id >= least.0 && *prompt >= least.1 && *max_new_tokens >= least.2
                 }
                 _ => false,
             };
-            let what = format!("{from:?} (alike, prompt, new tokens), of which {least:?} are enough");
+            let what = format!("{from:?} (prefix_id, prompt, new tokens), of which {least:?} are enough");
             shrinks_to(&arrive(least), &what, &arrive(from), 2000, is_broken);
         }
         let take = |pages| Event::Take { pages };
@@ -581,19 +595,19 @@ mod checks {
 
     /// What was found is a case in which the same rule is broken, from which nothing can be left out or made smaller.
     #[track_caller]
-    fn assert_found(what: &str, make: &Make<'_>, found: &Found) {
+    fn assert_found(what: &str, factory: &SchedulerFactory<'_>, found: &Counterexample) {
         let rule = found.failure.violation.rule;
         let Case { setup, events } = &found.case;
         same!(found.shrunk.violation.rule, rule, "rule that is broken in what is left of {what}: {events:?}");
-        let is_broken = |events: &[Event]| rule_broken(make, *setup, events) == Some(rule);
-        for (place, event) in events.iter().enumerate() {
+        let is_broken = |events: &[Event]| rule_broken(factory, *setup, events) == Some(rule);
+        for (index, event) in events.iter().enumerate() {
             let mut other = events.clone();
             for smaller in smaller(*event) {
-                other[place] = smaller;
+                other[index] = smaller;
                 assert!(!is_broken(&other), "shrink of {what}: {event:?} could be {smaller:?} in {events:?}");
             }
-            other.remove(place);
-            assert!(!is_broken(&other), "shrink of {what}: {event:?}, number {place} of {events:?}, could be left out");
+            other.remove(index);
+            assert!(!is_broken(&other), "shrink of {what}: {event:?}, number {index} of {events:?}, could be left out");
         }
     }
 
@@ -601,13 +615,13 @@ mod checks {
     fn whole_ten_planted_schedulers_die() {
         let mut rules = BTreeSet::new();
         for bug in Bug::all() {
-            let make = planted(Some(bug));
+            let factory = planted(Some(bug));
             let what = format!("{}, which {} ({})", bug.name(), bug.about(), bug.reported());
             let _question = enter_call(format!("seeds of {what}"));
-            let Err(found) = search(&make, 0..400, STEPS, heartbeat) else {
+            let Err(found) = search(&factory, 0..400, STEPS, heartbeat) else {
                 panic!("{what}, passes 400 seeds of {STEPS} steps: none of your rules notices it");
             };
-            assert_found(&format!("{what}, seed {}", found.seed), &make, &found);
+            assert_found(&format!("{what}, seed {}", found.seed), &factory, &found);
             let left = found.case.events.len();
             assert!(left <= 24, "{what}: {left} events are left of {}: is that a story?", found.events);
             rules.insert(found.failure.violation.rule);
@@ -617,8 +631,8 @@ mod checks {
 
     /// No rule is broken in cases of this scheduler.
     #[track_caller]
-    fn passes(what: &str, make: &Make<'_>, seeds: u64) {
-        search(make, 0..seeds, STEPS, heartbeat).unwrap_or_else(|found| {
+    fn passes(what: &str, factory: &SchedulerFactory<'_>, seeds: u64) {
+        search(factory, 0..seeds, STEPS, heartbeat).unwrap_or_else(|found| {
             panic!("{what}, seed {}: {}\n{:?}", found.seed, found.shrunk.violation, found.case)
         });
     }
@@ -630,8 +644,10 @@ mod checks {
 
     /// A kind of prompt whose sequences, at this length, get `n` tokens without an end of text; not one of `but`.
     fn kind(n_prompt: usize, n: usize, but: &[u32]) -> u32 {
-        let mut kinds = (0..5_000).filter(|alike| !but.contains(alike));
-        kinds.find(|alike| alone(&prompt(*alike, n_prompt), n).0.len() == n).expect("one of 5,000 sequences is long")
+        let mut kinds = (0..5_000).filter(|prefix_id| !but.contains(prefix_id));
+        kinds
+            .find(|prefix_id| run_alone(&prompt(*prefix_id, n_prompt), n).0.len() == n)
+            .expect("one of 5,000 sequences is long")
     }
 
     /// For each bug a few events in which it shows.
@@ -640,11 +656,11 @@ mod checks {
         let step = Event::Step;
         let mut kinds = Vec::new();
         let mut arrive = |name, prompt, max_new_tokens| {
-            let alike = kind(prompt, max_new_tokens, &kinds);
-            kinds.push(alike);
-            Event::Arrive { name, alike, prompt, max_new_tokens }
+            let prefix_id = kind(prompt, max_new_tokens, &kinds);
+            kinds.push(prefix_id);
+            Event::Arrive { name, prefix_id, prompt, max_new_tokens }
         };
-        let alike = |name, prompt| Event::Arrive { name, alike: kind(prompt, 1, &[]), prompt, max_new_tokens: 1 };
+        let one = |name, prompt| Event::Arrive { name, prefix_id: kind(prompt, 1, &[]), prompt, max_new_tokens: 1 };
         match bug {
             Bug::NeverFits => pages_of_4(2, 8, 2, vec![arrive(1, 9, 1), step]),
             Bug::NextChunk => pages_of_4(4, 8, 2, vec![arrive(1, 3, 3), step, arrive(2, 9, 1), step]),
@@ -654,8 +670,8 @@ mod checks {
                 pages_of_4(4, 8, 3, [three, vec![step, Event::Take { pages: 1 }, step]].concat())
             }
             Bug::LimitForgotten => pages_of_4(4, 8, 1, vec![arrive(1, 3, 3), step, arrive(2, 3, 3), step]),
-            Bug::AllFound => pages_of_4(4, 8, 2, vec![alike(1, 4), step, alike(2, 4), step]),
-            Bug::FoundTooEarly => pages_of_4(4, 10, 2, vec![alike(1, 5), alike(2, 5), step]),
+            Bug::AllFound => pages_of_4(4, 8, 2, vec![one(1, 4), step, one(2, 4), step]),
+            Bug::FoundTooEarly => pages_of_4(4, 10, 2, vec![one(1, 5), one(2, 5), step]),
             Bug::CancelLeaks => pages_of_4(4, 6, 2, vec![arrive(1, 9, 2), step, Event::Cancel { name: 1 }]),
             Bug::FreedTwice => pages_of_4(4, 8, 2, vec![arrive(1, 4, 1), step]),
             Bug::PromptLength => {
@@ -674,22 +690,24 @@ mod checks {
             let Case { setup, events } = shows(bug);
             transcript.line(format!("{}: {}", bug.name(), bug.about()));
             transcript.line(format!("{setup}"));
-            for make in [planted(Some(bug)), planted(None)] {
+            for factory in [planted(Some(bug)), planted(None)] {
                 let _question = enter_call(format!("the rules on each event of {}, in the transcript", bug.name()));
-                let mut world = World::new(&make, setup).expect("a world");
+                let mut world = World::new(&factory, setup).expect("a world");
                 let mut all_hold = true;
                 for event in &events {
-                    let scene = world.apply(*event).expect("the scheduler does not stop");
-                    let what = match (event, &scene.planned) {
+                    let transition = world.apply(*event).expect("the scheduler does not stop");
+                    let what = match (event, &transition.planned) {
                         (Event::Arrive { prompt, max_new_tokens, .. }, _) => {
                             format!("a request arrives: {}, wants {max_new_tokens}", count(*prompt, "token"))
                         }
                         (Event::Cancel { .. }, _) => "it is cancelled".into(),
                         (Event::Take { .. }, _) => "strangers take a page".into(),
                         (Event::GiveBack { .. }, _) => "strangers give it back".into(),
-                        (_, planned) => planned.as_ref().map_or_else(String::new, |planned| in_words(&planned.chunks)),
+                        (_, planned) => {
+                            planned.as_ref().map_or_else(String::new, |planned| describe_plan(&planned.chunks))
+                        }
                     };
-                    let broken = check(&setup, &scene).err();
+                    let broken = check(&setup, &transition).err();
                     all_hold &= broken.is_none();
                     let broken = broken.map_or_else(String::new, |broken| format!("   ✗ {}", broken.rule));
                     transcript.line(format!("  {what}{broken}"));
@@ -711,13 +729,13 @@ mod checks {
             let (seed, steps) = (1_000_000 + seed, dice.roll(20, 90) as u64);
             let what = format!("{}, seed {seed}, {steps} steps", bug.name());
             let _question = enter_call(what.clone());
-            let make = planted(Some(bug));
+            let factory = planted(Some(bug));
             let case = Case::of_seed(seed, steps);
-            let found = run(&make, &case).map_err(|failure| failure.event);
-            let expected = "steps, or the place of the first event after which a rule is broken";
-            same!(found, by_hand(&make, &case), "{expected}, {what}");
-            if let Err(found) = search(&make, seed..seed + 1, steps, heartbeat) {
-                assert_found(&what, &make, &found);
+            let found = run(&factory, &case).map_err(|failure| failure.event);
+            let expected = "steps, or the index of the first event after which a rule is broken";
+            same!(found, by_hand(&factory, &case), "{expected}, {what}");
+            if let Err(found) = search(&factory, seed..seed + 1, steps, heartbeat) {
+                assert_found(&what, &factory, &found);
             }
             let right = run(&planted(None), &case);
             assert!(right.is_ok(), "no bug, seed {seed}, {steps} steps: {right:?}");

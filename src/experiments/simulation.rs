@@ -23,9 +23,9 @@ pub fn planted_bugs() -> Result<Noticed> {
     let mut noticed = Noticed::default();
     let mut events = None;
     for bug in Bug::all() {
-        let make = planted(Some(bug));
-        noticed.by_examples += u64::from(examples::pass(&make).is_err());
-        if let Err(found) = search(&make, 0..=SEEDS - 1, STEPS, || {}) {
+        let factory = planted(Some(bug));
+        noticed.by_examples += u64::from(examples::pass(&factory).is_err());
+        if let Err(found) = search(&factory, 0..=SEEDS - 1, STEPS, || {}) {
             noticed.by_rules += 1;
             if bug.name() == "cancel-leaks" {
                 events = Some((found.events, found.case.events.len()));

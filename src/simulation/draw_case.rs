@@ -43,8 +43,8 @@ fn arrival(dice: &mut Dice, setup: Setup, name: u32) -> Event {
     let slots = page_size * n_pages;
     // Now and then one that fills the pool, or is too long for it.
     let (longest, most) = if dice.roll(1, 8) == 1 { (slots + 2, 12) } else { (2 * page_size + 2, 10) };
-    let (alike, prompt) = (dice.roll(0, 2) as u32, dice.roll(1, longest));
-    Event::Arrive { name, alike, prompt, max_new_tokens: dice.roll(0, most) }
+    let (prefix_id, prompt) = (dice.roll(0, 2) as u32, dice.roll(1, longest));
+    Event::Arrive { name, prefix_id, prompt, max_new_tokens: dice.roll(0, most) }
 }
 
 /// Events that are like this one with a smaller number in one place, the smallest first. None for a step or a
@@ -53,11 +53,13 @@ fn arrival(dice: &mut Dice, setup: Setup, name: u32) -> Event {
 /// A prompt of 9 tokens: 1, 4 and 8 tokens instead.
 pub fn smaller(event: Event) -> Vec<Event> {
     match event {
-        Event::Arrive { name, alike, prompt, max_new_tokens } => {
-            let arrive = |alike, prompt, max_new_tokens| Event::Arrive { name, alike, prompt, max_new_tokens };
-            let prompts = below(prompt, 1).into_iter().map(|prompt| arrive(alike, prompt, max_new_tokens));
-            let limits = below(max_new_tokens, 0).into_iter().map(|most| arrive(alike, prompt, most));
-            let kinds = below(alike as usize, 0).into_iter().map(|alike| arrive(alike as u32, prompt, max_new_tokens));
+        Event::Arrive { name, prefix_id, prompt, max_new_tokens } => {
+            let arrive = |prefix_id, prompt, max_new_tokens| Event::Arrive { name, prefix_id, prompt, max_new_tokens };
+            let prompts = below(prompt, 1).into_iter().map(|prompt| arrive(prefix_id, prompt, max_new_tokens));
+            let limits = below(max_new_tokens, 0).into_iter().map(|most| arrive(prefix_id, prompt, most));
+            let kinds = below(prefix_id as usize, 0)
+                .into_iter()
+                .map(|prefix_id| arrive(prefix_id as u32, prompt, max_new_tokens));
             prompts.chain(limits).chain(kinds).collect()
         }
         Event::Take { pages } => below(pages, 1).into_iter().map(|pages| Event::Take { pages }).collect(),
@@ -80,11 +82,11 @@ mod tests {
 
     #[test]
     fn smaller_events_are_smaller_and_end() {
-        let arrive = Event::Arrive { name: 3, alike: 1, prompt: 9, max_new_tokens: 2 };
-        let with = |alike, prompt, max_new_tokens| Event::Arrive { name: 3, alike, prompt, max_new_tokens };
+        let arrive = Event::Arrive { name: 3, prefix_id: 1, prompt: 9, max_new_tokens: 2 };
+        let with = |prefix_id, prompt, max_new_tokens| Event::Arrive { name: 3, prefix_id, prompt, max_new_tokens };
         let expected = [with(1, 1, 2), with(1, 4, 2), with(1, 8, 2), with(1, 9, 0), with(1, 9, 1), with(0, 9, 2)];
         assert_eq!(smaller(arrive), expected);
-        let least = Event::Arrive { name: 3, alike: 0, prompt: 1, max_new_tokens: 0 };
+        let least = Event::Arrive { name: 3, prefix_id: 0, prompt: 1, max_new_tokens: 0 };
         for event in
             [least, Event::Take { pages: 1 }, Event::GiveBack { pages: 1 }, Event::Step, Event::Cancel { name: 9 }]
         {

@@ -3,7 +3,7 @@
 
 use crate::serving::schedule::{FinishReason, StepLimits};
 
-use super::{Case, Ended, Event, Make, Setup, Violation, World, alone};
+use super::{Case, Event, FinishedRequest, SchedulerFactory, Setup, Violation, World, run_alone};
 
 /// What a user and an operator see. No rule is checked on the way.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -21,9 +21,9 @@ pub struct Outcome {
 }
 
 impl Outcome {
-    fn note(&mut self, ended: &Ended) {
+    fn note(&mut self, ended: &FinishedRequest) {
         self.ended += 1;
-        let (output, _) = alone(&ended.prompt, ended.max_new_tokens);
+        let (output, _) = run_alone(&ended.prompt, ended.max_new_tokens);
         let right = match ended.reason {
             FinishReason::Cancelled => output.starts_with(&ended.received),
             _ => output == ended.received,
@@ -33,21 +33,25 @@ impl Outcome {
 }
 
 /// A case without rules. `after` is called after each step.
-pub fn watch(make: &Make<'_>, case: &Case, mut after: impl FnMut(&Outcome)) -> Result<Outcome, Violation> {
-    let mut world = World::new(make, case.setup)?;
+pub fn watch(
+    factory: &SchedulerFactory<'_>,
+    case: &Case,
+    mut after: impl FnMut(&Outcome),
+) -> Result<Outcome, Violation> {
+    let mut world = World::new(factory, case.setup)?;
     let mut outcome = Outcome::default();
     for event in &case.events {
-        let scene = world.apply(*event)?;
-        scene.ended.iter().for_each(|ended| outcome.note(ended));
-        let seen = &scene.after;
-        let tables = seen.running.iter().flat_map(|sequence| &sequence.pages);
-        let mut known = vec![0; seen.owners.len()];
-        for page in tables.chain(&seen.cached).chain(&seen.strangers) {
+        let transition = world.apply(*event)?;
+        transition.finished.iter().for_each(|ended| outcome.note(ended));
+        let state = &transition.after;
+        let tables = state.running.iter().flat_map(|sequence| &sequence.pages);
+        let mut known = vec![0; state.owners.len()];
+        for page in tables.chain(&state.cached).chain(&state.strangers) {
             // A wrong scheduler can have a page that the pool does not have.
             known.get_mut(page.index()).into_iter().for_each(|known| *known += 1);
         }
-        outcome.lost = seen.owners.iter().zip(&known).filter(|(owners, known)| owners > known).count();
-        outcome.left = seen.alive.len();
+        outcome.lost = state.owners.iter().zip(&known).filter(|(owners, known)| owners > known).count();
+        outcome.left = state.alive.len();
         outcome.steps = world.steps();
         if *event == Event::Step {
             after(&outcome);
@@ -65,8 +69,8 @@ pub fn day(steps: u64) -> Case {
         // Numbers that look drawn, and are the same everywhere.
         let drawn = (step.wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 40) as usize;
         if step.is_multiple_of(4) {
-            let (name, alike) = (step as u32, (drawn % 17) as u32);
-            events.push(Event::Arrive { name, alike, prompt: 1 + drawn % 30, max_new_tokens: 1 + drawn / 32 % 4 });
+            let (name, prefix_id) = (step as u32, (drawn % 17) as u32);
+            events.push(Event::Arrive { name, prefix_id, prompt: 1 + drawn % 30, max_new_tokens: 1 + drawn / 32 % 4 });
         }
         events.push(Event::Step);
         if step % 24 == 20 {
@@ -78,7 +82,7 @@ pub fn day(steps: u64) -> Case {
 
 /// The examples, each with its name.
 pub fn all() -> Vec<(&'static str, Case)> {
-    let arrive = |name, alike, prompt, max_new_tokens| Event::Arrive { name, alike, prompt, max_new_tokens };
+    let arrive = |name, prefix_id, prompt, max_new_tokens| Event::Arrive { name, prefix_id, prompt, max_new_tokens };
     let cancel = |name| Event::Cancel { name };
     let steps = |n: usize| vec![Event::Step; n];
     let case = |n_pages, tokens, sequences, events: Vec<Vec<Event>>| Case {
@@ -117,10 +121,10 @@ pub fn all() -> Vec<(&'static str, Case)> {
 }
 
 /// Number of [examples](all) that come out right: every output as it is alone, no sequence left, no page lost.
-pub fn pass(make: &Make<'_>) -> Result<usize, String> {
+pub fn pass(factory: &SchedulerFactory<'_>) -> Result<usize, String> {
     let examples = all();
     for (name, case) in &examples {
-        let outcome = watch(make, case, |_| {}).map_err(|violation| format!("{name}: {violation}"))?;
+        let outcome = watch(factory, case, |_| {}).map_err(|violation| format!("{name}: {violation}"))?;
         let Outcome { wrong, left, lost, .. } = outcome;
         if (wrong, left, lost) != (0, 0, 0) {
             return Err(format!("{name}: {wrong} sequences wrong, {left} not finished, {lost} pages lost"));

@@ -1,13 +1,13 @@
 //! A made-up world for schedulers, in which a seed decides everything. Chapter 15 looks at it and breaks them.
 //!
 //! ```text
-//!   seed ──► Case ──► World ──► Scene, Scene, Scene …      what an event did, seen from outside
+//!   seed ──► Case ──► World ──► Transition, Transition …      what each event did, seen from outside
 //!            events     │
 //!                       └── a TestedScheduler: the scheduler of chapter 12, or a planted one
 //! ```
 //!
 //! Requests arrive, are cancelled and finish, and strangers take pages and give them back, when the [events](Event) say
-//! so. Time is the number of steps. There is no model, but something that behaves like one (see [`alone`]): its output
+//! so. Time is the number of steps. There is no model, but something that behaves like one (see [`run_alone`]): its output
 //! depends on every row that a sequence has, so a page that isn't the sequence's own changes it.
 //!
 //! [`search`](fn@search) tries seeds until a rule is broken, [shrinks](Shrinking) the case and tells it as a
@@ -25,12 +25,12 @@ mod tested_scheduler;
 mod world;
 
 pub use draw_case::smaller;
-pub use search::{Found, Passed, rule_broken, search};
-pub use shrinking::{Kept, Shrinking};
-pub use stand_in_model::{END_OF_TEXT, FIRST_NEW, LAYOUT, alone, alone_until, prompt};
-pub use story::{in_words, story};
-pub use tested_scheduler::{Make, TestedScheduler, chapter_12};
-pub use world::{CacheCalls, MOST_SEQUENCES, World, heartbeat, in_scheduler_call, watched};
+pub use search::{Counterexample, Passed, rule_broken, search};
+pub use shrinking::{Candidate, Shrinking};
+pub use stand_in_model::{END_OF_TEXT, FIRST_NEW, LAYOUT, prompt, run_alone, run_alone_until};
+pub use story::{describe_plan, story};
+pub use tested_scheduler::{SchedulerFactory, TestedScheduler, chapter_12};
+pub use world::{CacheCalls, MAX_SEQUENCES, World, heartbeat, in_scheduler_call, record_calls};
 
 use serde::Serialize;
 
@@ -54,12 +54,12 @@ pub struct Setup {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case", tag = "event")]
 pub enum Event {
-    /// A request arrives. It is turned away if [`MOST_SEQUENCES`] are there already.
+    /// A request arrives. It is turned away if [`MAX_SEQUENCES`] are there already.
     Arrive {
         /// The client's name for it, by which it is cancelled. The scheduler never hears it.
         name: u32,
-        /// Prompts with the same number here begin alike, as far as both go.
-        alike: u32,
+        /// Prompts with the same one begin alike, as far as both go.
+        prefix_id: u32,
         /// Tokens of its prompt, at least 1.
         prompt: usize,
         /// New tokens requested.
@@ -95,7 +95,7 @@ pub struct Case {
 
 /// A sequence, seen from outside.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct SeenSequence {
+pub struct SequenceState {
     /// Its number; later arrivals have higher ones.
     pub id: SequenceId,
     /// Tokens of its prompt.
@@ -112,7 +112,7 @@ pub struct SeenSequence {
     pub counters: SequenceCounters,
 }
 
-impl SeenSequence {
+impl SequenceState {
     /// Pages it needs beyond those it has, for all of its tokens and the next one, as far as that will ever be
     /// computed.
     pub fn pages_needed(&self, page_size: usize) -> usize {
@@ -121,9 +121,9 @@ impl SeenSequence {
     }
 }
 
-/// All that can be seen from outside at one moment.
+/// The world at one moment, as far as it can be seen from outside.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Seen {
+pub struct WorldState {
     /// The reference count of each page of the pool: `[n_pages]`.
     pub owners: Vec<u32>,
     /// Pages of the free list.
@@ -133,16 +133,16 @@ pub struct Seen {
     /// The pages of *strangers*, owners outside the scheduler.
     pub strangers: Vec<PageId>,
     /// The running sequences, as the scheduler lists them.
-    pub running: Vec<SeenSequence>,
+    pub running: Vec<SequenceState>,
     /// The waiting sequences, as the scheduler lists them.
-    pub waiting: Vec<SeenSequence>,
+    pub waiting: Vec<SequenceState>,
     /// The sequences that the scheduler has accepted and not reported as finished, in order of arrival.
     pub alive: Vec<SequenceId>,
 }
 
-impl Seen {
+impl WorldState {
     /// The running sequence of this number, if there is one.
-    pub fn find_running(&self, id: SequenceId) -> Option<&SeenSequence> {
+    pub fn find_running(&self, id: SequenceId) -> Option<&SequenceState> {
         self.running.iter().find(|sequence| sequence.id == id)
     }
 
@@ -155,7 +155,7 @@ impl Seen {
 
 /// A sequence that has finished.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Ended {
+pub struct FinishedRequest {
     /// Its number.
     pub id: SequenceId,
     /// The prompt of the request.
@@ -170,26 +170,26 @@ pub struct Ended {
     pub reason: FinishReason,
 }
 
-/// A plan, and what is seen of it before anything is computed.
+/// A plan, and the world before anything of it is computed.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Planned {
+pub struct PlannedStep {
     /// The chunks, in the plan's order.
     pub chunks: Vec<ScheduledChunk>,
-    /// Everything, after `plan` and before `settle`.
-    pub seen: Seen,
+    /// After `plan` and before `settle`.
+    pub state: WorldState,
 }
 
 /// What an event did.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Scene {
-    /// Everything, before the event.
-    pub before: Seen,
+pub struct Transition {
+    /// Before the event.
+    pub before: WorldState,
     /// In a step, the plan.
-    pub planned: Option<Planned>,
-    /// Everything, after the event.
-    pub after: Seen,
+    pub planned: Option<PlannedStep>,
+    /// After the event.
+    pub after: WorldState,
     /// The sequences that finished with it.
-    pub ended: Vec<Ended>,
+    pub finished: Vec<FinishedRequest>,
 }
 
 /// What must hold.
@@ -245,7 +245,7 @@ pub struct Violation {
 /// The first rule that did not hold in a case.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Failure {
-    /// The place of the event after which it was seen; the number of all events if it was seen after the last one.
+    /// The index of the event after which it was seen; the number of events if it was seen after the last one.
     pub event: usize,
     /// Steps made until then, that one included.
     pub step: u64,

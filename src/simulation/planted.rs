@@ -14,7 +14,7 @@ use crate::serving::schedule::{
     FinishReason, Finished, NextToken, Running, ScheduleError, ScheduledChunk, Sequence, SequenceId,
 };
 
-use super::{END_OF_TEXT, Make, TestedScheduler};
+use super::{END_OF_TEXT, SchedulerFactory, TestedScheduler};
 
 /// A bug that an engine had, and where: [`about`](Bug::about) describes what it does here.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -97,16 +97,16 @@ pub enum Policy {
 }
 
 /// Makes a scheduler with this bug, or with none.
-pub fn planted(bug: Option<Bug>) -> Box<Make<'static>> {
-    make(bug, None)
+pub fn planted(bug: Option<Bug>) -> Box<SchedulerFactory<'static>> {
+    factory(bug, None)
 }
 
 /// Makes a scheduler with this policy.
-pub fn with_policy(policy: Policy) -> Box<Make<'static>> {
-    make((policy == Policy::OldestVictim).then_some(Bug::NextChunk), Some(policy))
+pub fn with_policy(policy: Policy) -> Box<SchedulerFactory<'static>> {
+    factory((policy == Policy::OldestVictim).then_some(Bug::NextChunk), Some(policy))
 }
 
-fn make(bug: Option<Bug>, policy: Option<Policy>) -> Box<Make<'static>> {
+fn factory(bug: Option<Bug>, policy: Option<Policy>) -> Box<SchedulerFactory<'static>> {
     Box::new(move |slab, prefixes, limits| {
         let inner = Scheduler::new(slab, prefixes, limits, &[END_OF_TEXT])?;
         Ok(Box::new(PlantedScheduler { bug, policy, inner, lost: Vec::new() }))

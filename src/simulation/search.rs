@@ -1,6 +1,6 @@
 //! Tries seeds until a rule is broken.
 
-use super::{Case, Event, Failure, Make, Rule, Setup};
+use super::{Case, Event, Failure, Rule, SchedulerFactory, Setup};
 use crate::chapters::ch15_simulation::{run, shrink};
 
 /// Seeds that broke no rule.
@@ -14,7 +14,7 @@ pub struct Passed {
 
 /// A case in which a rule is broken.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Found {
+pub struct Counterexample {
     /// The seed that drew it.
     pub seed: u64,
     /// The rule, and when.
@@ -32,9 +32,9 @@ pub struct Found {
 }
 
 /// The rule that is broken first when these events happen; `None` if all hold.
-pub fn rule_broken(make: &Make<'_>, setup: Setup, events: &[Event]) -> Option<Rule> {
+pub fn rule_broken(factory: &SchedulerFactory<'_>, setup: Setup, events: &[Event]) -> Option<Rule> {
     let case = Case { setup, events: events.to_vec() };
-    run(make, &case).err().map(|failure| failure.violation.rule)
+    run(factory, &case).err().map(|failure| failure.violation.rule)
 }
 
 /// Runs the case of each seed by chapter 15, and shrinks the first in which a rule is broken. `on_run` is called for
@@ -43,38 +43,45 @@ pub fn rule_broken(make: &Make<'_>, setup: Setup, events: &[Event]) -> Option<Ru
 /// # Errors
 /// What was found. The same seed finds the same.
 pub fn search(
-    make: &Make<'_>,
+    factory: &SchedulerFactory<'_>,
     seeds: impl IntoIterator<Item = u64>,
     steps: u64,
     mut on_run: impl FnMut(),
-) -> Result<Passed, Box<Found>> {
+) -> Result<Passed, Box<Counterexample>> {
     let mut passed = Passed::default();
     for seed in seeds {
         on_run();
         let case = Case::of_seed(seed, steps);
-        match run(make, &case) {
+        match run(factory, &case) {
             Ok(made) => {
                 passed.seeds += 1;
                 passed.steps += made;
             }
-            Err(failure) => return Err(Box::new(found(make, seed, &case, failure, passed, on_run))),
+            Err(failure) => return Err(Box::new(found(factory, seed, &case, failure, passed, on_run))),
         }
     }
     Ok(passed)
 }
 
-fn found(make: &Make<'_>, seed: u64, case: &Case, failure: Failure, passed: Passed, mut on_run: impl FnMut()) -> Found {
+fn found(
+    factory: &SchedulerFactory<'_>,
+    seed: u64,
+    case: &Case,
+    failure: Failure,
+    passed: Passed,
+    mut on_run: impl FnMut(),
+) -> Counterexample {
     let (setup, rule) = (case.setup, failure.violation.rule);
     // What comes after it changes nothing.
     let until = (failure.event + 1).min(case.events.len());
     let mut runs = 0;
-    let events = shrink(&case.events[..until], &mut |kept| {
+    let events = shrink(&case.events[..until], &mut |candidate| {
         runs += 1;
         on_run();
-        rule_broken(make, setup, &kept.events) == Some(rule)
+        rule_broken(factory, setup, &candidate.events) == Some(rule)
     });
     let case = Case { setup, events };
     // A shrinking that goes wrong leaves the case as it was found.
-    let shrunk = run(make, &case).err().unwrap_or_else(|| failure.clone());
-    Found { seed, failure, events: until, case, shrunk, runs, passed }
+    let shrunk = run(factory, &case).err().unwrap_or_else(|| failure.clone());
+    Counterexample { seed, failure, events: until, case, shrunk, runs, passed }
 }

@@ -4,27 +4,27 @@ use std::ops::Range;
 
 use super::Event;
 
-/// Some of the events of a case, and the place that each has there.
+/// Some of the events of a case, and the index that each has there.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Kept {
+pub struct Candidate {
     /// The events.
     pub events: Vec<Event>,
-    /// Their places in the case, in order: `[events.len()]`.
-    pub places: Vec<usize>,
+    /// Their indices in the case, in order: `[events.len()]`.
+    pub indices: Vec<usize>,
 }
 
 /// The shortest list so far in which the rule is broken. Each question runs a whole case.
 pub struct Shrinking<'a> {
-    kept: Kept,
-    is_broken: &'a mut dyn FnMut(&Kept) -> bool,
+    kept: Candidate,
+    is_broken: &'a mut dyn FnMut(&Candidate) -> bool,
     /// Questions since the list last changed.
     in_vain: usize,
 }
 
 impl<'a> Shrinking<'a> {
     /// Begins with all events. `is_broken` returns whether the same rule is still broken. With all events, it is.
-    pub fn new(events: &[Event], is_broken: &'a mut dyn FnMut(&Kept) -> bool) -> Self {
-        let kept = Kept { events: events.to_vec(), places: (0..events.len()).collect() };
+    pub fn new(events: &[Event], is_broken: &'a mut dyn FnMut(&Candidate) -> bool) -> Self {
+        let kept = Candidate { events: events.to_vec(), indices: (0..events.len()).collect() };
         Shrinking { kept, is_broken, in_vain: 0 }
     }
 
@@ -33,36 +33,36 @@ impl<'a> Shrinking<'a> {
         &self.kept.events
     }
 
-    /// Tries the list without the events at these places of it. If the rule is still broken, that is the list from now
+    /// Tries the list without the events at these indices. If the rule is still broken, that is the list from now
     /// on.
     ///
     /// # Panics
     /// If the range is empty or goes beyond the end, or if question after question changes nothing.
-    pub fn leave_out(&mut self, places: Range<usize>) -> bool {
+    pub fn leave_out(&mut self, range: Range<usize>) -> bool {
         let n = self.kept.events.len();
         assert!(
-            places.start < places.end && places.end <= n,
-            "leave_out({places:?}) of {n} events leaves out nothing, or more than there is: does a loop go too far?"
+            range.start < range.end && range.end <= n,
+            "leave_out({range:?}) of {n} events leaves out nothing, or more than there is: does a loop go too far?"
         );
         let mut fewer = self.kept.clone();
-        fewer.events.drain(places.clone());
-        fewer.places.drain(places);
+        fewer.events.drain(range.clone());
+        fewer.indices.drain(range);
         self.try_list(fewer)
     }
 
-    /// Tries the list with a different event at this place. If the rule is still broken, that is the list from now on.
+    /// Tries the list with a different event at this index. If the rule is still broken, that is the list from now on.
     ///
     /// # Panics
-    /// If there is no such place, or if question after question changes nothing.
-    pub fn replace(&mut self, place: usize, event: Event) -> bool {
+    /// If there is no such event, or if question after question changes nothing.
+    pub fn replace(&mut self, index: usize, event: Event) -> bool {
         let n = self.kept.events.len();
-        assert!(place < n, "replace({place}, …) of {n} events: does a loop go too far?");
+        assert!(index < n, "replace({index}, …) of {n} events: does a loop go too far?");
         let mut smaller = self.kept.clone();
-        smaller.events[place] = event;
+        smaller.events[index] = event;
         self.try_list(smaller)
     }
 
-    fn try_list(&mut self, list: Kept) -> bool {
+    fn try_list(&mut self, list: Candidate) -> bool {
         // Two rounds of pieces, single events and smaller numbers, and some.
         let most = 30 * (self.kept.events.len() + 4);
         self.in_vain += 1;

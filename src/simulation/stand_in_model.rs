@@ -12,10 +12,10 @@ pub const FIRST_NEW: u32 = 3_000_000_000;
 /// The end of text. About every 16th token is one.
 pub const END_OF_TEXT: u32 = FIRST_NEW - 1;
 
-/// A prompt: those with the same `alike` are the same, as far as both go.
-pub fn prompt(alike: u32, n: usize) -> Vec<u32> {
+/// A prompt: those with the same `prefix_id` are the same, as far as both go.
+pub fn prompt(prefix_id: u32, n: usize) -> Vec<u32> {
     // Tokens above 65,535, so that the low 16 bits alone never identify one.
-    (0..n as u32).map(|place| (alike + 1) * 100_003 + place).collect()
+    (0..n as u32).map(|position| (prefix_id + 1) * 100_003 + position).collect()
 }
 
 /// The rows of a token, keys then values.
@@ -59,12 +59,12 @@ impl Rows {
 }
 
 /// The output of a sequence that runs alone: its new tokens, without an end of text, and why it finishes.
-pub fn alone(prompt: &[u32], max_new_tokens: usize) -> (Vec<u32>, FinishReason) {
-    alone_until(prompt, max_new_tokens, &[END_OF_TEXT])
+pub fn run_alone(prompt: &[u32], max_new_tokens: usize) -> (Vec<u32>, FinishReason) {
+    run_alone_until(prompt, max_new_tokens, &[END_OF_TEXT])
 }
 
 /// The output of a sequence that runs alone, where any of these tokens ends a text.
-pub fn alone_until(prompt: &[u32], max_new_tokens: usize, end_of_text: &[u32]) -> (Vec<u32>, FinishReason) {
+pub fn run_alone_until(prompt: &[u32], max_new_tokens: usize, end_of_text: &[u32]) -> (Vec<u32>, FinishReason) {
     let mut rows = Rows::none();
     for (position, token) in prompt.iter().enumerate() {
         rows = rows.token(*token, position);

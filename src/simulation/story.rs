@@ -6,10 +6,10 @@ use std::fmt::Write as _;
 use crate::english::count;
 use crate::serving::schedule::{ScheduledChunk, SequenceId};
 
-use super::{Case, Event, Failure, Make, Scene, Setup, Violation, World};
+use super::{Case, Event, Failure, SchedulerFactory, Setup, Transition, Violation, World};
 
 /// `sequence 0 computes 4, sequence 1 computes 2 and catches up`; `nothing is computed`
-pub fn in_words(plan: &[ScheduledChunk]) -> String {
+pub fn describe_plan(plan: &[ScheduledChunk]) -> String {
     let chunk = |chunk: &ScheduledChunk| {
         let caught_up = if chunk.caught_up { " and catches up" } else { "" };
         format!("sequence {} computes {}{caught_up}", chunk.sequence, chunk.tokens)
@@ -38,16 +38,21 @@ impl std::fmt::Display for Setup {
 ///   sequence 0 is cancelled
 ///   page 0: 2 owners, 1 known (rule: pages)
 /// ```
-pub fn story(make: &Make<'_>, case: &Case, failure: &Failure) -> String {
+pub fn story(factory: &SchedulerFactory<'_>, case: &Case, failure: &Failure) -> String {
     let mut lines = format!("{}\n", case.setup);
-    let stopped = write_events(make, case, failure, &mut lines).err();
+    let stopped = write_events(factory, case, failure, &mut lines).err();
     let violation = stopped.as_ref().unwrap_or(&failure.violation);
     let _ = writeln!(lines, "  {violation}");
     lines
 }
 
-fn write_events(make: &Make<'_>, case: &Case, failure: &Failure, lines: &mut String) -> Result<(), Violation> {
-    let mut world = World::new(make, case.setup)?;
+fn write_events(
+    factory: &SchedulerFactory<'_>,
+    case: &Case,
+    failure: &Failure,
+    lines: &mut String,
+) -> Result<(), Violation> {
+    let mut world = World::new(factory, case.setup)?;
     let mut first_alike = HashMap::new();
     for event in case.events.iter().take(failure.event + 1) {
         write_event(&mut world, *event, &mut first_alike, lines)?;
@@ -85,19 +90,19 @@ fn write_event(
     let begin = lines.len();
     // Written before it is done, because the scheduler might stop in the middle.
     let _ = writeln!(lines, "  {}", if_stopped(world, event, cancelled));
-    let scene = world.apply(event)?;
+    let transition = world.apply(event)?;
     lines.truncate(begin);
-    let strangers = scene.before.strangers.len().abs_diff(scene.after.strangers.len());
+    let strangers = transition.before.strangers.len().abs_diff(transition.after.strangers.len());
     let line = match event {
         Event::Arrive { prompt, max_new_tokens, .. } if world.arrived() == arrived => {
             format!("a request of {} arrives, wants {max_new_tokens}, and is turned away", count(prompt, "token"))
         }
-        Event::Arrive { alike, prompt, max_new_tokens, .. } => {
+        Event::Arrive { prefix_id, prompt, max_new_tokens, .. } => {
             let tokens = count(prompt, "token");
-            match scene.after.alive.iter().find(|id| !scene.before.alive.contains(id)) {
-                None => format!("a request of {tokens} arrives, wants none{}", finishes(&scene)),
+            match transition.after.alive.iter().find(|id| !transition.before.alive.contains(id)) {
+                None => format!("a request of {tokens} arrives, wants none{}", finishes(&transition)),
                 Some(id) => {
-                    let first = *first_alike.entry(alike).or_insert(*id);
+                    let first = *first_alike.entry(prefix_id).or_insert(*id);
                     let like = if first == *id { String::new() } else { format!(", beginning like sequence {first}") };
                     format!("sequence {id} arrives: {tokens}{like}, wants {max_new_tokens}")
                 }
@@ -110,7 +115,7 @@ fn write_event(
         Event::Take { .. } => format!("strangers take {}", count(strangers, "page")),
         Event::GiveBack { .. } if strangers == 0 => return Ok(()),
         Event::GiveBack { .. } => format!("strangers give back {}", count(strangers, "page")),
-        Event::Step => format!("step {}: {}{}", world.steps(), plan_in_words(&scene), finishes(&scene)),
+        Event::Step => format!("step {}: {}{}", world.steps(), describe_step(&transition), finishes(&transition)),
     };
     let _ = writeln!(lines, "  {line}");
     Ok(())
@@ -131,15 +136,16 @@ fn if_stopped(world: &World, event: Event, cancelled: Option<SequenceId>) -> Str
 }
 
 /// `; sequence 0 finishes, sequence 2 finishes`
-fn finishes(scene: &Scene) -> String {
-    let ended: Vec<String> = scene.ended.iter().map(|ended| format!("sequence {} finishes", ended.id)).collect();
-    if ended.is_empty() { String::new() } else { format!("; {}", ended.join(", ")) }
+fn finishes(transition: &Transition) -> String {
+    let finishes: Vec<String> = transition.finished.iter().map(|it| format!("sequence {} finishes", it.id)).collect();
+    if finishes.is_empty() { String::new() } else { format!("; {}", finishes.join(", ")) }
 }
 
 /// `sequence 0 computes 4; sequence 1 is preempted`
-fn plan_in_words(scene: &Scene) -> String {
-    let Some(planned) = &scene.planned else { return String::new() };
-    let preempted = scene.before.running.iter().filter(|sequence| planned.seen.find_running(sequence.id).is_none());
+fn describe_step(transition: &Transition) -> String {
+    let Some(planned) = &transition.planned else { return String::new() };
+    let preempted =
+        transition.before.running.iter().filter(|sequence| planned.state.find_running(sequence.id).is_none());
     let preempted: String = preempted.map(|sequence| format!("; sequence {} is preempted", sequence.id)).collect();
-    in_words(&planned.chunks) + &preempted
+    describe_plan(&planned.chunks) + &preempted
 }

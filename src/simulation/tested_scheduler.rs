@@ -6,7 +6,7 @@ use crate::chapters::ch12_scheduler::Scheduler;
 use crate::prefixes::Prefixes;
 use crate::serving::schedule::{NextToken, ScheduleError, ScheduledChunk, Sequence, SequenceId, StepLimits};
 
-use super::{END_OF_TEXT, SeenSequence};
+use super::{END_OF_TEXT, SequenceState};
 
 /// A scheduler that a [`World`](super::World) can ask. What it decides over, its sequences, their caches and the prefix
 /// cache, lies as in chapter 12; the calls that decide are its own.
@@ -30,18 +30,18 @@ pub trait TestedScheduler {
     fn as_scheduler_mut(&mut self) -> &mut Scheduler;
 
     /// The running sequences.
-    fn running(&self) -> Vec<SeenSequence> {
-        let seen = |(sequence, table): (&Sequence, &PageTable)| SeenSequence {
+    fn running(&self) -> Vec<SequenceState> {
+        let state = |(sequence, table): (&Sequence, &PageTable)| SequenceState {
             held: table.len(),
             pages: table.pages().to_vec(),
-            ..seen(sequence)
+            ..without_pages(sequence)
         };
-        self.as_scheduler().running().map(seen).collect()
+        self.as_scheduler().running().map(state).collect()
     }
 }
 
 /// Makes a scheduler for a world's slab, prefix cache and limits.
-pub type Make<'a> =
+pub type SchedulerFactory<'a> =
     dyn Fn(&SharedSlab, Box<dyn Prefixes>, StepLimits) -> Result<Box<dyn TestedScheduler>, ScheduleError> + 'a;
 
 /// The scheduler of chapter 12: yours, or the reference.
@@ -54,8 +54,8 @@ pub fn chapter_12(
 }
 
 /// A sequence that has no pages.
-pub(super) fn seen(sequence: &Sequence) -> SeenSequence {
-    SeenSequence {
+pub(super) fn without_pages(sequence: &Sequence) -> SequenceState {
+    SequenceState {
         id: sequence.id,
         n_prompt: sequence.n_prompt,
         n_tokens: sequence.tokens.len(),

@@ -1,4 +1,4 @@
-//! The world: lets events happen to a scheduler, and says what is seen.
+//! The world: lets events happen to a scheduler, and shows its state.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -16,14 +16,17 @@ use crate::prefixes::{HeldPage, Prefixes, prefix_cache};
 use crate::serving::schedule::{NextToken, ScheduleError, SequenceId};
 
 use super::stand_in_model::{LAYOUT, Rows, prompt, rows};
-use super::tested_scheduler::seen;
-use super::{END_OF_TEXT, Ended, Event, Make, Planned, Rule, Scene, Seen, Setup, TestedScheduler, Violation};
+use super::tested_scheduler::without_pages;
+use super::{
+    END_OF_TEXT, Event, FinishedRequest, PlannedStep, Rule, SchedulerFactory, Setup, TestedScheduler, Transition,
+    Violation, WorldState,
+};
 
 /// Sequences that are there at the same time, waiting or running, at most.
-pub const MOST_SEQUENCES: usize = 8;
+pub const MAX_SEQUENCES: usize = 8;
 
 /// Calls to the prefix cache that one event may make. A scheduler that never comes to an end makes more.
-const MOST_CALLS: usize = 20_000;
+const MAX_CALLS: usize = 20_000;
 
 /// Events of all worlds so far.
 static HEARTBEAT: AtomicU64 = AtomicU64::new(0);
@@ -76,23 +79,27 @@ pub struct World {
     /// The sequences that the scheduler has accepted and not reported as finished.
     known: BTreeMap<SequenceId, Known>,
     calls: Rc<RefCell<CacheCalls>>,
-    seen: Seen,
+    state: WorldState,
     steps: u64,
     arrived: u64,
 }
 
 impl World {
     /// An empty world.
-    pub fn new(make: &Make<'_>, setup: Setup) -> Result<Self, Violation> {
-        Self::with_end_of_text(make, setup, &[END_OF_TEXT])
+    pub fn new(factory: &SchedulerFactory<'_>, setup: Setup) -> Result<Self, Violation> {
+        Self::with_end_of_text(factory, setup, &[END_OF_TEXT])
     }
 
     /// An empty world in which these tokens end a text.
-    pub fn with_end_of_text(make: &Make<'_>, setup: Setup, end_of_text: &[u32]) -> Result<Self, Violation> {
+    pub fn with_end_of_text(
+        factory: &SchedulerFactory<'_>,
+        setup: Setup,
+        end_of_text: &[u32],
+    ) -> Result<Self, Violation> {
         let made = catch_panic("making it", || {
             let slab = PageSlab::new(LAYOUT, setup.page_size, setup.n_pages)?;
-            let (prefixes, calls) = watched(prefix_cache(setup.page_size, setup.keeps_prefixes)?);
-            let scheduler = make(&slab, prefixes, setup.limits)?;
+            let (prefixes, calls) = record_calls(prefix_cache(setup.page_size, setup.keeps_prefixes)?);
+            let scheduler = factory(&slab, prefixes, setup.limits)?;
             Ok::<_, ScheduleError>((slab, calls, scheduler))
         });
         let (slab, calls, scheduler) = made?.map_err(|error| Rule::Stopped.broken(error.to_string()))?;
@@ -104,11 +111,11 @@ impl World {
             strangers: Vec::new(),
             known: BTreeMap::new(),
             calls,
-            seen: Seen::default(),
+            state: WorldState::default(),
             steps: 0,
             arrived: 0,
         };
-        world.seen = world.look()?;
+        world.state = world.look()?;
         Ok(world)
     }
 
@@ -117,9 +124,9 @@ impl World {
         self.setup
     }
 
-    /// All that is seen now.
-    pub fn seen(&self) -> &Seen {
-        &self.seen
+    /// Its state now.
+    pub fn state(&self) -> &WorldState {
+        &self.state
     }
 
     /// Steps that were made.
@@ -143,13 +150,13 @@ impl World {
     }
 
     /// Lets something happen.
-    pub fn apply(&mut self, event: Event) -> Result<Scene, Violation> {
+    pub fn apply(&mut self, event: Event) -> Result<Transition, Violation> {
         HEARTBEAT.fetch_add(1, Ordering::Relaxed);
         let mut planned = None;
         match event {
-            Event::Arrive { .. } if self.known.len() >= MOST_SEQUENCES => {}
-            Event::Arrive { name, alike, prompt: n, max_new_tokens } => {
-                self.arrive(name, prompt(alike, n), max_new_tokens)?;
+            Event::Arrive { .. } if self.known.len() >= MAX_SEQUENCES => {}
+            Event::Arrive { name, prefix_id, prompt: n, max_new_tokens } => {
+                self.arrive(name, prompt(prefix_id, n), max_new_tokens)?;
             }
             Event::Cancel { name } => {
                 if let Some(id) = self.id(name) {
@@ -168,10 +175,10 @@ impl World {
                 self.settle(&next)?;
             }
         }
-        let ended = self.collect()?;
+        let finished = self.collect()?;
         let after = self.look()?;
-        let before = std::mem::replace(&mut self.seen, after.clone());
-        Ok(Scene { before, planned, after, ended })
+        let before = std::mem::replace(&mut self.state, after.clone());
+        Ok(Transition { before, planned, after, finished })
     }
 
     fn arrive(&mut self, name: u32, prompt: Vec<u32>, max_new_tokens: usize) -> Result<(), Violation> {
@@ -224,10 +231,10 @@ impl World {
     }
 
     /// The first part of [`Event::Step`].
-    pub fn plan(&mut self) -> Result<Planned, Violation> {
+    pub fn plan(&mut self) -> Result<PlannedStep, Violation> {
         self.steps += 1;
         let chunks = self.expect("plan", |scheduler| scheduler.plan())?;
-        Ok(Planned { chunks, seen: self.look()? })
+        Ok(PlannedStep { chunks, state: self.look()? })
     }
 
     /// The second part: the chunks are computed in one pass, so what a sequence attends to was there before the pass.
@@ -268,21 +275,28 @@ impl World {
     }
 
     /// Takes note of the sequences that have finished.
-    pub fn collect(&mut self) -> Result<Vec<Ended>, Violation> {
+    pub fn collect(&mut self) -> Result<Vec<FinishedRequest>, Violation> {
         let scheduler = self.scheduler.as_mut().expect("a world has a scheduler");
-        let mut ended = Vec::new();
+        let mut collected = Vec::new();
         for finished in catch_panic("take_finished", || scheduler.as_scheduler_mut().take_finished())? {
             let (id, reason) = (finished.sequence.id, finished.reason);
             let Some(Known { prompt, max_new_tokens, received, .. }) = self.known.remove(&id) else {
                 return Err(Rule::Stopped.broken(format!("sequence {id} finishes, and is not there")));
             };
-            ended.push(Ended { id, prompt, max_new_tokens, received, tokens: finished.sequence.tokens, reason });
+            collected.push(FinishedRequest {
+                id,
+                prompt,
+                max_new_tokens,
+                received,
+                tokens: finished.sequence.tokens,
+                reason,
+            });
         }
-        Ok(ended)
+        Ok(collected)
     }
 
     /// Looks at everything.
-    pub fn look(&self) -> Result<Seen, Violation> {
+    pub fn look(&self) -> Result<WorldState, Violation> {
         let scheduler = self.scheduler.as_ref().expect("a world has a scheduler");
         let (slab, strangers, known) = (&self.slab, &self.strangers, &self.known);
         catch_panic("looking at it", || {
@@ -291,13 +305,13 @@ impl World {
             let page_ids = (0..pool.n_pages() as u32).map(PageId);
             let mut cached: Vec<_> = scheduler.as_scheduler().prefixes().pages().iter().map(|held| held.page).collect();
             cached.sort_unstable();
-            Seen {
+            WorldState {
                 owners: page_ids.map(|page| pool.owners(page).unwrap_or(0)).collect(),
                 n_free: pool.n_free(),
                 cached,
                 strangers: strangers.iter().flat_map(|stranger| stranger.table().pages().to_vec()).collect(),
                 running: scheduler.running(),
-                waiting: scheduler.as_scheduler().waiting().map(seen).collect(),
+                waiting: scheduler.as_scheduler().waiting().map(without_pages).collect(),
                 alive: known.keys().copied().collect(),
             }
         })
@@ -340,28 +354,28 @@ fn catch_panic<T>(what: &str, call: impl FnOnce() -> T) -> Result<T, Violation> 
 }
 
 /// A prefix cache that notes what is asked, and stops a scheduler that never stops asking.
-pub fn watched(inner: Box<dyn Prefixes>) -> (Box<dyn Prefixes>, Rc<RefCell<CacheCalls>>) {
+pub fn record_calls(inner: Box<dyn Prefixes>) -> (Box<dyn Prefixes>, Rc<RefCell<CacheCalls>>) {
     let calls = Rc::new(RefCell::new(CacheCalls::default()));
-    (Box::new(Watched { inner, calls: calls.clone() }), calls)
+    (Box::new(RecordingCache { inner, calls: calls.clone() }), calls)
 }
 
-struct Watched {
+struct RecordingCache {
     inner: Box<dyn Prefixes>,
     calls: Rc<RefCell<CacheCalls>>,
 }
 
-impl Watched {
+impl RecordingCache {
     fn note(&self) {
         let mut calls = self.calls.borrow_mut();
         calls.n += 1;
         assert!(
-            calls.n <= MOST_CALLS,
-            "one call of the scheduler has asked the prefix cache {MOST_CALLS} times: does a loop of yours never end?"
+            calls.n <= MAX_CALLS,
+            "one call of the scheduler has asked the prefix cache {MAX_CALLS} times: does a loop of yours never end?"
         );
     }
 }
 
-impl Prefixes for Watched {
+impl Prefixes for RecordingCache {
     fn lookup(&mut self, tokens: &[u32], pool: &mut PagePool) -> Result<PageTable, CacheError> {
         self.note();
         let cached = self.inner.lookup(tokens, pool)?;

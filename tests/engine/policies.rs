@@ -9,7 +9,7 @@ use page_by_page::chapters::ch06_paged::PageSlab;
 use page_by_page::prefixes::none::NoPrefixes;
 use page_by_page::serving::schedule::{NextToken, StepLimits, max_rows};
 use page_by_page::simulation::planted::{Bug, Policy, planted, with_policy};
-use page_by_page::simulation::{LAYOUT, Make, chapter_12};
+use page_by_page::simulation::{LAYOUT, SchedulerFactory, chapter_12};
 use page_by_page::workload::arrivals::TINY_LLM;
 
 const PAGE_SIZE: usize = 16;
@@ -23,10 +23,16 @@ const LARGE: [(usize, usize); 2] = [(500, 450), (500, 450)];
 /// Schedules all requests, as (prompt, new tokens), to their end, `batch` of them at first and as many when these have
 /// finished. Returns steps, tokens computed, preemptions, and the most tokens that were computed between two new tokens
 /// of a sequence.
-fn cost(make: &Make<'_>, n_pages: usize, limits: StepLimits, requests: &[(usize, usize)], batch: usize) -> [usize; 4] {
+fn cost(
+    factory: &SchedulerFactory<'_>,
+    n_pages: usize,
+    limits: StepLimits,
+    requests: &[(usize, usize)],
+    batch: usize,
+) -> [usize; 4] {
     let slab = PageSlab::new(LAYOUT, PAGE_SIZE, n_pages).unwrap();
     let prefixes = Box::new(NoPrefixes::new(PAGE_SIZE).unwrap());
-    let mut scheduler = make(&slab, prefixes, limits).unwrap();
+    let mut scheduler = factory(&slab, prefixes, limits).unwrap();
     let mut batches = requests.chunks(batch);
     let [mut steps, mut computed, mut preemptions, mut longest_wait, mut unfinished] = [0; 5];
     // Tokens that were computed when a sequence got its newest one.
@@ -64,7 +70,7 @@ fn useful(requests: &[(usize, usize)]) -> usize {
 
 #[test]
 fn what_the_rules_of_the_chapter_gain() {
-    let (next_chunk, chapter): (_, &Make<'_>) = (&planted(Some(Bug::NextChunk)), &chapter_12);
+    let (next_chunk, chapter): (_, &SchedulerFactory<'_>) = (&planted(Some(Bug::NextChunk)), &chapter_12);
     let (prompts_first, oldest) = (&with_policy(Policy::PromptsFirst), &with_policy(Policy::OldestVictim));
     let alone = StepLimits { tokens: usize::MAX, sequences: 1 };
     let eight = StepLimits { tokens: 128, sequences: 8 };
@@ -85,8 +91,8 @@ fn what_the_rules_of_the_chapter_gain() {
     ];
     println!("{} tokens to compute; of the two large ones {}", useful(&TINY_LLM), useful(&LARGE));
     println!("{:<46}{:>6}{:>10}{:>11}{:>14}", "", "steps", "computed", "preempted", "longest wait");
-    for (name, make, n_pages, limits, (requests, batch), expected) in rows {
-        let found @ [steps, computed, preemptions, longest_wait] = cost(make, n_pages, limits, requests, batch);
+    for (name, factory, n_pages, limits, (requests, batch), expected) in rows {
+        let found @ [steps, computed, preemptions, longest_wait] = cost(factory, n_pages, limits, requests, batch);
         println!("{name:<46}{steps:>6}{computed:>10}{preemptions:>11}{longest_wait:>14}");
         assert_eq!(found, expected, "{name}: steps, tokens computed, preemptions, longest wait");
     }

@@ -10,7 +10,9 @@ use clap::builder::PossibleValuesParser;
 use page_by_page::chapters::{Source, chapter};
 use page_by_page::simulation::examples;
 use page_by_page::simulation::planted::{Bug, planted};
-use page_by_page::simulation::{self, Found, Make, Passed, chapter_12, heartbeat, in_scheduler_call, story};
+use page_by_page::simulation::{
+    self, Counterexample, Passed, SchedulerFactory, chapter_12, heartbeat, in_scheduler_call, story,
+};
 
 use crate::chapters::{self, SCHEDULER, SIMULATION};
 use crate::options::ensure_in_range;
@@ -58,7 +60,7 @@ pub struct Simulate {
     list: bool,
 }
 
-type SearchResult = Result<Passed, Box<Found>>;
+type SearchResult = Result<Passed, Box<Counterexample>>;
 
 impl Simulate {
     pub fn run(self) -> Result<()> {
@@ -95,7 +97,8 @@ impl Simulate {
     fn search(&self, bugs: &[Option<Bug>]) -> Result<()> {
         let progress = Progress::new("simulating", if self.seed.is_some() { 1 } else { self.seeds });
         let seeds = || self.seed.map_or(0..=self.seeds - 1, |seed| seed..=seed);
-        let search = |bug: &Option<Bug>| simulation::search(&*make(*bug), seeds(), self.steps, || progress.advance(1));
+        let search =
+            |bug: &Option<Bug>| simulation::search(&*factory(*bug), seeds(), self.steps, || progress.advance(1));
         let outcomes: Vec<SearchResult> = bugs.iter().map(search).collect();
         drop(progress);
         match &outcomes[..] {
@@ -132,7 +135,7 @@ impl Simulate {
             count(found.events, "event"),
             thousands(found.case.events.len()),
             count(found.runs, "run"),
-            story(&*make(bug), &found.case, &found.shrunk),
+            story(&*factory(bug), &found.case, &found.shrunk),
             found.seed,
             self.steps,
         ))
@@ -140,18 +143,18 @@ impl Simulate {
 
     /// Shows what a client sees of a scheduler, and an operator.
     fn blind(&self, bug: Option<Bug>) -> Result<()> {
-        let make = make(bug);
+        let factory = factory(bug);
         let every = self.steps.div_ceil(6).max(1);
         let day = examples::day(self.steps);
         let lost = format!("pages lost, of {}", day.setup.n_pages);
         let mut table = Table::new(0, &["steps", "finished", "wrong", &lost]);
-        let watched = examples::watch(&*make, &day, |outcome| {
+        let watched = examples::watch(&*factory, &day, |outcome| {
             if outcome.steps.is_multiple_of(every) || outcome.steps == self.steps {
                 let examples::Outcome { steps, ended, wrong, lost, .. } = *outcome;
                 table.line([steps, ended, wrong, lost as u64].map(thousands));
             }
         });
-        let about = match examples::pass(&*make) {
+        let about = match examples::pass(&*factory) {
             Ok(right) => format!("examples right: {right} of {}", examples::all().len()),
             Err(wrong) => format!("an example is wrong: {wrong}"),
         };
@@ -180,7 +183,7 @@ fn show_all(outcomes: &[SearchResult]) -> Result<()> {
 }
 
 /// Makes a planted scheduler, or that of chapter 12.
-fn make(bug: Option<Bug>) -> Box<Make<'static>> {
+fn factory(bug: Option<Bug>) -> Box<SchedulerFactory<'static>> {
     match bug {
         Some(_) => planted(bug),
         None => Box::new(chapter_12),

@@ -2,7 +2,7 @@
 
 use page_by_page::chapters::ch15_simulation::{run, shrink};
 use page_by_page::simulation::planted::{Bug, planted};
-use page_by_page::simulation::{Case, Event, Make, Rule, Setup, rule_broken, search, story};
+use page_by_page::simulation::{Case, Event, Rule, SchedulerFactory, Setup, rule_broken, search, story};
 
 use super::prelude::*;
 
@@ -20,20 +20,20 @@ const KINDS: [(&str, char, f64); 4] = [
 type List = (usize, Vec<usize>);
 
 /// What is left when the events of a case are shrunk, and the lists to show on the way there.
-fn shrunk(make: &Make, setup: Setup, rule: Rule, events: &[Event]) -> (Vec<Event>, Vec<List>) {
+fn shrunk(factory: &SchedulerFactory, setup: Setup, rule: Rule, events: &[Event]) -> (Vec<Event>, Vec<List>) {
     let mut lists: Vec<List> = vec![(0, (0..events.len()).collect())];
     let mut runs = 0;
     let left = shrink(events, &mut |asked| {
         runs += 1;
-        let broken = rule_broken(make, setup, &asked.events) == Some(rule);
+        let broken = rule_broken(factory, setup, &asked.events) == Some(rule);
         if broken {
             // Of lists that are hardly shorter than the one before, or only have smaller numbers, the last is enough.
             if let [.., (_, before), _] = &lists[..]
-                && 4 * asked.places.len() > 3 * before.len()
+                && 4 * asked.indices.len() > 3 * before.len()
             {
                 lists.pop();
             }
-            lists.push((runs, asked.places.clone()));
+            lists.push((runs, asked.indices.clone()));
         }
         broken
     });
@@ -51,14 +51,14 @@ fn kind(event: &Event) -> usize {
 }
 
 pub fn figure() -> Result<Figure> {
-    let make = planted(Some(BUG));
-    let failed = search(&make, 0..1000, STEPS, || {}).err().with_context(|| format!("{} passes", BUG.name()))?;
+    let factory = planted(Some(BUG));
+    let failed = search(&factory, 0..1000, STEPS, || {}).err().with_context(|| format!("{} passes", BUG.name()))?;
     let (seed, case, rule) = (failed.seed, Case::of_seed(failed.seed, STEPS), failed.failure.violation.rule);
     let events = &case.events[..failed.events];
-    let (left, lists) = shrunk(&make, case.setup, rule, events);
+    let (left, lists) = shrunk(&factory, case.setup, rule, events);
     ensure!(left == failed.case.events, "the same list shrinks to the same");
-    let failure = run(&make, &failed.case).err().context("what is left breaks no rule")?;
-    let story = story(&make, &failed.case, &failure);
+    let failure = run(&factory, &failed.case).err().context("what is left breaks no rule")?;
+    let story = story(&factory, &failed.case, &failure);
     let (bug, n, left) = (BUG.name(), events.len(), left.len());
     let story = joined(&story.lines().map(|line| escaped(line.trim())).collect::<Vec<_>>(), "; ");
     let figure = Figure {
