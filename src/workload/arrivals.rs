@@ -148,34 +148,21 @@ impl Times {
         (self.tokens > 1).then(|| self.rest as f64 / (self.tokens - 1) as f64)
     }
 
+    /// The request gets its next token at `now`; `None` if it has all of them.
+    fn next_token(&mut self, Arrival { at, request }: &Arrival, now: u64) -> Option<u32> {
+        let token = *request.tokens.get(request.n_prompt + self.tokens as usize)?;
+        if self.tokens == 0 {
+            self.first_token = now - at;
+        }
+        self.rest = now - at - self.first_token;
+        self.tokens += 1;
+        Some(token)
+    }
+
     /// Whether the request was served in time.
     pub fn meets(&self, limits: LatencyTarget) -> bool {
         let per_token = self.per_token().unwrap_or(0.0);
         self.first_token <= limits.first_token && per_token <= limits.per_token as f64
-    }
-}
-
-/// A request that has not finished.
-struct Unfinished<'a> {
-    /// Its place among the arrivals.
-    place: usize,
-    arrival: &'a Arrival,
-    first_at: u64,
-    n_new: usize,
-}
-
-impl Unfinished<'_> {
-    /// The next token, which it gets at `now`. None if it has all of them.
-    fn next(&mut self, now: u64, times: &mut [Times]) -> Option<u32> {
-        let Arrival { at, request } = self.arrival;
-        let token = *request.tokens.get(request.n_prompt + self.n_new)?;
-        if self.n_new == 0 {
-            self.first_at = now;
-        }
-        self.n_new += 1;
-        times[self.place] =
-            Times { first_token: self.first_at - at, rest: now - self.first_at, tokens: self.n_new as u64 };
-        Some(token)
     }
 }
 
@@ -191,7 +178,8 @@ pub fn serve(
 ) -> Result<Served, EngineError> {
     let mut scheduler = CheckedScheduler::new(slab, prefixes, limits, &[])?;
     let mut served = Served { requests: vec![Times::default(); arrivals.len()], ..Served::default() };
-    let mut unfinished: HashMap<SequenceId, Unfinished<'_>> = HashMap::new();
+    // The places of unfinished requests among the arrivals.
+    let mut unfinished: HashMap<SequenceId, usize> = HashMap::new();
     let mut coming = arrivals.iter().enumerate().peekable();
     let start = arrivals.first().map_or(0, |arrival| arrival.at);
     let n_pages = slab.borrow().pool().n_pages() as f64;
@@ -202,7 +190,7 @@ pub fn serve(
             now = now.max(arrival.at);
             let TraceRequest { tokens, n_prompt } = &arrival.request;
             let id = scheduler.unchecked.submit(tokens[..*n_prompt].to_vec(), tokens.len() - n_prompt)?;
-            unfinished.insert(id, Unfinished { place, arrival, n_new: 0, first_at: 0 });
+            unfinished.insert(id, place);
         }
         if unfinished.is_empty() {
             break;
@@ -215,7 +203,8 @@ pub fn serve(
         served.busy = served.busy.saturating_add(took);
         let mut picks = Vec::new();
         for ScheduledChunk { sequence, .. } in plan.into_iter().filter(|chunk| chunk.caught_up) {
-            let token = unfinished.get_mut(&sequence).and_then(|request| request.next(now, &mut served.requests));
+            let place = unfinished.get(&sequence);
+            let token = place.and_then(|place| served.requests[*place].next_token(&arrivals[*place], now));
             picks.push(NextToken { sequence, token: token.ok_or(EngineError::UnknownSequence(sequence))? });
         }
         scheduler.settle(&picks, &[])?;

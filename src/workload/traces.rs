@@ -1,4 +1,4 @@
-//! Four traces: lists of requests. No model reads their tokens, so these are numbers that are equal where two requests
+//! Three traces: lists of requests. No model reads their tokens, so these are numbers that are equal where two requests
 //! are to share pages, and different elsewhere.
 
 /// A request, with the output that it will get.
@@ -15,8 +15,6 @@ pub struct TraceRequest {
 pub enum Trace {
     /// Prompts that begin alike, as with a system prompt.
     Shared,
-    /// Prompts that share nothing.
-    Unique,
     /// Chats that take turns. Each turn's prompt is all that was said in the chat so far and a new message.
     Chats,
     /// Questions, each after one of a few long documents.
@@ -34,7 +32,7 @@ struct Described {
 const FIRST_COMMON: u32 = 5000;
 /// Tokens that the prompts of [`Trace::Shared`] and [`Trace::Chats`] begin with.
 const COMMON: u32 = 64;
-/// Requests of [`Trace::Shared`] and [`Trace::Unique`], by default.
+/// Requests of [`Trace::Shared`], by default.
 const REQUESTS: usize = 300;
 const CHATS: usize = 20;
 const TURNS: usize = 6;
@@ -43,7 +41,7 @@ const ROUNDS: usize = 20;
 
 impl Trace {
     /// All of them.
-    pub const ALL: [Trace; 4] = [Trace::Shared, Trace::Unique, Trace::Chats, Trace::Documents];
+    pub const ALL: [Trace; 3] = [Trace::Shared, Trace::Chats, Trace::Documents];
 
     /// Its name on the command line.
     pub fn name(self) -> &'static str {
@@ -70,7 +68,6 @@ impl Trace {
     fn described(self) -> Described {
         match self {
             Trace::Shared => Described { name: "shared", n_requests: REQUESTS, max_running: 16, n_pages: 512 },
-            Trace::Unique => Described { name: "unique", n_requests: REQUESTS, max_running: 16, n_pages: 512 },
             Trace::Chats => Described { name: "chats", n_requests: CHATS * TURNS, max_running: 1, n_pages: 300 },
             Trace::Documents => {
                 Described { name: "documents", n_requests: DOCUMENTS * ROUNDS, max_running: 1, n_pages: 130 }
@@ -80,16 +77,11 @@ impl Trace {
 
     /// The first `n` requests, made one by one: the same on every machine.
     ///
-    /// `shared` and `unique` are those of the crate kv-cache-scheduler 0.1.0, so that counters can be compared. It
-    /// draws both from one row of random numbers, 300 requests of `shared` first.
+    /// Those of `shared` are the crate kv-cache-scheduler's, release 0.1.0, so that counters can be compared.
     pub fn requests(self, n: usize) -> Box<dyn Iterator<Item = TraceRequest>> {
         let mut draws = Draws(42);
         match self {
             Trace::Shared => Box::new((0..n as u32).map(move |i| shared(i, &mut draws))),
-            Trace::Unique => {
-                (0..REQUESTS as u32).for_each(|i| drop(shared(i, &mut draws)));
-                Box::new((0..n as u32).map(move |i| unique(i, &mut draws)))
-            }
             Trace::Chats => {
                 let mut chats = vec![common(); CHATS];
                 Box::new((0..n).map(move |i| chat(&mut chats[i % CHATS], &mut draws)))
@@ -110,24 +102,9 @@ fn shared(i: u32, draws: &mut Draws) -> TraceRequest {
     let mut tokens = common();
     tokens.extend((0..user).map(|_| draws.between(0, FIRST_COMMON - 1)));
     let n_prompt = tokens.len();
-    // The output is not drawn: no two requests get the same.
-    tokens.extend((0..generated).map(|token| own_token(i, token)));
+    // The output is not drawn: no two requests get the same. A number that does not fit wraps.
+    tokens.extend((0..generated).map(|token| i.wrapping_mul(10_000).wrapping_add(token)));
     TraceRequest { tokens, n_prompt }
-}
-
-/// Request `i` of [`Trace::Unique`].
-fn unique(i: u32, draws: &mut Draws) -> TraceRequest {
-    let (prompt, generated) = (draws.between(32, 64), draws.between(16, 96));
-    TraceRequest {
-        tokens: (0..prompt + generated).map(|token| own_token(i, token)).collect(),
-        n_prompt: prompt as usize,
-    }
-}
-
-/// A token that no other request has at the same place. Numbers that do not fit wrap: the first tokens of two requests
-/// still differ as long as there are fewer than 2^28.
-fn own_token(request: u32, token: u32) -> u32 {
-    request.wrapping_mul(10_000).wrapping_add(token)
 }
 
 /// The next turn of a chat, of which `said` is all that was said.

@@ -143,7 +143,8 @@ pub struct OutputRequest<'a> {
     beginning: &'a str,
     prompt: Vec<u32>,
     max_new_tokens: usize,
-    seed: u64,
+    /// With the seed of this output.
+    sampling: Sampling,
 }
 
 impl OutputRequest<'_> {
@@ -217,7 +218,8 @@ impl Generate {
     }
 
     /// An output of each prompt, or the samples of one, each with a seed of its own.
-    fn requests(&self, sampling: Sampling, model: &Model, tokenizer: &Tokenizer) -> Result<Vec<OutputRequest<'_>>> {
+    fn requests(&self, model: &Model, tokenizer: &Tokenizer) -> Result<Vec<OutputRequest<'_>>> {
+        let sampling = self.sampling.sampling(model.config())?;
         let n_samples = if let Mode::Samples(n) = self.mode() { n.into() } else { 1 };
         if sampling.temperature == 0.0 && n_samples > 1 {
             say("note: at temperature 0 nothing is drawn: all samples are the same");
@@ -227,8 +229,8 @@ impl Generate {
             let which = if self.mode() == Mode::Prompts { format!("sequence {number}: ") } else { String::new() };
             let (prompt, max_new_tokens) = self.encode(&which, beginning, model, tokenizer)?;
             for sample in 0..n_samples {
-                let seed = sampling.seed.wrapping_add(sample);
-                requests.push(OutputRequest { beginning, prompt: prompt.clone(), max_new_tokens, seed });
+                let sampling = Sampling { seed: sampling.seed.wrapping_add(sample), ..sampling };
+                requests.push(OutputRequest { beginning, prompt: prompt.clone(), max_new_tokens, sampling });
             }
         }
         Ok(requests)
@@ -237,7 +239,8 @@ impl Generate {
     /// What stands before one of several outputs: its number, and the seed of a sample.
     fn heading(&self, number: usize, request: &OutputRequest<'_>) -> String {
         let gap = if number == 1 { "" } else { "\n" };
-        let seed = if self.sequences.samples.is_some() { format!(", seed {}", request.seed) } else { String::new() };
+        let seed =
+            if self.sequences.samples.is_some() { format!(", seed {}", request.sampling.seed) } else { String::new() };
         format!("{gap}sequence {number}{seed}\n")
     }
 

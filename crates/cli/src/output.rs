@@ -13,7 +13,6 @@ use console::{Term, measure_text_width};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use page_by_page::decode::sampler::Sampling;
 pub use page_by_page::english::{count, thousands};
-use page_by_page::model::tokenizer::Tokenizer;
 use page_by_page::serving::Totals;
 use page_by_page::{escape, files};
 use serde::Serialize;
@@ -150,15 +149,6 @@ impl Prose {
             }
         }
     }
-}
-
-pub fn text_of(tokens: &[u32], tokenizer: &Tokenizer) -> Result<String> {
-    let mut stream = tokenizer.stream();
-    for token in tokens {
-        stream.push(*token)?;
-    }
-    stream.finish()?;
-    Ok(stream.text().into())
 }
 
 pub fn describe(sampling: Sampling) -> String {

@@ -19,9 +19,9 @@ use crate::options::ensure_in_range;
 use crate::output::{Progress, Table, count, print, say, thousands};
 
 /// More seeds or steps than this are better two runs.
-const MOST: u64 = 1_000_000;
-/// How long a scheduler can take for one event.
-const LONGEST_EVENT: u32 = 20;
+const MAX: u64 = 1_000_000;
+/// How long a scheduler can take for one event, in seconds.
+const MAX_SECONDS: u32 = 20;
 
 /// Try to break the scheduler: seeds make up worlds, and rules are checked after every event
 ///
@@ -55,21 +55,15 @@ pub struct Simulate {
     /// Check no rule: nine examples, then an ordinary day of M steps, and what comes out
     #[arg(long, conflicts_with_all = ["seeds", "seed"])]
     blind: bool,
-    /// List the planted schedulers
-    #[arg(long, conflicts_with_all = ["seeds", "steps", "seed", "planted", "blind"])]
-    list: bool,
 }
 
 type SearchResult = Result<Passed, Box<Counterexample>>;
 
 impl Simulate {
     pub fn run(self) -> Result<()> {
-        if self.list {
-            return self.list();
-        }
         chapters::ensure_started(if self.blind { &SCHEDULER } else { &SIMULATION })?;
         for (option, number) in [("--seeds", self.seeds), ("--steps", self.steps)] {
-            ensure_in_range(number, MOST, option, "it")?;
+            ensure_in_range(number, MAX, option, "it")?;
         }
         be_quiet_in_scheduler_calls();
         end_if_nothing_happens();
@@ -79,17 +73,11 @@ impl Simulate {
         };
         match bugs[..] {
             [bug] if self.blind => self.blind(bug),
-            _ if self.blind => bail!("--blind shows one scheduler: name one of those that `simulate --list` lists"),
+            _ if self.blind => {
+                bail!("--blind shows one scheduler: name one of those that `simulate --planted all` lists")
+            }
             _ => self.search(&bugs),
         }
-    }
-
-    fn list(&self) -> Result<()> {
-        let mut table = Table::new(3, &["name", "reported in", "what it does"]);
-        for bug in Bug::all() {
-            table.line([bug.name(), bug.reported(), bug.about()]);
-        }
-        print(&table.render())
     }
 
     /// Tries seeds with each of these schedulers. An error if a rule is broken by that of chapter 12, or not by a
@@ -217,14 +205,14 @@ fn be_quiet_in_scheduler_calls() {
 fn end_if_nothing_happens() {
     thread::spawn(|| {
         let (mut last, mut silent) = (heartbeat(), 0);
-        while silent <= LONGEST_EVENT {
+        while silent <= MAX_SECONDS {
             thread::sleep(Duration::from_secs(1));
             let now = heartbeat();
             silent = if now == last { silent + 1 } else { 0 };
             last = now;
         }
         say(&format!(
-            "error: nothing has happened for {LONGEST_EVENT} seconds: does a loop of chapter 12 or 15 never end? run \
+            "error: nothing has happened for {MAX_SECONDS} seconds: does a loop of chapter 12 or 15 never end? run \
              their checks"
         ));
         std::process::exit(1);

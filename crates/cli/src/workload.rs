@@ -30,12 +30,7 @@ enum TraceCommand {
 Example:
   page-by-page workload shared
   page-by-page workload shared --no-prefix-cache")]
-    Shared(Many),
-    /// Prompts of 32 to 64 tokens that share nothing; 16 to 96 more are generated
-    #[command(after_help = "\
-Example:
-  page-by-page workload unique")]
-    Unique(Many),
+    Shared(Shared),
     /// 20 chats that take turns, 6 times around
     ///
     /// Each turn asks with all that was said in the chat so far and a new message of 8 to 48 tokens; 8 to 40 are
@@ -57,7 +52,7 @@ Example:
 }
 
 #[derive(Args)]
-struct Many {
+struct Shared {
     /// Requests in all, at most 1,000,000
     #[arg(long, value_name = "N", default_value_t = 300)]
     requests: usize,
@@ -70,8 +65,8 @@ struct Many {
 
 #[derive(Args)]
 struct Common {
-    /// Pages of the pool; several numbers, separated by commas, make several runs [default: 512 for shared and unique,
-    /// 300 for chats, 130 for documents]
+    /// Pages of the pool; several numbers, separated by commas, make several runs [default: 512 for shared, 300 for
+    /// chats, 130 for documents]
     #[arg(long, value_name = "N,…", value_delimiter = ',')]
     pages: Vec<usize>,
     /// Slots in a page
@@ -100,8 +95,7 @@ const MAX_REQUESTS: u64 = 1_000_000;
 impl Workload {
     pub fn run(self) -> Result<()> {
         match self.trace {
-            TraceCommand::Shared(Many { requests, running, common }) => common.run(Trace::Shared, requests, running),
-            TraceCommand::Unique(Many { requests, running, common }) => common.run(Trace::Unique, requests, running),
+            TraceCommand::Shared(Shared { requests, running, common }) => common.run(Trace::Shared, requests, running),
             TraceCommand::Chats(common) => common.run_whole(Trace::Chats),
             TraceCommand::Documents(common) => common.run_whole(Trace::Documents),
             TraceCommand::Serving(command) => command.run(),

@@ -12,12 +12,12 @@ use super::{Generate, one_line, pages_of_forks, timings, token_ids};
 use crate::chapters;
 use crate::memory;
 use crate::options::PoolSize;
-use crate::output::{Lines, Progress, Table, count, mib, print, print_json, say_report, text_of, thousands};
+use crate::output::{Lines, Progress, Table, count, mib, print, print_json, say_report, thousands};
 
 /// The pages, forks and beams.
 const CHAPTERS: [usize; 4] = [4, 5, 6, 10];
-const MOST_LINES: usize = 20;
-const SHOWN: usize = 40;
+const MAX_LINES: usize = 20;
+const MAX_TEXT: usize = 40;
 
 impl Generate {
     pub(super) fn search_beams(&self, width: usize) -> Result<()> {
@@ -25,7 +25,7 @@ impl Generate {
         let beginning = &self.prompt[0];
         let (model, tokenizer) = self.model.with_tokenizer(self.cache.rows, CacheKind::Paged)?;
         let (prompt, max_new_tokens) = self.encode("", beginning, &model, &tokenizer)?;
-        require_memory(&model, prompt.len(), width)?;
+        ensure_memory(&model, prompt.len(), width)?;
         let page_size = self.cache.pages.page_size;
         ensure!(page_size > 0, CacheError::NoSlots);
         let always_enough = pages_of_forks(prompt.len(), max_new_tokens, width, page_size);
@@ -45,8 +45,8 @@ impl Generate {
             ),
             error => error.into(),
         })?;
-        let in_characters = |found: Continuation| text_of(&found.tokens, &tokenizer).map(|text| (found, text));
-        let found = found.into_iter().map(in_characters).collect::<Result<Vec<_>>>()?;
+        let in_characters = |found: Continuation| tokenizer.decode(&found.tokens).map(|text| (found, text));
+        let found = found.into_iter().map(in_characters).collect::<Result<Vec<_>, _>>()?;
         let (_, best) = found.first().context("the search has found no text")?;
         if self.json {
             return print_json(&report(&prompt, &found, counters));
@@ -87,7 +87,7 @@ impl Generate {
 }
 
 /// Refuses a search that there is no memory for; what the pages take is not in it.
-fn require_memory(model: &Model, n_prompt: usize, width: usize) -> Result<()> {
+fn ensure_memory(model: &Model, n_prompt: usize, width: usize) -> Result<()> {
     let vocab_size = model.config().vocab_size;
     let advice = "give fewer beams, or a shorter prompt";
     let what = format!("reading {}", count(n_prompt.max(width), "token"));
@@ -109,14 +109,14 @@ fn report(prompt: &[u32], found: &[(Continuation, String)], counters: SearchCoun
 
 fn table(found: &[(Continuation, String)], max_new_tokens: usize) -> Table {
     let mut table = Table::new(3, &["sequence", "", "ended", "tokens", "log-probability", "score"]);
-    for ((found, text), number) in found.iter().zip(1..=MOST_LINES) {
+    for ((found, text), number) in found.iter().zip(1..=MAX_LINES) {
         let end = match found.has_ended {
             true => "by itself".into(),
             false => format!("after {} new", thousands(max_new_tokens)),
         };
         table.line([
             number.to_string(),
-            one_line(text.trim_start(), SHOWN),
+            one_line(text.trim_start(), MAX_TEXT),
             end,
             thousands(found.tokens.len()),
             format!("{:.3}", found.log_probability),

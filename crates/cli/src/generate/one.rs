@@ -10,7 +10,7 @@ use page_by_page::cache::in_place::InPlace;
 use page_by_page::caches::{CacheKind, CacheSize};
 use page_by_page::decode::drafting::{DraftCounters, DraftSource};
 use page_by_page::decode::generation::{Generated, Generation};
-use page_by_page::decode::sampler::{Sampler, Sampling};
+use page_by_page::decode::sampler::Sampler;
 use page_by_page::decode::{Draft, Limits};
 use page_by_page::disk::snapshot::Snapshot;
 use page_by_page::kernels::RowFormat;
@@ -29,7 +29,6 @@ struct OneSetup<'m> {
     model: &'m Model,
     tokenizer: &'m Tokenizer,
     request: &'m OutputRequest<'m>,
-    sampling: Sampling,
     /// `None`: nothing is kept.
     cache: Option<Box<dyn InPlace>>,
     /// The pages of that cache, if it has any.
@@ -65,30 +64,22 @@ impl Generate {
         self.cache.save_cache.as_deref().map_or(Ok(()), Snapshot::check_writable)?;
         chapters::ensure_started(&self.chapters())?;
         let (model, tokenizer) = self.model.with_tokenizer(self.cache.rows, self.kv())?;
-        let sampling = self.sampling.sampling(model.config())?;
-        let requests = self.requests(sampling, &model, &tokenizer)?;
+        let requests = self.requests(&model, &tokenizer)?;
         for (request, number) in requests.iter().zip(1..) {
-            let sampling = Sampling { seed: request.seed, ..sampling };
             if self.mode() == Mode::One {
-                return self.generate_one(request, sampling, &model, &tokenizer);
+                return self.generate_one(request, &model, &tokenizer);
             }
             if !self.json {
                 print(&self.heading(number, request))?;
             }
-            let generated = self.generate_one(request, sampling, &model, &tokenizer);
+            let generated = self.generate_one(request, &model, &tokenizer);
             generated.with_context(|| format!("sequence {number}"))?;
         }
         Ok(())
     }
 
-    fn generate_one(
-        &self,
-        request: &OutputRequest<'_>,
-        sampling: Sampling,
-        model: &Model,
-        tokenizer: &Tokenizer,
-    ) -> Result<()> {
-        let mut setup = self.set_up(request, sampling, model, tokenizer)?;
+    fn generate_one(&self, request: &OutputRequest<'_>, model: &Model, tokenizer: &Tokenizer) -> Result<()> {
+        let mut setup = self.set_up(request, model, tokenizer)?;
         let (mut done, text) = self.generate(&mut setup)?;
         // The output is written even if its cache cannot be saved.
         let tokens = [&request.prompt[..], &done.generated.tokens].concat();
@@ -113,7 +104,6 @@ impl Generate {
     fn set_up<'m>(
         &self,
         request: &'m OutputRequest<'m>,
-        sampling: Sampling,
         model: &'m Model,
         tokenizer: &'m Tokenizer,
     ) -> Result<OneSetup<'m>> {
@@ -135,7 +125,7 @@ impl Generate {
             _ => None,
         };
         let pool = (self.kv() == CacheKind::Paged).then_some(pool);
-        Ok(OneSetup { model, tokenizer, request, sampling, cache, pool, restored, draft })
+        Ok(OneSetup { model, tokenizer, request, cache, pool, restored, draft })
     }
 
     /// Writes the file of `--save-cache`, if there is one. `tokens`: begin with those that the cache holds.
@@ -150,8 +140,8 @@ impl Generate {
     /// Generates the output, and shows it as it grows unless JSON is asked for. Returns it in characters, too, or why
     /// these could not be shown.
     fn generate(&self, setup: &mut OneSetup<'_>) -> Result<(Done, Result<String>)> {
-        let OneSetup { model, tokenizer, request, sampling, cache, draft, .. } = setup;
-        let OutputRequest { beginning, prompt, max_new_tokens, .. } = request;
+        let OneSetup { model, tokenizer, request, cache, draft, .. } = setup;
+        let OutputRequest { beginning, prompt, max_new_tokens, sampling } = request;
         let (mut clock, mut drafts) = (Clock::start(), DraftCounters::default());
         let is_closed = Cell::new(false);
         let progress = self.json.then(|| Progress::new("generating", *max_new_tokens as u64));
@@ -215,7 +205,8 @@ impl Generate {
         let kept = setup.restored.map_or(0, |restored| restored.kept);
         let prefilled = if generated.rows_projected == 0 { 0 } else { setup.request.prompt.len() - kept };
         let decode = (clock.steps, done.elapsed - clock.prefill);
-        let mut lines = vec![("model", self.describe_model(setup.model)), ("sampling", describe(setup.sampling))];
+        let mut lines =
+            vec![("model", self.describe_model(setup.model)), ("sampling", describe(setup.request.sampling))];
         let restored = |Restored { saved, kept }| format!("{} of {}", thousands(kept), count(saved, "saved token"));
         lines.extend(setup.restored.map(|it| ("restored", restored(it))));
         lines.extend(timings((prefilled, clock.prefill), decode, ["", ""].map(String::from)));

@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::Result;
 use page_by_page::cache::{PageId, Usage};
-use page_by_page::decode::sampler::{Sampler, Sampling};
+use page_by_page::decode::sampler::Sampler;
 use page_by_page::model::Model;
 use page_by_page::model::tokenizer::Tokenizer;
 use page_by_page::prefixes::prefix_cache;
@@ -69,11 +69,10 @@ impl<'m> OutputSet<'m> {
         let prefixes = prefix_cache(setup.pool.page_size, false)?;
         let mut engine =
             Engine::new(model, &setup.slab, prefixes, limits, &model.config().eos_token_ids)?.with_tokenizer(tokenizer);
-        let sampler = |request: &OutputRequest<'_>| Sampler::new(Sampling { seed: request.seed, ..setup.sampling });
         // Samples are one request; otherwise each prompt is one.
         for requests in requests.chunks(if setup.are_samples { requests.len() } else { 1 }) {
             let OutputRequest { prompt, max_new_tokens, .. } = requests[0].clone();
-            let samplers = requests.iter().map(sampler).collect();
+            let samplers = requests.iter().map(|request| Sampler::new(request.sampling)).collect();
             engine.submit_request(GenerationRequest::new(prompt, max_new_tokens, samplers))?;
         }
         let output =

@@ -13,7 +13,7 @@ use crate::memory;
 use crate::output::{Lines, Table, add, count, describe, mib, thousands};
 
 const MAX_LINES: usize = 20;
-const NAME: usize = 30;
+const MAX_NAME: usize = 30;
 
 impl OutputSet<'_> {
     /// What the sequences held at their ends, together: shared pages count for each of their owners.
@@ -47,7 +47,7 @@ impl OutputSet<'_> {
         let n_outputs = thousands(self.outputs.len());
         let mut lines = vec![
             ("model", options.describe_model(model)),
-            ("sampling", describe(setup.sampling)),
+            ("sampling", describe(self.outputs[0].request.sampling)),
             (
                 if setup.are_samples { "samples" } else { "outputs" },
                 format!("{n_outputs}, at most {} in a step", totals.most_sequences),
@@ -86,8 +86,8 @@ impl OutputSet<'_> {
             };
             let numbers = [usage.tokens, usage.slots, output.pages_at_end()];
             let which = match self.setup.are_samples {
-                true => format!("seed {}", request.seed),
-                false => one_line(request.beginning, NAME),
+                true => format!("seed {}", request.sampling.seed),
+                false => one_line(request.beginning, MAX_NAME),
             };
             table.line([number.to_string(), which, end].into_iter().chain(numbers.map(thousands)));
         }
@@ -143,12 +143,12 @@ impl OutputSet<'_> {
 }
 
 fn output_to_json(output: &Output<'_>) -> Value {
-    let OutputRequest { beginning, prompt, seed, .. } = &output.request;
+    let OutputRequest { beginning, prompt, sampling, .. } = &output.request;
     let (finish_reason, error) = finish(output);
     let new_tokens = output.finished.as_ref().map_or(&[][..], |finished| finished.sequence.new_tokens());
     let mut json = json!({
         "prompt": beginning,
-        "seed": seed,
+        "seed": sampling.seed,
         "text": output.text,
         "tokens": token_ids(prompt, new_tokens),
         "finish_reason": finish_reason,

@@ -21,8 +21,6 @@ use crate::output::{Progress, count, print, print_json, say, say_report};
 pub const MAX_TOKENS_IN_STEP: usize = 4096;
 
 pub struct TogetherSetup {
-    /// Each output with its own seed.
-    pub sampling: Sampling,
     /// All have the same prompt, and are forks of the first, which computes it: they share its pages.
     pub are_samples: bool,
     pub pool: PoolSize,
@@ -33,14 +31,13 @@ pub struct TogetherSetup {
 impl Generate {
     pub(super) fn generate_together(&self) -> Result<()> {
         let (model, tokenizer) = self.model.with_tokenizer(self.cache.rows, CacheKind::Paged)?;
-        let sampling = self.sampling.sampling(model.config())?;
-        let chapters = self.chapters_of_scheduler(sampling);
+        let chapters = self.chapters_of_scheduler(self.sampling.sampling(model.config())?);
         chapters::ensure_started(&chapters)?;
-        let requests = self.requests(sampling, &model, &tokenizer)?;
+        let requests = self.requests(&model, &tokenizer)?;
         let are_samples = self.sequences.samples.is_some();
         ensure_memory_to_read(&requests, &model, are_samples)?;
         let (pool, slab) = self.pool(&requests, &model, are_samples)?;
-        let setup = TogetherSetup { sampling, are_samples, pool, slab, chapters };
+        let setup = TogetherSetup { are_samples, pool, slab, chapters };
         let mut outputs = OutputSet::new(requests, setup, (&model, &tokenizer))?;
         self.grow(&mut outputs)?;
         if self.json {

@@ -39,7 +39,7 @@ const LONGEST: Duration = Duration::from_secs(60);
 
 /// Options and values with which a command is quick, each line another way through it. `SMALL` is a model with few
 /// positions.
-const QUICK: [(&str, &str); 37] = [
+const QUICK: [(&str, &str); 36] = [
     ("generate", "--model=SMALL --max-new-tokens=3"),
     ("generate", "day king --model=SMALL --max-new-tokens=3"),
     ("generate", "day king --model=SMALL --max-new-tokens=3 --kv=contiguous"),
@@ -72,7 +72,6 @@ const QUICK: [(&str, &str); 37] = [
     ("bench formats", "--max-new-tokens=2"),
     ("bench speculation", "--model=SMALL --draft=prompt-lookup --max-new-tokens=2 --draft-lens=1 --prompts=a"),
     ("workload shared", "--requests=20"),
-    ("workload unique", "--requests=20"),
     ("workload serving", "--requests=20"),
     ("workload chats", "--pages=200"),
     ("workload documents", "--pages=200"),
