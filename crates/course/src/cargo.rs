@@ -46,9 +46,6 @@ pub struct Ended {
 }
 
 /// Runs a program without input to its end, or to the limit.
-///
-/// # Errors
-/// If it can't be started.
 pub fn run(command: Command, limit: Duration) -> io::Result<Ended> {
     let mut process = start(command, Streams::Together)?;
     let (began, mut output) = (Instant::now(), String::new());
@@ -86,9 +83,6 @@ pub struct Process {
 }
 
 /// Starts a program without input, as the leader of a process group of its own.
-///
-/// # Errors
-/// If it can't be started.
 pub fn start(mut command: Command, streams: Streams) -> io::Result<Process> {
     let (sender, lines) = channel();
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());

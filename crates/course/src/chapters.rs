@@ -107,9 +107,6 @@ impl Chapter {
     }
 
     /// The stub that the solution gives.
-    ///
-    /// # Errors
-    /// What is wrong with the solution, in a line.
     pub fn stub(&self, root: &Path) -> Result<String, String> {
         let file = self.solution();
         let stub = marks::stub_of(&self.name, &stub::read(root, &file)?);
@@ -117,9 +114,6 @@ impl Chapter {
     }
 
     /// Reads the reader's file.
-    ///
-    /// # Errors
-    /// What is wrong with the file and what to do, in a line.
     pub fn read(&self, root: &Path) -> Result<Exercise, String> {
         let text = stub::read(root, &self.exercise())?;
         let fingerprint = stub::fingerprint(&text);
@@ -154,9 +148,6 @@ pub fn task_label(text: &str) -> Option<(usize, u32, &str)> {
 }
 
 /// All chapters of the repository at `root`, in order.
-///
-/// # Errors
-/// If the list can't be read or makes no sense: what to do about it, in a line.
 pub fn all(root: &Path) -> Result<Vec<Chapter>, String> {
     let list = stub::read(root, UNTOUCHED)?;
     let restore = format!("restore the file with `git checkout {UNTOUCHED}`");
@@ -180,9 +171,6 @@ const SHARED: [&str; 4] = [
 ///
 /// What it reaches through the engine alone, it names in a comment: in the same way, or only as `ch07_rewind` in
 /// backticks if what that names in turn isn't run.
-///
-/// # Errors
-/// If a file of the repository can't be read: what to do, in a line.
 pub fn stands_on(root: &Path, file: &str) -> Result<Vec<usize>, String> {
     let (mut found, mut followed) = (BTreeSet::new(), BTreeSet::new());
     let mut to_read = vec![(file.to_string(), stub::read(root, file)?)];
@@ -213,9 +201,6 @@ fn named<'t>(text: &'t str, sign: &str) -> impl Iterator<Item = Chapter> + use<'
 }
 
 /// The root of the repository: the current folder, or the nearest above it that holds `exercises/untouched.txt`.
-///
-/// # Errors
-/// If there is none, in a line.
 pub fn root() -> Result<PathBuf, String> {
     let here = std::env::current_dir().map_err(|error| format!("the current folder can't be read: {error}"))?;
     let root = here.ancestors().find(|folder| folder.join(UNTOUCHED).is_file());

@@ -11,9 +11,6 @@ use crate::chapters;
 pub const CODE: &str = "tools/figures/src/figures";
 
 /// The names of all figures, sorted.
-///
-/// # Errors
-/// If their folder can't be read.
 pub fn all(root: &Path) -> Result<Vec<String>, String> {
     let files = fs::read_dir(root.join(CODE)).map_err(|error| format!("{CODE} can't be read ({error})"))?;
     let name = |file: fs::DirEntry| Some(file.file_name().to_str()?.strip_suffix(".rs")?.to_string());
@@ -23,9 +20,6 @@ pub fn all(root: &Path) -> Result<Vec<String>, String> {
 }
 
 /// The numbers of the chapters that a figure stands on.
-///
-/// # Errors
-/// If there is no such figure, or a solution can't be read.
 pub fn stands_on(root: &Path, figure: &str) -> Result<Vec<usize>, String> {
     chapters::stands_on(root, &format!("{CODE}/{figure}.rs"))
 }
@@ -48,4 +42,9 @@ pub fn chapters(numbers: &[usize]) -> String {
         [first @ .., last] => format!("chapters {} and {last}", first.join(", ")),
         [] => "no chapter".into(),
     }
+}
+
+/// As HTML, in running text and in attributes.
+pub fn escaped(text: &str) -> String {
+    text.replace('&', "&amp;").replace('"', "&quot;").replace('<', "&lt;").replace('>', "&gt;")
 }

@@ -63,9 +63,6 @@ pub struct Expanded {
 
 impl Expanded {
     /// Reads the page `file` of the repository at `root`.
-    ///
-    /// # Errors
-    /// If the page itself can't be read.
     pub fn read(root: &Path, file: &Path) -> std::io::Result<Self> {
         let text = fs::read_to_string(root.join(file))?.replace("\r\n", "\n");
         let mut expanded = Self::default();

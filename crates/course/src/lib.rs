@@ -14,6 +14,8 @@
 //! | [`libtest`] | Which tests ran, how did they end, and what did they print? (feature `run`) |
 //! | [`served`] | Where is the book served, and how is a page of it opened? (feature `run`) |
 //!
+//! An error is a line for the reader: what is wrong, and what to do about it.
+//!
 //! Without features it uses nothing but the standard library, because the engine's build script depends on it.
 
 #[cfg(feature = "run")]

@@ -135,9 +135,6 @@ impl Record {
     }
 
     /// Changes the record, on disk and here. It is read first, because a second `cargo learn` may have changed it.
-    ///
-    /// # Errors
-    /// If it can't be written.
     pub fn update(&mut self, root: &Path, change: impl FnOnce(&mut Record)) -> io::Result<()> {
         let (before, _) = Record::read(root);
         *self = before.clone();

@@ -11,9 +11,6 @@ const LOCK: &str = ".page-by-page/book.lock";
 const PORT: &str = ".page-by-page/book.port";
 
 /// Says that this clone's book is served on this port until the file is closed. `None` if an earlier server says so.
-///
-/// # Errors
-/// If the files can't be written.
 pub fn announce(root: &Path, port: u16) -> io::Result<Option<File>> {
     fs::create_dir_all(root.join(LOCK).with_file_name(""))?;
     let file = File::create(root.join(LOCK))?;

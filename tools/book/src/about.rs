@@ -4,9 +4,9 @@ use crate::contents::Contents;
 use crate::html::Piece;
 
 /// Search engines show about as many characters.
-const LONGEST: usize = 160;
+const MAX_CHARS: usize = 160;
 /// A shorter first paragraph says too little, and the next is read, too.
-const SHORTEST: usize = 80;
+const MIN_CHARS: usize = 80;
 
 /// The beginning of the page's running text, without its marks, in at most 160 characters; empty if there is none.
 /// Figures, code and tables are left out, and it ends before the first fold.
@@ -22,7 +22,7 @@ pub fn description(contents: &Contents) -> String {
             None => paragraph,
         }
         .trim();
-        if beginning.ends_with(['.', '?', '!']) && beginning.chars().count() >= SHORTEST {
+        if beginning.ends_with(['.', '?', '!']) && beginning.chars().count() >= MIN_CHARS {
             break;
         }
         beginning.push(' ');
@@ -34,12 +34,12 @@ pub fn description(contents: &Contents) -> String {
 fn cut(text: &str) -> String {
     let limit = |characters| text.char_indices().nth(characters).map_or(text.len(), |(at, _)| at);
     let mut ends = text.match_indices(['.', '?', '!']).map(|(at, _)| at + 1);
-    let sentences = ends.rfind(|end| *end <= limit(LONGEST) && text[*end..].starts_with(' '));
-    match sentences.map(|end| &text[..end]).filter(|sentences| sentences.chars().count() >= SHORTEST) {
-        _ if limit(LONGEST) == text.len() => text.to_string(),
+    let sentences = ends.rfind(|end| *end <= limit(MAX_CHARS) && text[*end..].starts_with(' '));
+    match sentences.map(|end| &text[..end]).filter(|sentences| sentences.chars().count() >= MIN_CHARS) {
+        _ if limit(MAX_CHARS) == text.len() => text.to_string(),
         Some(sentences) => sentences.to_string(),
         None => {
-            let text = &text[..limit(LONGEST - 2)];
+            let text = &text[..limit(MAX_CHARS - 2)];
             let words = text.rsplit_once(' ').map_or(text, |(words, _)| words);
             format!("{} …", words.trim_end_matches([',', ';', ':', '(', '.']))
         }
@@ -76,8 +76,8 @@ mod tests {
     #[test]
     fn a_long_sentence_ends_with_a_word() {
         let said = description(&Contents::read(&format!("# T\n\n{}\n", "words and ".repeat(40))));
-        assert!(said.chars().count() <= LONGEST && said.ends_with(" …"), "{said}");
+        assert!(said.chars().count() <= MAX_CHARS && said.ends_with(" …"), "{said}");
         let umlauts = description(&Contents::read(&format!("# T\n\n{}\n", "ü".repeat(400))));
-        assert_eq!(umlauts.chars().count(), LONGEST);
+        assert_eq!(umlauts.chars().count(), MAX_CHARS);
     }
 }

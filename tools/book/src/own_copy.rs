@@ -13,13 +13,12 @@ use std::time::Duration;
 use anyhow::{Context, Error, Result};
 use page_by_page_course::cargo::{self, Ended, Environment};
 use page_by_page_course::chapters::{self, Chapter, Exercise, ExerciseState};
-use page_by_page_course::figures;
+use page_by_page_course::figures::{self, escaped};
 use page_by_page_course::stub;
 
 use crate::check::{self, Build};
 use crate::engine::{self, Compiler, Engine, Speed};
 use crate::publish::files_ending;
-use crate::site::escaped;
 
 /// Where the reader's copy lies, from the repository root. As deep as the book itself: its pages link to the exercises.
 pub const COPY_FOLDER: &str = "book/mine";
@@ -30,8 +29,8 @@ const RECORDED: &str = "target/mine";
 const CHECKS: Duration = Duration::from_secs(300);
 /// The longest that a build can take, on a slow computer and from nothing.
 const BUILD: Duration = Duration::from_secs(1800);
-/// The tool for figures stops after half a minute; this is for one that does not.
-const FIGURE: Duration = Duration::from_secs(60);
+/// The longest that recording a figure can take. It takes a few seconds at most.
+const FIGURE: Duration = Duration::from_secs(40);
 
 /// A chapter that the reader has started.
 type Started = (Chapter, Exercise);
@@ -85,10 +84,8 @@ impl OwnCopy {
         }
     }
 
-    /// Checks the chapters that have changed, and records the figures that stand on them.
-    ///
-    /// # Errors
-    /// When the exercises cannot be read or cargo cannot be started. What the reader's code does is no error.
+    /// Checks the chapters that have changed, and records the figures that stand on them. What the reader's code does
+    /// is no error.
     pub fn follow(&mut self) -> Result<()> {
         let mut started: Vec<Started> = Vec::new();
         for chapter in chapters::all(&self.root).map_err(Error::msg)? {
@@ -204,7 +201,7 @@ impl OwnCopy {
         }
         let told = |sign| output.lines().find(|line| line.starts_with(sign));
         let why = match (told("error: "), told("memory allocation of ")) {
-            _ if status.is_none() => format!("no end after {} s", FIGURE.as_secs()),
+            _ if status.is_none() => format!("no end after {} s: does a loop of yours never end?", FIGURE.as_secs()),
             (Some(error), _) => error["error: ".len()..].to_string(),
             (None, Some(memory)) => format!("it asks for ever more memory ({memory})"),
             (None, None) => last.to_string(),

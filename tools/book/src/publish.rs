@@ -15,10 +15,8 @@ pub const BUILD_FOLDER: &str = "book/html";
 /// these.
 const RECORD: &str = ".page-by-page-files";
 
-/// Publishes in the folder that holds nothing but the book, where everything else is removed.
-///
-/// # Errors
-/// If it is a symbolic link: the folder that it leads to can hold files of other programs.
+/// Publishes in the folder that holds nothing but the book, where everything else is removed. A symbolic link is refused:
+/// the folder that it leads to can hold files of other programs.
 pub fn publish(fresh: &Path, to: &Path) -> Result<()> {
     if to.is_symlink() {
         bail!("{} is a symbolic link: remove it, or name the folder that it leads to with --out", to.display());
@@ -28,10 +26,7 @@ pub fn publish(fresh: &Path, to: &Path) -> Result<()> {
 }
 
 /// Publishes in a folder named on the command line, and takes away what an earlier build has left there. Other files
-/// stay.
-///
-/// # Errors
-/// Unless the folder is new, empty, or was filled by an earlier build.
+/// stay: it must be new, empty, or filled by an earlier build.
 pub fn publish_into(fresh: &Path, to: &Path) -> Result<()> {
     fs::create_dir_all(to).with_context(|| format!("{} is no folder to write into", to.display()))?;
     let record = to.join(RECORD);

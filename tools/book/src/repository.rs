@@ -8,9 +8,6 @@ use std::sync::LazyLock;
 use regex::Regex;
 
 /// A public address as it was typed.
-///
-/// # Errors
-/// If it is none.
 pub fn given(text: &str) -> Result<String, String> {
     public(text).ok_or_else(|| "write a public address, such as https://github.com/owner/name".into())
 }

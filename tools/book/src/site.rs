@@ -10,6 +10,7 @@ use std::sync::LazyLock;
 use anyhow::{Context, Result, bail, ensure};
 use mdbook_driver::MDBook;
 use mdbook_driver::book::BookItem;
+use page_by_page_course::figures::escaped;
 use regex::Regex;
 
 use crate::about::description;
@@ -60,9 +61,6 @@ struct Site<'b> {
 }
 
 /// The address of a published book, with a slash at its end.
-///
-/// # Errors
-/// If it does not name a folder on a server.
 pub fn site_url(text: &str) -> Result<String, String> {
     let rest = ["https://", "http://"].iter().find_map(|scheme| text.strip_prefix(scheme));
     let is_folder = rest.is_some_and(|rest| {
@@ -261,9 +259,4 @@ impl Site<'_> {
         }
         text
     }
-}
-
-/// As HTML, in running text and in attributes.
-pub fn escaped(text: &str) -> String {
-    text.replace('&', "&amp;").replace('"', "&quot;").replace('<', "&lt;").replace('>', "&gt;")
 }

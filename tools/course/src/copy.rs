@@ -15,7 +15,7 @@ use page_by_page_course::libtest;
 
 use crate::files::files_below;
 use crate::protection::SNAPSHOTS;
-use crate::run::Run;
+use crate::run::CargoRun;
 
 /// The longest silence of a build, and of checks that run: a hung check is ended after it.
 const BUILD: Duration = Duration::from_secs(900);
@@ -68,7 +68,7 @@ impl RepositoryCopy {
     }
 
     /// Runs `cargo` with these arguments in a folder, as a reader would who has no variables of ours set but these.
-    pub fn cargo(&self, folder: &Path, arguments: &[&str], variables: &[(&str, &str)]) -> Result<Run> {
+    pub fn cargo(&self, folder: &Path, arguments: &[&str], variables: &[(&str, &str)]) -> Result<CargoRun> {
         let mut cargo = cargo(folder, Environment::Neutral);
         cargo.args(arguments).envs(variables.iter().copied());
         cargo.env("CARGO_TARGET_DIR", &self.target).env("CARGO_TERM_COLOR", "never").env("NO_COLOR", "1");
@@ -87,7 +87,7 @@ impl RepositoryCopy {
             }
         };
         let success = !hung && process.wait().is_some_and(|status| status.success());
-        Ok(Run { success, hung, suites: libtest::suites(&output), output })
+        Ok(CargoRun { success, hung, suites: libtest::suites(&output), output })
     }
 }
 

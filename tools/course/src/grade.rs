@@ -18,7 +18,7 @@ use page_by_page_course::libtest::task_of;
 use crate::copy::RepositoryCopy;
 use crate::files::read;
 use crate::mistakes::{self, Mistake};
-use crate::run::Run;
+use crate::run::CargoRun;
 use crate::tasks;
 
 /// Copies that are graded at the same time.
@@ -37,9 +37,6 @@ enum Job {
 
 /// Grades these chapters, or all if there are none; whether all of it is sound. `third`: only every third mistake,
 /// beginning with this one.
-///
-/// # Errors
-/// If the copies can't be made, or cargo can't be run.
 pub fn grade(root: &Path, only: &[usize], third: Option<usize>) -> Result<bool> {
     let target = std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| root.join("target"), PathBuf::from).join("course");
     std::fs::create_dir_all(&target).with_context(|| format!("cannot make the folder {}", target.display()))?;
@@ -279,12 +276,12 @@ impl Grading {
 }
 
 /// Runs the grader of one chapter.
-fn graded(copy: &RepositoryCopy, chapter: &Chapter) -> Result<Run> {
+fn graded(copy: &RepositoryCopy, chapter: &Chapter) -> Result<CargoRun> {
     copy.cargo(&copy.root, &["test", "--features", "solution", "--test", &chapter.name], &[])
 }
 
 /// A started stub compiles without a warning, is red, and each of its tasks is asked for by name.
-fn stub_is_red(run: &Run, chapter: &Chapter, stub: &str) -> Graded {
+fn stub_is_red(run: &CargoRun, chapter: &Chapter, stub: &str) -> Graded {
     let mut problems: Vec<String> = run.obstacle().into_iter().collect();
     problems.extend(run.warning(chapter));
     let (tasks, red) = (tasks::of_stub(chapter, stub), run.red());
@@ -301,7 +298,7 @@ fn stub_is_red(run: &Run, chapter: &Chapter, stub: &str) -> Graded {
 }
 
 /// A mistake is red, and the first failure says what is expected.
-fn noticed(run: &Run, mistake: &Mistake) -> Graded {
+fn noticed(run: &CargoRun, mistake: &Mistake) -> Graded {
     let red = run.red();
     let mut problems: Vec<String> = run.obstacle().into_iter().collect();
     let says = red.first().map(|first| first.says()).unwrap_or_default();

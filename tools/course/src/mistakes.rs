@@ -56,9 +56,6 @@ pub fn read_list(root: &Path, chapter: &Chapter) -> Result<BTreeMap<String, Mist
 
 impl Mistake {
     /// The wrong solution.
-    ///
-    /// # Errors
-    /// What is wrong with the mistake itself.
     pub fn apply(&self, solution: &str) -> Result<String, String> {
         let Mistake { find, replace, .. } = self;
         let first = find.trim_start().lines().next().unwrap_or_default();

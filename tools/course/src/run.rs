@@ -4,7 +4,7 @@ use page_by_page_course::chapters::Chapter;
 use page_by_page_course::libtest::{Suite, TestOutcome, task_of};
 
 /// A run of cargo.
-pub struct Run {
+pub struct CargoRun {
     pub success: bool,
     /// It was ended because nothing came for too long.
     pub hung: bool,
@@ -19,7 +19,7 @@ pub struct Red<'a> {
     pub words: &'a str,
 }
 
-impl Run {
+impl CargoRun {
     /// The red checks in the order in which a reader looks at them: by task, then those of the whole chapter.
     pub fn red(&self) -> Vec<Red<'_>> {
         let tests = self.suites.iter().flat_map(|suite| &suite.tests);
@@ -105,12 +105,12 @@ mod tests {
 
     const WHOSE: &str = "whose_code::ch01_sum::is_yours";
 
-    fn run(passed: &[&str], failed: &[(&str, &str)]) -> Run {
+    fn run(passed: &[&str], failed: &[(&str, &str)]) -> CargoRun {
         let passed = passed.iter().map(|test| (test.to_string(), TestOutcome::Passed));
         let failed = failed.iter().map(|(test, words)| (test.to_string(), TestOutcome::Failed(words.to_string())));
         let tests: BTreeMap<String, TestOutcome> = passed.chain(failed).collect();
         let suite = Suite { name: "ch01_sum".into(), announced: tests.len(), tests, ended: true };
-        Run { success: true, hung: false, output: String::new(), suites: vec![suite] }
+        CargoRun { success: true, hung: false, output: String::new(), suites: vec![suite] }
     }
 
     #[test]

@@ -73,7 +73,7 @@ fn run(command: &Command) -> Result<()> {
             println!("the figures are what the code does");
         }
         Command::Mine { name, to } => {
-            departure::set_limits();
+            departure::panic_in_a_line();
             println!("{}", departure::record(&root, name, to)?);
         }
     }

@@ -10,7 +10,7 @@ pub const PAGE_SIZE: usize = 4;
 
 /// The slab, and the name, the tokens and the pages of each sequence in it.
 #[derive(Default, PartialEq)]
-pub struct State {
+pub struct SlabState {
     pub slab: Vec<Page>,
     sequences: Vec<(char, usize, Vec<PageId>)>,
 }
@@ -58,7 +58,7 @@ impl Operation {
     }
 }
 
-impl State {
+impl SlabState {
     /// All layers must look alike.
     pub fn read(slab: &SharedSlab, tables: &[(char, &PageTable)]) -> Result<Self> {
         let slab = slab.borrow();
@@ -80,11 +80,11 @@ impl State {
             pages.push(Page { owners, slots: layers[0].iter().enumerate().map(slot).collect() });
         }
         let sequences = tables.iter().map(|(name, table)| (*name, table.len(), table.pages().to_vec()));
-        Ok(State { slab: pages, sequences: sequences.collect() })
+        Ok(SlabState { slab: pages, sequences: sequences.collect() })
     }
 
     /// What an operation did to the state before it, and what to notice; HTML.
-    fn step(&self, before: &State, operation: &str, outcome: Result<(), CacheError>) -> String {
+    fn step(&self, before: &SlabState, operation: &str, outcome: Result<(), CacheError>) -> String {
         if let Err(error) = outcome {
             let is_same = self == before;
             let rest =
@@ -99,7 +99,7 @@ impl State {
                     n => self.shrunk(n, *name, had, own),
                 }
             });
-        let is_full = |state: &State| state.slab.iter().all(|page| !page.owners.is_empty());
+        let is_full = |state: &SlabState| state.slab.iter().all(|page| !page.owners.is_empty());
         let notice = if is_full(self) && !is_full(before) { " No page is free now." } else { "" };
         format!("<code>{operation}</code>: {happened}.{notice}")
     }
@@ -111,7 +111,7 @@ impl State {
         format!("{name} forgets {forgotten} and returns {left}. The rows {stale} stay where they are, stale")
     }
 
-    fn grown(&self, before: &State, name: char, had: &[PageId], own: &[PageId]) -> String {
+    fn grown(&self, before: &SlabState, name: char, had: &[PageId], own: &[PageId]) -> String {
         let (mut fitting, mut others, mut over) = (Vec::new(), Vec::new(), Vec::new());
         for page in own {
             for (was, now) in before.slab[page.index()].slots.iter().zip(&self.slab[page.index()].slots) {
@@ -177,10 +177,10 @@ pub fn figure(message: &str, setup: String, operations: &[(char, Operation)], ea
     let slab = new_slab(4)?;
     let mut sequences = [('a', PagedCache::new(&slab)?), ('b', PagedCache::new(&slab)?)];
     let mut figure = Figure { message: message.into(), setup, ..Figure::default() };
-    let mut before = State::default();
+    let mut before = SlabState::default();
     for (done, (name, operation)) in (1..).zip(operations) {
         let outcome = operation.run(&mut sequences[usize::from(*name == 'b')].1);
-        let state = State::read(&slab, &sequences.each_ref().map(|(name, cache)| (*name, cache.table())))?;
+        let state = SlabState::read(&slab, &sequences.each_ref().map(|(name, cache)| (*name, cache.table())))?;
         if done == earlier {
             figure.starts_from(|picture| state.draw(picture));
         } else if done > earlier {

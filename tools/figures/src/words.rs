@@ -1,10 +1,7 @@
 //! Numbers and lists as words.
 
 pub use page_by_page::english::{count, listed, thousands as grouped};
-
-pub fn escaped(text: &str) -> String {
-    text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('"', "&quot;")
-}
+pub use page_by_page_course::figures::escaped;
 
 /// `16, 11, 5`
 pub fn joined<T: ToString>(items: &[T], between: &str) -> String {

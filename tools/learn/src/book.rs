@@ -27,9 +27,6 @@ impl Book {
     }
 
     /// Starts `cargo book`, unless it has been. It ends when this is dropped.
-    ///
-    /// # Errors
-    /// If cargo can't be started.
     pub fn serve(&mut self, root: &Path) -> io::Result<()> {
         if self.server.is_none() {
             let mut cargo = cargo::cargo(root, Environment::Shell);

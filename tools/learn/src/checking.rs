@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use crate::app::{App, View};
 use crate::current::Current;
 use crate::program::Program;
-use crate::run::{Checks, Run, RunResult, Stage};
+use crate::run::{CheckRun, Checks, RunResult, Stage};
 
 /// A build with more crates left than this builds dependencies, and takes minutes rather than seconds. After a save it
 /// is fewer than ten.
@@ -14,7 +14,7 @@ const MANY_CRATES: usize = 15;
 /// The checks for the last save.
 #[derive(Default)]
 pub struct Checking {
-    run: Option<Run>,
+    run: Option<CheckRun>,
     pub stage: Option<Stage>,
     /// The time of the save.
     saved: Option<Instant>,
@@ -46,7 +46,7 @@ impl App {
     fn start(&mut self, filter: Vec<String>) {
         let Current { root, chapter, .. } = &self.current;
         let (root, chapter, time_limit) = (root.clone(), chapter.clone(), self.time_limit);
-        match Run::start(Checks { root, chapter, filter, time_limit }) {
+        match CheckRun::start(Checks { root, chapter, filter, time_limit }) {
             Ok(run) => (self.checking.stage, self.checking.run) = (Some(run.stage.clone()), Some(run)),
             Err(problem) => {
                 self.checking = Checking::default();

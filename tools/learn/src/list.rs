@@ -9,7 +9,7 @@ use page_by_page_course::record::{LastRun, Record, is_green};
 use crate::text::count;
 
 /// A chapter, and what is known of its file.
-struct Progress<'a> {
+struct ListedChapter<'a> {
     chapter: &'a Chapter,
     exercise: Result<Exercise, String>,
     /// What the last run of its checks found.
@@ -20,13 +20,14 @@ struct Progress<'a> {
 
 /// The table of chapters, and what to do next.
 pub fn text(root: &Path, chapters: &[Chapter], record: &Record) -> String {
-    let all: Vec<Progress<'_>> = chapters.iter().map(|chapter| Progress::of(root, chapter, record)).collect();
+    let all: Vec<ListedChapter<'_>> =
+        chapters.iter().map(|chapter| ListedChapter::read(root, chapter, record)).collect();
     let width = chapters.iter().map(|chapter| chapter.title.chars().count()).max().unwrap_or(0);
     let mut text = String::new();
-    for progress in &all {
-        let Chapter { number, title, .. } = progress.chapter;
-        let whose = if progress.is_started() { "yours" } else { "reference" };
-        for (at, line) in progress.how_far().iter().enumerate() {
+    for listed in &all {
+        let Chapter { number, title, .. } = listed.chapter;
+        let whose = if listed.is_started() { "yours" } else { "reference" };
+        for (at, line) in listed.how_far().iter().enumerate() {
             text += &match at {
                 0 => format!("{number:2}  {title:width$}  {whose:9}  {line}\n"),
                 _ => format!("{:1$}{line}\n", "", width + 17),
@@ -36,8 +37,8 @@ pub fn text(root: &Path, chapters: &[Chapter], record: &Record) -> String {
     text + "\n" + &next_step(&all) + "\n"
 }
 
-impl<'a> Progress<'a> {
-    fn of(root: &Path, chapter: &'a Chapter, record: &Record) -> Self {
+impl<'a> ListedChapter<'a> {
+    fn read(root: &Path, chapter: &'a Chapter, record: &Record) -> Self {
         let exercise = chapter.read(root);
         let fingerprint = exercise.as_ref().map_or("", |exercise| &exercise.fingerprint);
         // With a hint shown and no run, there is an entry without a fingerprint.
@@ -52,7 +53,7 @@ impl<'a> Progress<'a> {
             Some(ran) => (in_words(ran) + "; changed since that run", Some("the file has changed since the last run")),
             None => (format!("not checked yet: cargo learn {}", chapter.number), Some("its checks have not run yet")),
         };
-        Progress { chapter, exercise, last_run, to_check }
+        ListedChapter { chapter, exercise, last_run, to_check }
     }
 
     /// A file that can't be read isn't the stub.
@@ -90,9 +91,9 @@ fn in_words(ran: &LastRun) -> String {
     }
 }
 
-fn next_step(chapters: &[Progress<'_>]) -> String {
-    let started = || chapters.iter().filter(|progress| progress.is_started());
-    for Progress { chapter, exercise, .. } in started() {
+fn next_step(chapters: &[ListedChapter<'_>]) -> String {
+    let started = || chapters.iter().filter(|listed| listed.is_started());
+    for ListedChapter { chapter, exercise, .. } in started() {
         match exercise {
             Err(_) => return format!("Next: cargo learn {}, where x restores the stub", chapter.number),
             Ok(exercise) => {
@@ -102,11 +103,11 @@ fn next_step(chapters: &[Progress<'_>]) -> String {
             }
         }
     }
-    if let Some((chapter, why)) = started().find_map(|progress| Some((progress.chapter, progress.to_check?))) {
+    if let Some((chapter, why)) = started().find_map(|listed| Some((listed.chapter, listed.to_check?))) {
         return format!("Next: cargo learn {}; {why}", chapter.number);
     }
-    match chapters.iter().find(|progress| !progress.is_started()) {
-        Some(Progress { chapter, .. }) => {
+    match chapters.iter().find(|listed| !listed.is_started()) {
+        Some(ListedChapter { chapter, .. }) => {
             let file = chapter.exercise();
             format!("Next: read chapter {}, {} (cargo book), and edit {file}", chapter.number, chapter.title)
         }

@@ -25,9 +25,6 @@ pub struct Program {
 
 impl Program {
     /// Starts `page-by-page` with these arguments.
-    ///
-    /// # Errors
-    /// If cargo can't be started.
     pub fn start(root: &Path, arguments: &[String]) -> io::Result<Self> {
         let mut command = cargo::cargo(root, Environment::Shell);
         command.args(["run", "--features", "solution", "--"]).args(arguments);

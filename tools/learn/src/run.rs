@@ -46,7 +46,7 @@ pub struct Checks {
 }
 
 /// A run. It ends when this is dropped.
-pub struct Run {
+pub struct CheckRun {
     checks: Checks,
     process: Process,
     pub stage: Stage,
@@ -59,11 +59,8 @@ pub struct Run {
     errors: String,
 }
 
-impl Run {
+impl CheckRun {
     /// Builds and runs checks.
-    ///
-    /// # Errors
-    /// If cargo can't be started, in a line.
     pub fn start(checks: Checks) -> Result<Self, String> {
         let mut command = cargo::cargo(&checks.root, Environment::Shell);
         command.args(["test", "--features", "solution", "--test", &checks.chapter.name, "--message-format=json", "--"]);
@@ -72,7 +69,7 @@ impl Run {
         let process = cargo::start(command, Streams::Apart).map_err(|error| {
             format!("cargo cannot be started ({error}): is it installed, and on the PATH? See https://rustup.rs")
         })?;
-        Ok(Run {
+        Ok(CheckRun {
             checks,
             process,
             stage: Stage::Compiling(None),
@@ -127,7 +124,7 @@ impl Run {
         if !suite.ended || suite.tests.len() != suite.announced || has_failed == is_success {
             return RunResult::CutOff(last_words(&self.errors));
         }
-        RunResult::Finished(Verdict::of(&suite, self.checks.chapter.number))
+        RunResult::Finished(Verdict::new(&suite, self.checks.chapter.number))
     }
 
     fn why_late(&self) -> String {

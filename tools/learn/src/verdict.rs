@@ -50,7 +50,7 @@ impl Part {
 
 impl Verdict {
     /// The verdict of a run of the checks of this chapter.
-    pub fn of(suite: &Suite, chapter: usize) -> Self {
+    pub fn new(suite: &Suite, chapter: usize) -> Self {
         let checks = suite.tests.iter().filter_map(|(name, outcome)| {
             let name = name.strip_prefix("checks::").unwrap_or(name);
             let outcome = match outcome {

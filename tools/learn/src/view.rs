@@ -15,15 +15,16 @@ use crate::verdict::Part;
 use crate::view::verdict::Layout;
 
 /// The smallest terminal that can be used.
-const LEAST: (usize, usize) = (40, 12);
+const MIN_SIZE: (usize, usize) = (40, 12);
 
 /// Terminals with fewer rows show the failure first, and leave out what the header already says.
 const COMPACT: usize = 16;
 
 /// All rows of the screen.
 pub fn screen(app: &mut App, (columns, rows): (usize, usize)) -> Vec<Paragraph> {
-    if columns < LEAST.0 || rows < LEAST.1 {
-        let words = format!("This terminal is {columns}×{rows}; cargo learn needs {}×{}. q quits.", LEAST.0, LEAST.1);
+    if columns < MIN_SIZE.0 || rows < MIN_SIZE.1 {
+        let words =
+            format!("This terminal is {columns}×{rows}; cargo learn needs {}×{}. q quits.", MIN_SIZE.0, MIN_SIZE.1);
         let mut screen = plain(words).rows(columns);
         screen.resize(rows, blank());
         return screen;

@@ -20,22 +20,22 @@ type Operation = fn(&mut PagePool) -> Allocated;
 type Allocated = Result<Vec<PageId>, CacheError>;
 
 #[derive(PartialEq)]
-struct State {
+struct PoolState {
     owners: Vec<u32>,
     free_list: Vec<PageId>,
 }
 
-impl State {
+impl PoolState {
     /// Takes every free page to read the list, and gives them back in the opposite order.
     fn read(pool: &mut PagePool) -> Result<Self> {
         let owners = (0..PAGES as u32).map(|page| pool.owners(PageId(page))).collect::<Result<_, _>>()?;
         let free_list = pool.alloc_n(pool.n_free())?;
         free_list.iter().rev().try_for_each(|page| pool.free(*page))?;
-        Ok(State { owners, free_list })
+        Ok(PoolState { owners, free_list })
     }
 
     /// What an operation did to the state before it.
-    fn step(&self, before: &State, outcome: Allocated) -> String {
+    fn step(&self, before: &PoolState, outcome: Allocated) -> String {
         let changed = (0..PAGES).find(|page| self.owners[*page] != before.owners[*page]).unwrap_or(0);
         let [n, was] = [self, before].map(|state| state.owners[changed]);
         match outcome {
@@ -70,10 +70,10 @@ pub fn figure() -> Result<Figure> {
         ..Figure::default()
     };
     let mut pool = PagePool::new(PAGES)?;
-    let mut before: Option<State> = None;
+    let mut before: Option<PoolState> = None;
     for (call, run) in OPERATIONS {
         let outcome = run(&mut pool);
-        let state = State::read(&mut pool)?;
+        let state = PoolState::read(&mut pool)?;
         match &before {
             // The first operation only fills the pool, so that the second has something to change.
             None => figure.starts_from(|picture| draw(picture, &state)),
@@ -88,7 +88,7 @@ pub fn figure() -> Result<Figure> {
     Ok(figure)
 }
 
-fn draw(picture: &mut Picture, State { owners, free_list }: &State) {
+fn draw(picture: &mut Picture, PoolState { owners, free_list }: &PoolState) {
     picture.beside(2, |picture, panel| {
         picture.heading(["owners of each page", "free list"][panel], "");
         if panel == 0 {

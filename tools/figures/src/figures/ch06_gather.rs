@@ -4,7 +4,7 @@ use page_by_page::chapters::ch06_paged::{PageSlab, PagedCache, SharedSlab};
 
 use super::prelude::*;
 use crate::rows::{self, LAYOUT};
-use crate::slab::{PAGE_SIZE, Page, State};
+use crate::slab::{PAGE_SIZE, Page, SlabState};
 
 /// The sequences and their tokens. Before `a`, `d` and `e` end, and `a` gets their pages: the page that was freed last
 /// first.
@@ -32,10 +32,10 @@ pub fn reused_pages(
 }
 
 /// The same with rows that have names.
-pub fn named_rows() -> Result<(State, BTreeMap<char, PagedCache>)> {
+pub fn named_rows() -> Result<(SlabState, BTreeMap<char, PagedCache>)> {
     let (slab, caches) = reused_pages(LAYOUT, |cache, name, n| rows::write(cache, name, n))?;
     let tables: Vec<_> = caches.iter().map(|(name, cache)| (*name, cache.table())).collect();
-    Ok((State::read(&slab, &tables)?, caches))
+    Ok((SlabState::read(&slab, &tables)?, caches))
 }
 
 pub fn figure() -> Result<Figure> {
@@ -92,7 +92,7 @@ pub fn figure() -> Result<Figure> {
 
 /// `dense`: the rows of the gathered tensor and the slots that they came from. Arrows lead to those after the first
 /// `old`.
-fn draw(picture: &mut Picture, state: &State, dense: &[(String, usize)], old: usize) {
+fn draw(picture: &mut Picture, state: &SlabState, dense: &[(String, usize)], old: usize) {
     let slab = state.draw_pages(picture);
     picture.y += 44.0;
     picture.labelled("gather of a");

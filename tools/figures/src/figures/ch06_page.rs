@@ -4,7 +4,7 @@ use page_by_page::chapters::ch06_paged::PagedCache;
 
 use super::prelude::*;
 use crate::rows::{self, LAYOUT};
-use crate::slab::{PAGE_SIZE, State, new_slab};
+use crate::slab::{PAGE_SIZE, SlabState, new_slab};
 
 const PAGE: usize = 0;
 /// The slot that the figure points at.
@@ -14,7 +14,7 @@ pub fn figure() -> Result<Figure> {
     let slab = new_slab(4)?;
     let mut cache = PagedCache::new(&slab)?;
     rows::append(&mut cache, 'a', 6)?;
-    let page: Vec<_> = State::read(&slab, &[('a', cache.table())])?.slab[PAGE].cells().collect();
+    let page: Vec<_> = SlabState::read(&slab, &[('a', cache.table())])?.slab[PAGE].cells().collect();
     let (token, n_layers) = (&page[SLOT].word, LAYOUT.n_layers);
     let figure = Figure {
         label: format!(

@@ -14,7 +14,7 @@ const PAGES: [PageId; 3] = [PageId(12), PageId(5), PageId(3)];
 const SHOWN: usize = 12;
 const OPERATIONS: [Operation; 3] = [Operation::Extend('t', 9), Operation::Rewind(3), Operation::Extend('n', 1)];
 
-struct State {
+struct CachesState {
     tokens: usize,
     caches: [Content; 3],
     pages: Vec<PageId>,
@@ -28,7 +28,7 @@ struct Content {
     rows_copied: usize,
 }
 
-impl State {
+impl CachesState {
     fn after(operations: &[Operation]) -> Result<Self> {
         // A slab that hands out these pages next; the others are taken.
         let slab = PageSlab::new(LAYOUT, PAGE_SIZE, 16)?;
@@ -46,12 +46,12 @@ impl State {
         ensure!([contiguous.len(), paged.len()] == [tokens; 2], "all hold the same tokens");
         let flat_slots = flat.usage().slots;
         let caches = [content(flat, flat_slots)?, content(contiguous, SHOWN)?, content(paged, SHOWN)?];
-        Ok(State { tokens, caches, pages })
+        Ok(CachesState { tokens, caches, pages })
     }
 
     /// What the last operation did to the caches, and what to notice.
     fn text(&self, operation: Operation) -> String {
-        let State { tokens, caches: [flat, contiguous, _], pages: own } = self;
+        let CachesState { tokens, caches: [flat, contiguous, _], pages: own } = self;
         let stale: Vec<&String> = contiguous.rows[*tokens..].iter().flatten().collect();
         let [flat_slots, slots] = [flat, contiguous].map(|cache| count(cache.slots, "slot"));
         let free: Vec<PageId> = PAGES.into_iter().filter(|page| !own.contains(page)).collect();
@@ -92,9 +92,9 @@ pub fn figure() -> Result<Figure> {
     let mut figure =
         Figure { message: "A rewind copies no row in any of the three caches.".into(), ..Figure::default() };
     let mut copied = String::new();
-    let mut before = State::after(&[])?;
+    let mut before = CachesState::after(&[])?;
     for done in 1..=OPERATIONS.len() {
-        let (operation, state) = (OPERATIONS[done - 1], State::after(&OPERATIONS[..done])?);
+        let (operation, state) = (OPERATIONS[done - 1], CachesState::after(&OPERATIONS[..done])?);
         copied = count(state.caches[0].rows_copied, "row");
         let text = format!("<code>{}</code>: {}", operation.call(), state.text(operation));
         figure.frame(text, |picture| draw(picture, &state, &before));
@@ -112,7 +112,7 @@ pub fn figure() -> Result<Figure> {
 }
 
 /// `before`: the state before the last operation, which tells what the flat cache has cut off.
-fn draw(picture: &mut Picture, state: &State, before: &State) {
+fn draw(picture: &mut Picture, state: &CachesState, before: &CachesState) {
     for ((name, content), was) in ["flat", "contiguous", "paged"].into_iter().zip(&state.caches).zip(&before.caches) {
         let row = |of: &Content, slot: usize| of.rows.get(slot).cloned().flatten();
         // Cut off, but the memory is still the flat cache's.

@@ -7,14 +7,14 @@ use page_by_page::experiments::drafts::Bundled;
 
 use super::prelude::*;
 
-const LONGEST: usize = 8;
+const MAX_K: usize = 8;
 /// Longer drafts gain little.
 const KNEE: usize = 2;
 
 pub fn figure() -> Result<Figure> {
     let mut models = Bundled::open()?;
     let mut passes = Vec::new();
-    for k in 0..=LONGEST {
+    for k in 0..=MAX_K {
         let counts = models.stories(0.0, k, AcceptRule::Match)?.counters;
         let is_whole = counts.target_passes + counts.accepted == counts.generated;
         ensure!(is_whole, "a pass gives one token more than it accepts");

@@ -16,7 +16,7 @@ const LINE: f64 = 40.0;
 
 /// The beams of each step, best first, and the pages of those of the last.
 #[derive(Default)]
-struct Run {
+struct Recorded {
     prompt: Vec<u32>,
     /// Their tokens, without the prompt.
     steps: Vec<Vec<Vec<u32>>>,
@@ -30,11 +30,11 @@ struct Run {
 /// and its cell.
 type Node = (usize, usize, Option<usize>, Cell);
 
-fn record() -> Result<Run> {
+fn record() -> Result<Recorded> {
     let (model, prompt) = (model(STORYTELLER)?, tokenizer()?.encode(PROMPT)?);
     let slab = PageSlab::new(model.kv_layout(), PAGE_SIZE, PAGES)?;
     let limits = Limits { max_new_tokens: STEPS, end_of_text: &model.config().eos_token_ids };
-    let mut run = Run { prompt, ..Run::default() };
+    let mut run = Recorded { prompt, ..Recorded::default() };
     let (_, work) = search(&model, &slab, &run.prompt, WIDTH, limits, &mut |beams| {
         run.steps.push(beams.iter().map(|beam| beam.tokens.clone()).collect());
         run.tables = beams.iter().map(|beam| beam.cache.table().pages().to_vec()).collect();
@@ -45,7 +45,7 @@ fn record() -> Result<Run> {
     Ok(run)
 }
 
-impl Run {
+impl Recorded {
     /// The beams of the last step of which `is_part` is true, as letters.
     fn beams(&self, is_part: impl Fn(usize) -> bool) -> Vec<char> {
         ('a'..).zip(0..WIDTH).filter(|(_, beam)| is_part(*beam)).map(|(letter, _)| letter).collect()

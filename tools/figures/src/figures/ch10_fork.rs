@@ -4,7 +4,7 @@ use page_by_page::chapters::ch10_fork::ForkCache;
 
 use super::prelude::*;
 use crate::rows;
-use crate::slab::{PAGE_SIZE, State, new_slab};
+use crate::slab::{PAGE_SIZE, SlabState, new_slab};
 
 pub fn figure() -> Result<Figure> {
     let mut figure = Figure {
@@ -33,7 +33,7 @@ pub fn figure() -> Result<Figure> {
         };
         let tables: Vec<_> = sequences.iter().map(|(name, cache)| (*name, cache.table())).collect();
         let of_b = tables.last().map_or(String::new(), |(_, table)| pages(table.pages()));
-        let state = State::read(&slab, &tables)?;
+        let state = SlabState::read(&slab, &tables)?;
         let notice = notice.replace("{copied}", &rows).replace("{b}", &of_b);
         figure.frame(format!("<code>{call}</code> {notice}"), |picture| state.draw(picture));
         Ok(())

@@ -13,7 +13,7 @@ const PAGES: usize = 6;
 const SEQUENCES: [&str; 3] = ["once upon a time there", "once upon a king", "once upon a time"];
 const WORDS: [&str; 6] = ["once", "upon", "a", "time", "there", "king"];
 /// They return what happened in words; HTML. The first two have run when the figure starts.
-const OPERATIONS: [fn(&mut Run) -> Result<String>; 9] = [
+const OPERATIONS: [fn(&mut PoolAndTrie) -> Result<String>; 9] = [
     |run| run.insert('a'),
     |run| run.end("a"),
     |run| Ok(run.lookup('b')? + "So b does not compute these two words."),
@@ -35,13 +35,13 @@ struct Node {
     owners: u32,
 }
 
-struct Run {
+struct PoolAndTrie {
     pool: PagePool,
     trie: PrefixCache,
     tables: BTreeMap<char, PageTable>,
 }
 
-impl Run {
+impl PoolAndTrie {
     /// Begins a sequence with the cached pages.
     fn lookup(&mut self, name: char) -> Result<String> {
         let words = words(name);
@@ -149,7 +149,8 @@ pub fn figure() -> Result<Figure> {
     };
     for done in EARLIER + 1..=OPERATIONS.len() {
         // A pool and a trie for each frame, because reading the trie changes it.
-        let mut run = Run { pool: PagePool::new(PAGES)?, trie: PrefixCache::new(PAGE_SIZE)?, tables: BTreeMap::new() };
+        let mut run =
+            PoolAndTrie { pool: PagePool::new(PAGES)?, trie: PrefixCache::new(PAGE_SIZE)?, tables: BTreeMap::new() };
         let mut text = String::new();
         for apply in &OPERATIONS[..done] {
             text = apply(&mut run)?;

@@ -30,16 +30,16 @@ const OPERATIONS: [(&str, Operation); 7] = [
                     follow record 1, so its page is in the file only once.";
         Ok(text.into())
     }),
-    ("", Run::restart),
-    ("once upon a time there", Run::load),
+    ("", FileAndTrie::restart),
+    ("once upon a time there", FileAndTrie::load),
     ("the owl", |run, words| run.kill(words, SHAPE.record_header_bytes() / 2)),
-    ("", Run::restart),
+    ("", FileAndTrie::restart),
     ("the owl", |run, words| run.kill(words, SHAPE.record_header_bytes() + SHAPE.record_bytes() / 4)),
     ("the owl said", |run, words| Ok(run.restart("")? + " " + &run.load(words)?)),
 ];
-type Operation = fn(&mut Run, &str) -> Result<String>;
+type Operation = fn(&mut FileAndTrie, &str) -> Result<String>;
 
-struct Run {
+struct FileAndTrie {
     disk: MemoryDisk,
     file: PageFile,
     slab: SharedSlab,
@@ -50,11 +50,11 @@ struct Run {
     read: Vec<usize>,
 }
 
-impl Run {
+impl FileAndTrie {
     fn open(disk: MemoryDisk) -> Result<Self> {
         let file = PageFile::open(Box::new(disk.clone()), SHAPE, SHAPE.offset(PLACES))?;
         let slab = PageSlab::new(SHAPE.layout, SHAPE.page_size, PAGES)?;
-        Ok(Run { disk, file, slab, trie: PrefixCache::new(SHAPE.page_size)?, torn: (0, 0), read: Vec::new() })
+        Ok(FileAndTrie { disk, file, slab, trie: PrefixCache::new(SHAPE.page_size)?, torn: (0, 0), read: Vec::new() })
     }
 
     fn store(&mut self, words: &str) -> Result<()> {
@@ -69,7 +69,7 @@ impl Run {
 
     /// The process ends, and the next one opens the file.
     fn restart(&mut self, _: &str) -> Result<String> {
-        *self = Run { torn: self.torn, ..Run::open(self.disk.clone())? };
+        *self = FileAndTrie { torn: self.torn, ..FileAndTrie::open(self.disk.clone())? };
         let found = self.file.index().n_records();
         Ok(match PLACES - found {
             0 => format!("The next run opens the file, reads the headers, and finds all {}.", count(found, "page")),
@@ -161,7 +161,7 @@ impl Run {
 }
 
 pub fn figure() -> Result<Figure> {
-    let mut run = Run::open(MemoryDisk::default())?;
+    let mut run = FileAndTrie::open(MemoryDisk::default())?;
     for words in EARLIER {
         run.store(words)?;
     }

@@ -7,7 +7,7 @@ pub fn verdict(checks: &[(&str, &str)]) -> Verdict {
         printed => libtest::TestOutcome::Failed(printed.into()),
     };
     let tests = checks.iter().map(|(name, printed)| (name.to_string(), outcome(printed))).collect();
-    Verdict::of(&Suite { tests, ended: true, announced: checks.len(), ..Suite::default() }, 2)
+    Verdict::new(&Suite { tests, ended: true, announced: checks.len(), ..Suite::default() }, 2)
 }
 
 #[test]

@@ -52,10 +52,10 @@ fn modes(termios: &Termios) -> String {
 
 impl Terminal {
     fn start(sample: &Sample, arguments: &[&str], columns: u16, rows: u16) -> Self {
-        Terminal::of(&mut sample.command(arguments), columns, rows)
+        Terminal::run(&mut sample.command(arguments), columns, rows)
     }
 
-    fn of(command: &mut Command, columns: u16, rows: u16) -> Self {
+    fn run(command: &mut Command, columns: u16, rows: u16) -> Self {
         let pty = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY).unwrap();
         grantpt(&pty).unwrap();
         unlockpt(&pty).unwrap();
@@ -304,7 +304,7 @@ fn no_color_is_heeded() {
         let sample = Sample::new();
         sample.save(&format!("{}// BROKEN\n", stub()));
         let mut command = sample.command(&[]);
-        let terminal = Terminal::of(command.env("NO_COLOR", value), 80, 24);
+        let terminal = Terminal::run(command.env("NO_COLOR", value), 80, 24);
         terminal.until("error: expected `;`");
         let shown = terminal.screen.lock().unwrap().screen().contents_formatted();
         assert_eq!(shown.contains("\x1b[31"), has_colours, "NO_COLOR={value}: {shown}");
@@ -357,7 +357,7 @@ fn without_a_terminal_it_prints_one_verdict() {
     let no_cargo = output_of(sample.command(&[]).env("CARGO", "/nowhere/cargo"));
     assert!(no_cargo.2.contains("error: cargo cannot be started"), "{}", no_cargo.2);
     assert!(output_of(sample.command(&[]).current_dir("/")).2.contains("run this inside the repository"));
-    let dumb = Terminal::of(sample.command(&[]).env("TERM", "dumb"), 80, 24);
+    let dumb = Terminal::run(sample.command(&[]).env("TERM", "dumb"), 80, 24);
     dumb.until("error: expected `;`");
     assert_eq!(dumb.ended(), Some(1));
 }
