@@ -37,6 +37,15 @@ mod checks {
     }
 
     #[test]
+    fn task_1_the_vocabulary_may_be_large() {
+        let mut logits = vec![-1.0; 151_936];
+        for id in [151_935, 70_000, 300] {
+            logits[id] = 1.0;
+            same!(argmax(&logits), id as u32, "argmax of 151,936 logits, of which {id} is the first of the highest");
+        }
+    }
+
+    #[test]
     fn task_1_oracle() {
         let mut dice = Dice::new(1);
         for case in 0..300 {
@@ -95,7 +104,7 @@ mod checks {
         log: Vec<String>,
     }
 
-    /// A run on a model that refuses one question, counted from 0, and lets the loop ask no more than 1,000.
+    /// A run on a model that refuses one question, counted from 0, and lets the loop ask no more than 2,000.
     fn run_refused(prompt: &[u32], limits: Limits<'_>, refused: Option<(usize, StepError)>) -> Generated {
         let ends = match limits.end_of_text {
             [] => "no token ends the sequence".to_string(),
@@ -105,7 +114,7 @@ mod checks {
         let budget = limits.max_new_tokens;
         let what = format!("after the prompt {prompt:?}; at most {budget} new tokens, and {ends}");
         let (asked, log, mut reported) = (RefCell::new(Vec::new()), RefCell::new(Vec::new()), Vec::new());
-        let mut model = answering(budget.min(1_000), |question, tokens| {
+        let mut model = answering(budget.min(2_000), |question, tokens| {
             asked.borrow_mut().push(tokens.to_vec());
             log.borrow_mut().push(format!("asked for logits after {tokens:?}"));
             match &refused {
@@ -190,7 +199,7 @@ mod checks {
     fn task_2_pick_decides_and_is_given_what_the_model_answered() {
         let logits = vec![0.1, -0.0, -3.5, 1e-40, f32::NEG_INFINITY];
         // None is the likeliest.
-        let picks = [300, 70_000, 151_643, u32::MAX];
+        let picks = [300, 300, 70_000, u32::MAX];
         let (mut asked, mut given, mut reported) = (Vec::new(), Vec::new(), Vec::new());
         let mut model = answering(4, |_, tokens| {
             asked.push(tokens.to_vec());
@@ -207,7 +216,7 @@ mod checks {
         let new_tokens = in_call(question, || generate(&mut model, &[9], limits, &mut pick, &mut on_token));
         same!(new_tokens, Ok(picks.to_vec()), "new tokens, when pick chooses {picks:?}");
         same!(reported, picks, "tokens given to on_token, when pick chooses {picks:?}");
-        let expected: [&[u32]; 4] = [&[9], &[9, 300], &[9, 300, 70_000], &[9, 300, 70_000, 151_643]];
+        let expected: [&[u32]; 4] = [&[9], &[9, 300], &[9, 300, 300], &[9, 300, 300, 70_000]];
         same!(asked, expected, "the tokens that the model was asked about, when pick chooses {picks:?}");
         same!(given, vec![format!("{logits:?}"); 4], "the logits that pick was given");
     }
@@ -217,7 +226,25 @@ mod checks {
         for budget in 0..5 {
             run(&[1, 2, 3], budget, &[]).gives(&[4, 5, 6, 7][..budget], budget);
         }
-        run(&[3], usize::MAX, &[9]).gives(&[4, 5, 6, 7, 8], 6);
+        for budget in [usize::MAX, (u32::MAX as usize).saturating_add(1)] {
+            run(&[3], budget, &[9]).gives(&[4, 5, 6, 7, 8], 6);
+        }
+    }
+
+    #[test]
+    fn task_2_very_long_sequences_are_asked_about_as_a_whole() {
+        let run = run(&[0, 1, 2], 1_100, &[]);
+        let counted: Vec<u32> = (0..1_103).map(|position| position % 10).collect();
+        let same_tokens = |yours: &[u32], expected: &[u32], what: &str| {
+            let [told, expected_told] = [yours, expected].map(shown);
+            assert!(yours == expected, "{what} {}\n  expected: {expected_told}\n  yours:    {told}", run.what);
+        };
+        for (question, asked) in run.asked.iter().enumerate() {
+            let what = format!("the tokens of question {} to the model", question + 1);
+            same_tokens(asked, &counted[..3 + question], &what);
+        }
+        same_tokens(&run.reported(), &counted[3..], "tokens given to on_token");
+        same_tokens(run.new_tokens.as_deref().unwrap_or_default(), &counted[3..], "new tokens");
     }
 
     #[test]
@@ -290,10 +317,11 @@ mod checks {
             (&prompt, "the same question asked again: it remembers nothing"),
             (&prompt[..2], "a shorter sequence: it remembers nothing"),
             (&[prompt[1], prompt[0]], "a different sequence: it remembers nothing"),
+            (&[7; 1024], "as long as the model allows"),
         ] {
             let expected = storyteller.model.step(tokens, None).expect("the model knows these tokens");
-            let logits = expect_ok(format!("next_logits({tokens:?})"), || model.next_logits(tokens));
-            assert!(logits == expected, "not the logits that follow the whole of {tokens:?}: {what}");
+            let logits = expect_ok(format!("next_logits({})", shown(tokens)), || model.next_logits(tokens));
+            assert!(logits == expected, "not the logits that follow the whole of {}: {what}", shown(tokens));
         }
     }
 

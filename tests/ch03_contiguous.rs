@@ -25,7 +25,7 @@ mod checks {
             (QWEN3, 1024, 2, 117_440_512, "Qwen3-0.6B, 1,024 tokens, 16 bits: 112 MiB"),
             (QWEN3, 40_960, 2, 4_697_620_480, "Qwen3-0.6B, 40,960 tokens, 16 bits: more than 4 GiB"),
         ] {
-            same!(cache_bytes(layout, tokens, bytes_each), expected, "{what}");
+            same!(cache_bytes(layout, tokens, bytes_each), expected, "cache_bytes: {what}");
         }
     }
 
@@ -123,7 +123,7 @@ mod checks {
             (&[], 0.0, "no sequences: nothing is wasted"),
             (&[usage(0, 0)], 0.0, "a reservation of no slots: nothing is wasted"),
         ] {
-            same!(wasted_share(usages), expected, "{what}");
+            same!(wasted_share(usages), expected, "wasted_share: {what}");
         }
     }
 

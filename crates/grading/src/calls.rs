@@ -10,7 +10,7 @@
 
 use std::cell::{Cell, RefCell};
 use std::fmt::Debug;
-use std::panic::{self, AssertUnwindSafe, PanicHookInfo};
+use std::panic::{self, AssertUnwindSafe, Location, PanicHookInfo};
 use std::sync::Once;
 use std::thread;
 
@@ -23,6 +23,8 @@ use crate::{limits, whose_code};
 thread_local! {
     static CALLS: RefCell<Vec<String>> = const { RefCell::new(Vec::new()) };
     static QUIET: Cell<bool> = const { Cell::new(false) };
+    /// Whether a `debug_assert!` made the last panic that was expected.
+    static ONLY_DEBUG: Cell<bool> = const { Cell::new(false) };
     /// What the last panic inside a world said.
     static INSIDE: RefCell<Option<String>> = const { RefCell::new(None) };
 }
@@ -37,8 +39,9 @@ pub struct CallGuard;
 /// Names the call that comes next: `extend(3) on 4 tokens`. Within another call, both are printed, the newest first.
 pub fn enter_call(name: impl Into<String>) -> CallGuard {
     listen();
-    limits::heartbeat();
-    CALLS.with_borrow_mut(|calls| calls.push(name.into()));
+    let name = name.into();
+    limits::call_begins(&name);
+    CALLS.with_borrow_mut(|calls| calls.push(name));
     CallGuard
 }
 
@@ -66,7 +69,9 @@ pub fn listen() {
             if in_scheduler_call() {
                 // The world makes a violation of it, and the check decides whether that is a failure.
                 INSIDE.set(whose_words(panic));
-            } else if !QUIET.get() {
+            } else if QUIET.get() {
+                ONLY_DEBUG.set(panic.location().is_some_and(is_in_debug_assert));
+            } else {
                 limits::failed(panics::message(panic.payload()).unwrap_or(NO_MESSAGE));
                 // Once is enough, unless a backtrace is wanted.
                 let is_explained = explain(panic);
@@ -103,6 +108,36 @@ pub fn expect_panic<T>(call: impl FnOnce() -> T) -> Result<String, T> {
     }
 }
 
+/// Makes a call that must panic, and in every build: a release build has neither `debug_assert!` nor checks of sums.
+#[track_caller]
+pub fn assert_panics<T>(what: &str, call: impl FnOnce() -> T) {
+    limits::call_begins(what);
+    let Ok(words) = expect_panic(call) else { panic!("{what} did not panic") };
+    if is_unwritten(&words) {
+        fail_unwritten(words);
+    }
+    let why =
+        if words.ends_with(" with overflow") { "it only checks sums there" } else { "it is in a `debug_assert!`" };
+    assert!(
+        !ONLY_DEBUG.get() && !words.ends_with(" with overflow"),
+        "{what} panics in a debug build only, because {why}: assert what must hold\n  yours:    {words}"
+    );
+}
+
+/// Whether this place is in a `debug_assert!` of the reader's file.
+fn is_in_debug_assert(place: &Location<'_>) -> bool {
+    let is_file = |chapter: &&CompiledChapter| place.file().ends_with(&format!("exercises/{}.rs", chapter.name));
+    let Some(text) = chapters::all().iter().find(is_file).map(|chapter| chapter.exercise) else { return false };
+    let lines: usize = text.split_inclusive('\n').take(place.line() as usize - 1).map(str::len).sum();
+    let Some((before, after)) = text.split_at_checked(lines + place.column() as usize - 1) else { return false };
+    let is_open = |(_, macro_call): (&str, &str)| {
+        let Some((which, arguments)) = macro_call.split_once("!(") else { return false };
+        let [open, closed] = ['(', ')'].map(|bracket| arguments.matches(bracket).count());
+        ["", "_eq", "_ne"].contains(&which) && closed <= open
+    };
+    after.starts_with("debug_assert") || before.rsplit_once("debug_assert").is_some_and(is_open)
+}
+
 impl Drop for CallGuard {
     fn drop(&mut self) {
         CALLS.with_borrow_mut(|calls| calls.pop());
@@ -112,10 +147,14 @@ impl Drop for CallGuard {
 /// Puts the call before the panic's own words, unless a check has said what is wrong. Returns whether it did.
 fn explain(panic: &PanicHookInfo<'_>) -> bool {
     let calls: Vec<String> = CALLS.with_borrow(|calls| calls.iter().rev().cloned().collect());
-    let Some(words) = whose_words(panic).filter(|_| !calls.is_empty()) else { return false };
-    match is_unwritten(&words) {
-        true => eprintln!("{words}"),
-        false => eprintln!("\n{}\n  {words}", calls.join("\n  in ")),
+    let Some(words) = whose_words(panic) else { return false };
+    let newest = limits::newest_call();
+    match &calls[..] {
+        _ if is_unwritten(&words) => eprintln!("{words}"),
+        [] if newest.is_empty() => return false,
+        // Something is dropped, say.
+        [] => eprintln!("\nafter {newest}\n  {words}"),
+        calls => eprintln!("\n{}\n  {words}", calls.join("\n  in ")),
     }
     true
 }
@@ -155,11 +194,16 @@ fn is_unwritten(words: &str) -> bool {
 pub fn fail_inside(what: &str, refusal: String) -> ! {
     let words = INSIDE.take().unwrap_or(refusal);
     if is_unwritten(&words) {
-        limits::failed(&words);
-        eprintln!("{words}");
-        panic::resume_unwind(Box::new(words));
+        fail_unwritten(words);
     }
     panic!("{what}\n  {words}")
+}
+
+/// Ends a check whose call came to a `todo!`.
+fn fail_unwritten(words: String) -> ! {
+    limits::failed(&words);
+    eprintln!("{words}");
+    panic::resume_unwind(Box::new(words))
 }
 
 /// The innermost function of a chapter on the way to a panic: `finish of chapter ch15_simulation`.

@@ -3,21 +3,22 @@
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
-use std::collections::BTreeMap;
 use std::fmt::Debug;
 use std::io::Write as _;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Mutex, MutexGuard, Once};
+use std::sync::{Arc, Mutex, MutexGuard, Once};
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use crate::calls::{enter_call, in_call};
 
 /// Bytes that all checks of a program may hold together. They need less than a tenth of it.
 const MAX_BYTES: usize = 2 << 30;
 
-/// How long a check may go on without a sign of life. The longest are silent for a second or two.
-const MAX_SILENCE: Duration = Duration::from_secs(60);
+/// Processor time that a check may take without a sign of life. The longest take half a second, and on a slow machine
+/// some seconds.
+const MAX_SILENCE: Duration = Duration::from_secs(20);
 
 /// Calls `call`; the bytes that it asks the allocator for on this thread. What it gives back counts all the same.
 pub fn allocated<T>(call: impl FnOnce() -> T) -> (T, usize) {
@@ -73,11 +74,12 @@ impl Counting {
             // No second alarm while this one is written.
             HELD.store(0, Ordering::Relaxed);
             let why = format!(
-                "asks for {bytes} bytes more, and all checks together then hold over {} GiB: \
-                 does a loop of yours never end, or is a size wrong?",
+                "asks for {bytes} bytes more, and all checks together then hold over {} GiB: does a loop of yours \
+                 never end, or is a size wrong?",
                 MAX_BYTES >> 30
             );
-            stop(thread::current().name(), &why);
+            let call = CHECK.try_with(|check| check.0.newest_call.try_lock().map(|call| call.clone()).ok());
+            stop(thread::current().name().unwrap_or("a check"), &call.ok().flatten().unwrap_or_default(), &why);
         }
     }
 }
@@ -188,60 +190,102 @@ pub fn has_failed() -> bool {
     FAILED.lock().map_or(true, |failed| !failed.is_empty())
 }
 
-/// Ends the program; says which check went wrong and why, past the capture of output, after those that failed before.
-fn stop(check: Option<&str>, why: &str) -> ! {
+/// Ends the program; says which check went wrong, why and where, past the capture of output, after those that failed
+/// before.
+fn stop(check: &str, call: &str, why: &str) -> ! {
     // This thread may be noting a failure just now.
     if let Ok(failed) = FAILED.try_lock() {
         for words in failed.iter() {
             let _ = writeln!(std::io::stderr(), "\nfailed: {words}");
         }
     }
-    let _ = writeln!(std::io::stderr(), "\nerror: {} {why}", check.unwrap_or("a check"));
+    let _ = writeln!(std::io::stderr(), "\nerror: {check} {why}\n  the call that began last: {call}");
     // `exit` would wait for what other threads hold.
     std::process::abort()
 }
 
-/// When each running check last gave a sign of life.
-static SIGNS: Mutex<BTreeMap<String, Instant>> = Mutex::new(BTreeMap::new());
-
-fn signs() -> MutexGuard<'static, BTreeMap<String, Instant>> {
-    SIGNS.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+/// A check that runs, as its watch sees it.
+struct Check {
+    name: String,
+    /// The call that began last.
+    newest_call: Mutex<String>,
+    /// Its processor time when the watch first found it silent, and how many seconds ago that was; none after a sign.
+    silent: Mutex<Option<(Duration, u32)>>,
+    /// Where Linux keeps the processor time of the check's thread, in nanoseconds.
+    schedstat: Option<PathBuf>,
 }
 
-/// The check of a thread. When the thread ends, no more signs are waited for.
-struct Check(String);
+static CHECKS: Mutex<Vec<Arc<Check>>> = Mutex::new(Vec::new());
 
-impl Drop for Check {
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+}
+
+/// The check of a thread, which is watched until the thread ends.
+struct Watched(Arc<Check>);
+
+impl Drop for Watched {
     fn drop(&mut self) {
-        signs().remove(&self.0);
+        lock(&CHECKS).retain(|check| !Arc::ptr_eq(check, &self.0));
     }
 }
 
 thread_local! {
-    static CHECK: Check = Check(thread::current().name().unwrap_or("a check").into());
+    static CHECK: Watched = {
+        static WATCH: Once = Once::new();
+        // Miri takes a minute for many things.
+        if !cfg!(miri) {
+            WATCH.call_once(|| drop(thread::spawn(watch)));
+        }
+        let name = thread::current().name().unwrap_or("a check").into();
+        let thread = (!cfg!(miri)).then(|| std::fs::read_link("/proc/thread-self").ok()).flatten();
+        let schedstat = thread.map(|thread| Path::new("/proc").join(thread).join("schedstat"));
+        let check = Arc::new(Check { name, newest_call: Mutex::default(), silent: Mutex::default(), schedstat });
+        lock(&CHECKS).push(check.clone());
+        Watched(check)
+    };
 }
 
-/// A sign of life from the check that runs on this thread. One that gives none for a minute ends the program.
+/// A sign of life from the check that runs on this thread. One that gives none for long ends the program.
 ///
 /// `same!`, rows, dice, oracles and scripted models give it. A check that goes on for long without them calls it.
 pub fn heartbeat() {
-    static WATCH: Once = Once::new();
-    // Miri takes a minute for many things.
-    if cfg!(miri) {
-        return;
-    }
-    WATCH.call_once(|| drop(thread::spawn(watch)));
-    CHECK.with(|check| signs().insert(check.0.clone(), Instant::now()));
+    CHECK.with(|check| *lock(&check.0.silent) = None);
 }
 
+/// A sign of life, and the call that begins.
+pub fn call_begins(call: &str) {
+    heartbeat();
+    CHECK.with(|check| call.clone_into(&mut lock(&check.0.newest_call)));
+}
+
+/// The call of this thread that began last, and may have ended.
+pub fn newest_call() -> String {
+    CHECK.with(|check| lock(&check.0.newest_call).clone())
+}
+
+impl Check {
+    /// Processor time so far, where that is known.
+    fn time(&self) -> Duration {
+        let text = self.schedstat.as_ref().and_then(|file| std::fs::read_to_string(file).ok()).unwrap_or_default();
+        Duration::from_nanos(text.split(' ').next().and_then(|time| time.parse().ok()).unwrap_or(0))
+    }
+}
+
+/// Stops a check that is silent for too long. A second that goes by counts for a quarter at least: a check may wait for
+/// what never comes, and not all systems tell the time of a thread.
 fn watch() {
     loop {
         thread::sleep(Duration::from_secs(1));
-        let silent = signs().iter().find(|(_, last)| last.elapsed() > MAX_SILENCE).map(|(check, _)| check.clone());
-        if let Some(check) = silent {
-            let why = "has given no sign of life for a minute: does a loop of yours never end, or does it go through \
-                       everything again and again?";
-            stop(Some(&check), why);
+        for check in lock(&CHECKS).iter() {
+            let mut silent = lock(&check.silent);
+            let (since, seconds) = silent.get_or_insert_with(|| (check.time(), 0));
+            *seconds += 1;
+            let taken = check.time().saturating_sub(*since).max(Duration::from_secs(1) * *seconds / 4);
+            if taken > MAX_SILENCE {
+                let why = format!("has been busy for {} seconds: does a loop of yours never end?", taken.as_secs());
+                stop(&check.name, &lock(&check.newest_call), &why);
+            }
         }
     }
 }

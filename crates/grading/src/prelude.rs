@@ -1,6 +1,6 @@
 //! What nearly every grader uses.
 
-pub use crate::calls::{enter_call, expect_ok, expect_panic, in_call};
+pub use crate::calls::{assert_panics, enter_call, expect_ok, expect_panic, in_call};
 pub use crate::limits::{allocated, assert_allocates, assert_constant_cost, assert_one_pass, same_each};
 pub use crate::oracle::{Dice, Oracle, STEPS, fresh, seeded, seeds};
 pub use crate::story::{SAMPLING, Storyteller};

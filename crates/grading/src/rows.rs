@@ -38,6 +38,17 @@ pub fn bits(numbers: &[f32]) -> Vec<u32> {
     numbers.iter().map(|number| number.to_bits()).collect()
 }
 
+/// Compares numbers, every bit of them: how many there are, then the first that differs.
+#[track_caller]
+pub fn same_numbers(yours: &[f32], expected: &[f32], what: &str) {
+    same!(yours.len(), expected.len(), "numbers in {what}");
+    let differs = |at: &usize| yours[*at].to_bits() != expected[*at].to_bits();
+    if let Some(at) = (0..yours.len()).find(differs) {
+        let (yours, expected) = (yours[at], expected[at]);
+        panic!("{what}, every bit of it: number {at}\n  expected: {expected:?}\n  yours:    {yours:?}");
+    }
+}
+
 /// A count of numbers, in rows of `width`: `5 rows`, `1 row`, `2 rows and 3 numbers`.
 pub fn count(numbers: usize, width: usize) -> String {
     let rows = words::count(numbers / width, "row");
