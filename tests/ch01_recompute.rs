@@ -112,7 +112,7 @@ mod checks {
             ends => format!("each of the tokens {ends:?} ends the sequence"),
         };
         let budget = limits.max_new_tokens;
-        let what = format!("after the prompt {prompt:?}; at most {budget} new tokens, and {ends}");
+        let what = format!("after the prompt {prompt:?}; at most {} new tokens, and {ends}", argument(budget));
         let (asked, log, mut reported) = (RefCell::new(Vec::new()), RefCell::new(Vec::new()), Vec::new());
         let mut model = answering(budget.min(2_000), |question, tokens| {
             asked.borrow_mut().push(tokens.to_vec());
@@ -251,7 +251,7 @@ mod checks {
     fn task_2_the_first_error_ends_the_loop() {
         let errors = [
             StepError::TooLong { len: 4, max_positions: 3 },
-            StepError::NoTokens,
+            StepError::NotFinite { position: 3, token: 1 },
             StepError::Cache(CacheError::OutOfPages { needed: 1, free: 0 }),
         ];
         for (error, question) in errors.into_iter().flat_map(|error| (0..3).map(move |at| (error.clone(), at))) {

@@ -20,6 +20,8 @@ mod checks {
         same!(grown(&[1.0, 2.0], 2), [1.0, 2.0, 0.0, 0.0], "grown(&[1.0, 2.0], 2)");
         same!(grown(&[], 3), [0.0, 0.0, 0.0], "grown(&[], 3)");
         same!(grown(&[1.0, 2.0], 0), [1.0, 2.0], "grown(&[1.0, 2.0], 0)");
+        let many: Vec<f32> = (0..5_000).map(|number| number as f32).collect();
+        same_numbers(&grown(&many, 1), &[&many[..], &[0.0]].concat(), "grown(&[0.0, 1.0, …, 4999.0], 1)");
         let what = format!("grown(&{TELLING:?}, 3)");
         same_numbers(&in_call(&what, || grown(&TELLING, 3)), &[&TELLING[..], &[0.0; 3]].concat(), &what);
     }
@@ -55,7 +57,7 @@ mod checks {
     fn task_1_rows_copied_are_the_tokens_held_before() {
         let mut cache = FlatCache::new(LAYOUT);
         let mut held = 0;
-        for (n, expected) in [(3, 0), (2, 3), (1, 8), (0, 14), (1, 20)] {
+        for (n, expected) in [(3, 0), (2, 3), (1, 8), (0, 14), (1, 20), (300, 27), (1, 334)] {
             extend(&mut cache, n);
             let copied = cache.usage().rows_copied;
             same!(copied, expected, "rows copied in all after extend({n}) on {held} tokens: a token counts once");

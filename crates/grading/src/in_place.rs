@@ -1,5 +1,5 @@
 //! Caches whose rows lie side by side: what they lend, where a row goes, that a write moves and changes nothing else,
-//! and which writes they must not accept. The caches are empty and of [`LAYOUT`], with room for 80 tokens.
+//! and which writes they must not accept. The caches are empty and of [`LAYOUT`], with room for 400 tokens.
 
 use std::borrow::Cow;
 
@@ -23,7 +23,7 @@ fn gather(cache: &dyn KvCache, layer: usize) -> (Cow<'_, [f32]>, Cow<'_, [f32]>)
 
 pub fn new_rows_go_after_the_old_ones(cache: &mut dyn KvCache) {
     let mut oracle = Oracle::default();
-    for tokens in [&[10, 11, 12][..], &[13], &[14, 15]] {
+    for tokens in [&[10, 11, 12][..], &[13], &[14, 15], &(16..316).collect::<Vec<_>>()] {
         oracle.append(cache, tokens);
         oracle.check(cache);
     }
@@ -152,8 +152,8 @@ pub fn oracle(is_bounded: bool, new: impl Fn(KvLayout, usize) -> Box<dyn KvCache
 pub fn refuse_rows_that_do_not_fit(cache: &mut dyn KvCache) {
     let rows = |numbers: usize| vec![1.0; numbers];
     for (n, k, v, what) in [
-        (0, 8, 8, "1 row when no token is held: extend has made no room"),
-        (2, 24, 24, "3 rows when 2 tokens are held: extend has made no room for them"),
+        (0, 8, 8, "1 row when no token is held (extend has made no room)"),
+        (2, 24, 24, "3 rows when 2 tokens are held (extend has made no room for them)"),
         (0, 16, 8, "2 key rows and 1 value row"),
         (0, 8, 16, "1 key row and 2 value rows"),
         (0, 8, 0, "1 key row and no value row"),
@@ -161,7 +161,7 @@ pub fn refuse_rows_that_do_not_fit(cache: &mut dyn KvCache) {
     ] {
         extend(cache, n);
         for layer in 0..LAYOUT.n_layers {
-            assert_panics(&format!("write to layer {layer}, given {what},"), || cache.write(layer, &rows(k), &rows(v)));
+            assert_panics(&format!("write to layer {layer} of {what}"), || cache.write(layer, &rows(k), &rows(v)));
         }
     }
 }
