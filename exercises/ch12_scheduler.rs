@@ -20,7 +20,7 @@ use crate::cache::{CacheError, KvCache};
 use crate::chapters::ch05_page_table::PageTable;
 use crate::chapters::ch06_paged::SharedSlab;
 use crate::chapters::ch10_fork::ForkCache;
-use crate::prefixes::{Prefixes, available_pages};
+use crate::prefix_cache::{PrefixCache, available_pages};
 use crate::serving::schedule::*;
 
 /// Returns how many pages a sequence needs beyond those of its `table`, so that all of its tokens
@@ -36,7 +36,7 @@ pub(crate) fn pages_needed(sequence: &Sequence, table: &PageTable) -> usize {
 /// of it is given, in `src/serving/scheduler_ext.rs`.
 pub struct Scheduler {
     pub(crate) slab: SharedSlab,
-    pub(crate) prefixes: Box<dyn Prefixes>,
+    pub(crate) prefixes: Box<dyn PrefixCache>,
     pub(crate) limits: StepLimits,
     end_of_text: Vec<u32>,
     pub(crate) next_id: u64,
@@ -55,7 +55,7 @@ impl Scheduler {
     /// [`ScheduleError::NoStep`] if a limit is 0.
     pub fn new(
         slab: &SharedSlab,
-        prefixes: Box<dyn Prefixes>,
+        prefixes: Box<dyn PrefixCache>,
         limits: StepLimits,
         end_of_text: &[u32],
     ) -> Result<Self, ScheduleError> {

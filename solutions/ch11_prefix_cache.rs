@@ -15,7 +15,7 @@
 //! The first sequence's page 2 never gets into the trie, because it is only partly filled and the
 //! next token would still go into it. It is free when the sequence ends, and the next one fills it.
 //!
-//! The trait in `src/prefixes/mod.rs` documents what each call promises.
+//! The trait [`PrefixCache`], in `src/prefix_cache/mod.rs`, documents what each call promises.
 
 use std::collections::HashMap;
 
@@ -24,7 +24,7 @@ use crate::chapters::ch04_page_pool::PagePool;
 use crate::chapters::ch05_page_table::{PageTable, all_owned};
 use crate::chapters::ch06_paged::{PageSlab, SharedSlab};
 use crate::chapters::ch10_fork::ForkCache;
-use crate::prefixes::{HeldPage, Prefixes, held_tokens};
+use crate::prefix_cache::{HeldPage, PrefixCache, held_tokens};
 
 /// From the tokens of a page to the page that holds their rows.
 type Children = HashMap<Box<[u32]>, PageId>;
@@ -32,7 +32,7 @@ type Children = HashMap<Box<[u32]>, PageId>;
 /// A trie of full pages, each found by its tokens and by the page before it.
 ///
 /// It has no pool of its own, so dropping it frees nothing. Evict its pages first.
-pub struct PrefixCache {
+pub struct PrefixTrie {
     page_size: usize,
     /// The pages that sequences can begin with.
     first: Children,
@@ -54,7 +54,7 @@ struct Node {
     last_used: u64,
 }
 
-impl PrefixCache {
+impl PrefixTrie {
     /// An empty trie over pages of `page_size` slots.
     ///
     /// # Errors
@@ -63,7 +63,7 @@ impl PrefixCache {
         if page_size == 0 {
             return Err(CacheError::NoSlots);
         }
-        Ok(PrefixCache { page_size, first: Children::new(), nodes: HashMap::new(), clock: 0 })
+        Ok(PrefixTrie { page_size, first: Children::new(), nodes: HashMap::new(), clock: 0 })
     }
 
     /// The pages that come after `parent`, or those that sequences begin with.
@@ -143,7 +143,7 @@ impl PrefixCache {
     // ANCHOR_END: victim
 }
 
-impl Prefixes for PrefixCache {
+impl PrefixCache for PrefixTrie {
     // ANCHOR: insert
     fn insert(&mut self, tokens: &[u32], table: &mut PageTable, pool: &mut PagePool) -> Result<(), CacheError> {
         let held = held_tokens(tokens, table, self.page_size);
@@ -229,13 +229,13 @@ impl ForkCache {
     /// rows of those tokens need not be computed.
     ///
     /// # Errors
-    /// The error of [`Prefixes::lookup`].
+    /// The error of [`PrefixCache::lookup`].
     ///
     /// # Panics
     /// If the page size of `prefixes` differs from the slab's.
     pub fn with_prefix(
         slab: &SharedSlab,
-        prefixes: &mut dyn Prefixes,
+        prefixes: &mut dyn PrefixCache,
         tokens: &[u32],
     ) -> Result<ForkCache, CacheError> {
         let mut cache = ForkCache::new(slab)?;
@@ -250,11 +250,11 @@ impl ForkCache {
     /// cache holds, and their rows are computed.
     ///
     /// # Errors
-    /// The error of [`Prefixes::insert`].
+    /// The error of [`PrefixCache::insert`].
     ///
     /// # Panics
     /// If the cache holds more than these tokens.
-    pub fn insert_into(&mut self, prefixes: &mut dyn Prefixes, tokens: &[u32]) -> Result<(), CacheError> {
+    pub fn insert_into(&mut self, prefixes: &mut dyn PrefixCache, tokens: &[u32]) -> Result<(), CacheError> {
         prefixes.insert(tokens, &mut self.inner.table, &mut self.inner.slab.borrow_mut().pool)
     }
 }
@@ -263,8 +263,8 @@ impl PageSlab {
     /// Evicts up to `n` pages of this slab from `prefixes`, and returns how many.
     ///
     /// # Errors
-    /// The error of [`Prefixes::evict`].
-    pub fn evict(&mut self, prefixes: &mut dyn Prefixes, n: usize) -> Result<usize, CacheError> {
+    /// The error of [`PrefixCache::evict`].
+    pub fn evict(&mut self, prefixes: &mut dyn PrefixCache, n: usize) -> Result<usize, CacheError> {
         prefixes.evict(n, &mut self.pool)
     }
 }

@@ -18,7 +18,7 @@ use crate::cache::{CacheError, KvCache};
 use crate::chapters::ch05_page_table::PageTable;
 use crate::chapters::ch06_paged::SharedSlab;
 use crate::chapters::ch10_fork::ForkCache;
-use crate::prefixes::{Prefixes, available_pages};
+use crate::prefix_cache::{PrefixCache, available_pages};
 use crate::serving::schedule::*;
 
 // ANCHOR: pages_needed
@@ -38,7 +38,7 @@ pub(crate) fn pages_needed(sequence: &Sequence, table: &PageTable) -> usize {
 /// of it is given, in `src/serving/scheduler_ext.rs`.
 pub struct Scheduler {
     pub(crate) slab: SharedSlab,
-    pub(crate) prefixes: Box<dyn Prefixes>,
+    pub(crate) prefixes: Box<dyn PrefixCache>,
     pub(crate) limits: StepLimits,
     end_of_text: Vec<u32>,
     pub(crate) next_id: u64,
@@ -57,7 +57,7 @@ impl Scheduler {
     /// [`ScheduleError::NoStep`] if a limit is 0.
     pub fn new(
         slab: &SharedSlab,
-        prefixes: Box<dyn Prefixes>,
+        prefixes: Box<dyn PrefixCache>,
         limits: StepLimits,
         end_of_text: &[u32],
     ) -> Result<Self, ScheduleError> {

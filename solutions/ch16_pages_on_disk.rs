@@ -23,7 +23,7 @@ use crate::chapters::ch06_paged::{PageSlab, SharedSlab};
 use crate::chapters::ch10_fork::ForkCache;
 use crate::disk::record::{PageRows, RecordError, RecordHeader, decode_header, encode};
 use crate::disk::{PageFile, PageFileError, PageOnDisk, PageRead, PageShape};
-use crate::prefixes::{Prefixes, held_tokens};
+use crate::prefix_cache::{PrefixCache, held_tokens};
 
 // ANCHOR: decode
 /// Reads a record, as the inverse of [`encode`]. `bytes` has as many bytes as a record.
@@ -173,11 +173,11 @@ impl PageFile {
     /// page gains an owner.
     ///
     /// # Errors
-    /// The error of [`Prefixes::lookup`].
+    /// The error of [`PrefixCache::lookup`].
     pub fn pages_to_load(
         &mut self,
         tokens: &[u32],
-        prefixes: &mut dyn Prefixes,
+        prefixes: &mut dyn PrefixCache,
         slab: &SharedSlab,
     ) -> Result<Vec<PageOnDisk>, CacheError> {
         let held = ForkCache::with_prefix(slab, prefixes, tokens)?.table().pages().len();
@@ -221,12 +221,12 @@ impl PageFile {
     /// `prefixes` is the only owner of the new pages.
     ///
     /// # Errors
-    /// The errors of [`Prefixes`]: the slab is not the one that its pages came from.
+    /// The errors of [`PrefixCache`]: the slab is not the one that its pages came from.
     pub fn load(
         &mut self,
         tokens: &[u32],
         read: &[PageRead],
-        prefixes: &mut dyn Prefixes,
+        prefixes: &mut dyn PrefixCache,
         slab: &SharedSlab,
     ) -> Result<usize, CacheError> {
         // ch16 task 4: hold what is there, make room, copy, insert

@@ -22,7 +22,7 @@
 //!   [likely](decode::scoring) tokens were, drafts by [lookup](decode::prompt_lookup), and [beams](decode::beams).
 //! - [`serving`]: the loop around the scheduler, with many sequences in the pages of one slab. What [scheduler and
 //!   loop](serving::schedule) agree on, and what a [page](serving::view) shows of a run.
-//! - [`prefixes`]: what a prefix cache does.
+//! - [`prefix_cache`]: what a scheduler asks of one.
 //! - [`disk`]: rows in files. Pages of a prefix cache are read on a thread of their own, [one cache](disk::snapshot) as
 //!   a whole.
 //! - [`simulation`]: a made-up world for schedulers, in which a seed decides everything. Chapter 15 breaks them in it.
@@ -44,7 +44,7 @@ pub mod experiments;
 pub mod files;
 pub mod model;
 pub mod panics;
-pub mod prefixes;
+pub mod prefix_cache;
 pub mod serving;
 pub mod simulation;
 pub mod workload;

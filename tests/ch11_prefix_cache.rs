@@ -11,9 +11,9 @@ mod checks {
     use page_by_page::chapters::ch05_page_table::PageTable;
     use page_by_page::chapters::ch06_paged::SharedSlab;
     use page_by_page::chapters::ch10_fork::ForkCache;
-    use page_by_page::chapters::ch11_prefix_cache::PrefixCache;
+    use page_by_page::chapters::ch11_prefix_cache::PrefixTrie;
     use page_by_page::decode::{CachedModel, LanguageModel};
-    use page_by_page::prefixes::Prefixes;
+    use page_by_page::prefix_cache::PrefixCache;
 
     use grading::history::{History, assert_refused, fact};
     use grading::pools::{foreign, free, grow, of_other_pool, owners, pool, pool_with_owned, release, slab_of, table};
@@ -85,7 +85,7 @@ mod checks {
 
     /// A trie and the pool with its pages, and what the trie must hold.
     struct CheckedTrie {
-        trie: PrefixCache,
+        trie: PrefixTrie,
         pool: PagePool,
         expected: KeptPrefixes,
         history: History,
@@ -184,12 +184,12 @@ mod checks {
             &mut self,
             call: &str,
             (n_pages, owned, error): &(usize, &[u32], CacheError),
-            make: impl FnOnce(&mut PrefixCache, &mut PagePool) -> Result<(), CacheError>,
+            make: impl FnOnce(&mut PrefixTrie, &mut PagePool) -> Result<(), CacheError>,
         ) {
             let pages = count(*n_pages, "page");
             let call = format!("{call}, over a different pool with {pages}, of which {owned:?} have an owner");
             let mut world = (&mut self.trie, pool_with_owned(*n_pages, owned));
-            let facts = |(trie, pool): &mut (&mut PrefixCache, PagePool)| {
+            let facts = |(trie, pool): &mut (&mut PrefixTrie, PagePool)| {
                 let of_trie = [fact("pages of the trie", trie.n_pages()), fact("their last use", last_used(trie))];
                 [of_trie, of_other_pool(pool)].concat()
             };
@@ -211,8 +211,8 @@ mod checks {
         }
     }
 
-    fn trie(size: usize) -> PrefixCache {
-        expect_ok(format!("PrefixCache::new({size})"), || PrefixCache::new(size))
+    fn trie(size: usize) -> PrefixTrie {
+        expect_ok(format!("PrefixTrie::new({size})"), || PrefixTrie::new(size))
     }
 
     /// An insert in words.
@@ -337,7 +337,7 @@ mod checks {
     }
 
     /// A trie with one sequence of this many pages, one token each, its pool and the sequence's table.
-    fn long(many: usize) -> (PrefixCache, PagePool, PageTable) {
+    fn long(many: usize) -> (PrefixTrie, PagePool, PageTable) {
         let (mut trie, mut pool) = (trie(1), pool(many));
         let mut table = table(1, many, &mut pool);
         for time in ["first", "second"] {
@@ -357,7 +357,7 @@ mod checks {
     }
 
     /// A trie that keeps `n` sequences of one page of two tokens each, which are their number; and its pool.
-    fn keep_many(n: usize) -> (PrefixCache, PagePool) {
+    fn keep_many(n: usize) -> (PrefixTrie, PagePool) {
         let (mut trie, mut pool) = (trie(2), pool(n));
         assert_constant_cost(&format!("insert of sequences of one page, {n} of them in turn"), n, |number| {
             let mut table = PageTable::new(2).expect("a page table of chapter 5");
@@ -449,7 +449,7 @@ mod checks {
         checked.lookup_and_end(&counting(13));
     }
 
-    fn with_prefix(slab: &SharedSlab, trie: &mut PrefixCache, tokens: &[u32]) -> ForkCache {
+    fn with_prefix(slab: &SharedSlab, trie: &mut PrefixTrie, tokens: &[u32]) -> ForkCache {
         expect_ok(format!("ForkCache::with_prefix of {}", shown(tokens)), || ForkCache::with_prefix(slab, trie, tokens))
     }
 
@@ -521,7 +521,7 @@ mod checks {
     }
 
     /// When each page was last used, as the trie lists it; nothing if it lists none.
-    fn last_used(trie: &PrefixCache) -> Vec<u64> {
+    fn last_used(trie: &PrefixTrie) -> Vec<u64> {
         let mut pages = trie.pages();
         pages.sort_by_key(|held| held.page);
         pages.iter().map(|held| held.last_used).collect()

@@ -10,7 +10,7 @@ mod checks {
     use page_by_page::cache::{KvCache, PageId};
     use page_by_page::chapters::ch06_paged::PageSlab;
     use page_by_page::chapters::ch10_fork::ForkCache;
-    use page_by_page::chapters::ch11_prefix_cache::PrefixCache;
+    use page_by_page::chapters::ch11_prefix_cache::PrefixTrie;
     use page_by_page::chapters::ch12_scheduler::Scheduler;
     use page_by_page::decode::sampler::Sampler;
     use page_by_page::serving::Engine;
@@ -661,7 +661,7 @@ mod checks {
     #[test]
     fn task_3_h_a_sequence_that_looks_nothing_up_computes_all_of_its_tokens() {
         let slab = expect_ok("PageSlab::new of chapter 6", || PageSlab::new(LAYOUT, 4, 12));
-        let prefixes = expect_ok("PrefixCache::new of chapter 11", || PrefixCache::new(4));
+        let prefixes = expect_ok("PrefixTrie::new of chapter 11", || PrefixTrie::new(4));
         let limits = StepLimits { tokens: 100, sequences: 4 };
         let mut scheduler = expect_ok("Scheduler::new", || Scheduler::new(&slab, Box::new(prefixes), limits, &[]));
         scheduler.submit(prompt(0, 14), 1).expect("submit");
@@ -863,7 +863,7 @@ mod checks {
             // Each takes a page of the two, and wants a second for its fifth row.
             (&[prompt(0, 3), prompt(1, 3)], "plan", "an eviction"),
         ] {
-            let mut prefixes = expect_ok("PrefixCache::new of chapter 11", || PrefixCache::new(4));
+            let mut prefixes = expect_ok("PrefixTrie::new of chapter 11", || PrefixTrie::new(4));
             expect_ok("insert_into of chapter 11, 8 tokens", || cache.insert_into(&mut prefixes, &prompt(9, 8)));
             let limits = StepLimits { tokens: 100, sequences: 4 };
             let mut scheduler =
@@ -1002,7 +1002,7 @@ mod checks {
             let run = format!("{n_pages} pages of {page_size}, budget {tokens}, at most {sequences} running");
             let layout = storyteller.model.config().kv_layout();
             let slab = expect_ok("PageSlab::new of chapter 6", || PageSlab::new(layout, page_size, n_pages));
-            let prefixes = expect_ok("PrefixCache::new of chapter 11", || PrefixCache::new(page_size));
+            let prefixes = expect_ok("PrefixTrie::new of chapter 11", || PrefixTrie::new(page_size));
             let (prefixes, log) = record_calls(Box::new(prefixes));
             let limits = StepLimits { tokens, sequences };
             let mut engine =

@@ -18,7 +18,7 @@ mod checks {
     use page_by_page::decode::sampler::Sampler;
     use page_by_page::kernels::{Heads, RowFormat, SequenceRows, attend};
     use page_by_page::model::Model;
-    use page_by_page::prefixes::prefix_cache;
+    use page_by_page::prefix_cache::new_prefix_cache;
     use page_by_page::serving::Engine;
     use page_by_page::serving::schedule::StepLimits;
 
@@ -463,7 +463,7 @@ mod checks {
             let begin = storyteller.prompt();
             let prompts = [&[][..], &[12, 77, 301], &[12, 77, 44, 8]].map(|end| [&begin[..], end].concat());
             let slab = expect_ok("PageSlab::new", || PageSlab::new(storyteller.model.kv_layout(), 3, 8));
-            let prefixes = expect_ok("PrefixCache::new", || prefix_cache(3, true));
+            let prefixes = expect_ok("PrefixTrie::new", || new_prefix_cache(3, true));
             let limits = StepLimits { tokens: 5, sequences: 3 };
             let mut engine =
                 expect_ok("Scheduler::new", || Engine::new(&storyteller.model, &slab, prefixes, limits, &[]));

@@ -10,13 +10,13 @@ mod checks {
     use page_by_page::cache::KvCache;
     use page_by_page::chapters::ch06_paged::SharedSlab;
     use page_by_page::chapters::ch10_fork::ForkCache;
-    use page_by_page::chapters::ch11_prefix_cache::PrefixCache;
+    use page_by_page::chapters::ch11_prefix_cache::PrefixTrie;
     use page_by_page::chapters::ch16_pages_on_disk::decode;
     use page_by_page::decode::sampler::Sampler;
     use page_by_page::disk::file_disk::FileDisk;
     use page_by_page::disk::record::{RecordError, RecordHeader};
     use page_by_page::disk::{FILE_HEADER_BYTES, PageFile, PageFileError, PageRead, PageShape};
-    use page_by_page::prefixes::Prefixes;
+    use page_by_page::prefix_cache::PrefixCache;
 
     use grading::disk::{
         FaultyDisk, RECORD, RECORD_HEADER, SHAPE, apply, counting, header_checksum, prefixes, record, record_headers,
@@ -70,7 +70,7 @@ mod checks {
     struct CheckedFile {
         shape: PageShape,
         slab: SharedSlab,
-        trie: PrefixCache,
+        trie: PrefixTrie,
         disk: FaultyDisk,
         file: PageFile,
         /// Records that the file has room for.
@@ -88,9 +88,9 @@ mod checks {
         expect_ok(question, || PageFile::open(Box::new(disk.clone()), shape, shape.offset(places)))
     }
 
-    fn memory(shape: &PageShape, n_pages: usize) -> (SharedSlab, PrefixCache) {
+    fn memory(shape: &PageShape, n_pages: usize) -> (SharedSlab, PrefixTrie) {
         let size = shape.page_size;
-        (slab_of(shape.layout, size, n_pages), expect_ok("PrefixCache::new of chapter 11", || PrefixCache::new(size)))
+        (slab_of(shape.layout, size, n_pages), expect_ok("PrefixTrie::new of chapter 11", || PrefixTrie::new(size)))
     }
 
     /// The prefixes that are in the file's bytes, the one to go first at the beginning.

@@ -8,14 +8,14 @@ use serde::Deserialize;
 
 use super::bundled;
 use crate::chapters::ch06_paged::PageSlab;
-use crate::chapters::ch11_prefix_cache::PrefixCache;
+use crate::chapters::ch11_prefix_cache::PrefixTrie;
 use crate::decode::sampler::{Sampler, Sampling};
 use crate::disk::PageShape;
 use crate::disk::memory_disk::MemoryDisk;
 use crate::model::Model;
 use crate::model::tokenizer::Tokenizer;
-use crate::prefixes::Prefixes;
-use crate::serving::disk_tier::{DiskTier, SharedPrefixes};
+use crate::prefix_cache::PrefixCache;
+use crate::serving::disk_tier::{DiskTier, SharedPrefixCache};
 use crate::serving::schedule::StepLimits;
 use crate::serving::{Engine, Totals};
 
@@ -44,8 +44,8 @@ fn run_with(model: &Model, tokenizer: &Tokenizer, disk: MemoryDisk) -> Result<(T
     const PAGE_SIZE: usize = 4;
     const N_PAGES: usize = 1024;
     let slab = PageSlab::new(model.kv_layout(), PAGE_SIZE, N_PAGES)?;
-    let prefixes: Box<dyn Prefixes> = Box::new(PrefixCache::new(PAGE_SIZE)?);
-    let prefixes: SharedPrefixes = Rc::new(RefCell::new(prefixes));
+    let prefixes: Box<dyn PrefixCache> = Box::new(PrefixTrie::new(PAGE_SIZE)?);
+    let prefixes: SharedPrefixCache = Rc::new(RefCell::new(prefixes));
     let mut tier = DiskTier::open(disk, PageShape::for_model(model, PAGE_SIZE), 1 << 30, prefixes.clone(), &slab)?;
     let limits = StepLimits { tokens: 256, sequences: 16 };
     let mut engine = Engine::new(model, &slab, Box::new(prefixes), limits, &model.config().eos_token_ids)?;

@@ -5,7 +5,7 @@ use anyhow::Result;
 
 use super::PAGE_SIZE;
 use crate::chapters::ch06_paged::PageSlab;
-use crate::chapters::ch11_prefix_cache::PrefixCache;
+use crate::chapters::ch11_prefix_cache::PrefixTrie;
 use crate::serving::schedule::StepLimits;
 use crate::workload::arrivals::{Cost, LAYOUT, serve, tiny_llm};
 use crate::workload::{PageCounters, PrefixCacheKind, Replay, Trace};
@@ -19,7 +19,7 @@ pub fn replay(trace: Trace, n_pages: usize, prefix_cache: PrefixCacheKind) -> Re
 /// Passes of a model that serve the sixteen requests of tiny-llm from a pool of `n_pages`.
 pub fn passes_for_sixteen(n_pages: usize, limits: StepLimits) -> Result<u64> {
     let slab = PageSlab::new(LAYOUT, PAGE_SIZE, n_pages)?;
-    let prefixes = Box::new(PrefixCache::new(PAGE_SIZE)?);
+    let prefixes = Box::new(PrefixTrie::new(PAGE_SIZE)?);
     let served = serve(&tiny_llm(), &slab, prefixes, limits, Cost { step: 1, token: 1 }, || {})?;
     Ok(served.totals.steps)
 }

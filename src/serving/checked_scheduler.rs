@@ -6,7 +6,7 @@ use serde::Serialize;
 use super::EngineError;
 use crate::chapters::ch06_paged::SharedSlab;
 use crate::chapters::ch12_scheduler::Scheduler;
-use crate::prefixes::{Prefixes, available_pages};
+use crate::prefix_cache::{PrefixCache, available_pages};
 use crate::serving::schedule::{
     FinishReason, Finished, NextToken, ScheduleError, ScheduledChunk, Sequence, SequenceCounters, SequenceId,
     StepLimits,
@@ -72,7 +72,7 @@ impl Totals {
 impl CheckedScheduler {
     pub(crate) fn new(
         slab: &SharedSlab,
-        prefixes: Box<dyn Prefixes>,
+        prefixes: Box<dyn PrefixCache>,
         limits: StepLimits,
         end_of_text: &[u32],
     ) -> Result<Self, ScheduleError> {

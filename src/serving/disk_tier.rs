@@ -17,16 +17,16 @@ use crate::chapters::ch10_fork::ForkCache;
 use crate::chapters::ch12_scheduler::Scheduler;
 use crate::disk::reader::PageReader;
 use crate::disk::{Disk, PageFile, PageFileError, PageShape};
-use crate::prefixes::Prefixes;
+use crate::prefix_cache::PrefixCache;
 
 /// A prefix cache that a scheduler and a file of pages both use.
-pub type SharedPrefixes = Rc<RefCell<Box<dyn Prefixes>>>;
+pub type SharedPrefixCache = Rc<RefCell<Box<dyn PrefixCache>>>;
 
 /// A prefix cache, and a file that takes and returns its pages.
 pub struct DiskTier {
     file: PageFile,
     reader: PageReader,
-    prefixes: SharedPrefixes,
+    prefixes: SharedPrefixCache,
     slab: SharedSlab,
     /// Sequences whose pages are being read, in the order in which they were asked for.
     pending: VecDeque<(u64, Vec<u32>)>,
@@ -61,7 +61,7 @@ impl DiskTier {
         disk: impl Disk + Clone + Send + 'static,
         shape: PageShape,
         max_bytes: u64,
-        prefixes: SharedPrefixes,
+        prefixes: SharedPrefixCache,
         slab: &SharedSlab,
     ) -> Result<Self, PageFileError> {
         let file = PageFile::open(Box::new(disk.clone()), shape, max_bytes)?;

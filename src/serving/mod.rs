@@ -42,7 +42,7 @@ use crate::chapters::ch12_scheduler::Scheduler;
 use crate::decode::sampler::Sampler;
 use crate::model::tokenizer::Tokenizer;
 use crate::model::{Model, StepError};
-use crate::prefixes::Prefixes;
+use crate::prefix_cache::PrefixCache;
 use crate::serving::schedule::{FinishReason, Finished, NextToken, ScheduleError, Sequence, SequenceId, StepLimits};
 pub(crate) use checked_scheduler::CheckedScheduler;
 use compute::Computed;
@@ -80,7 +80,7 @@ impl<'m> Engine<'m> {
     pub fn new(
         model: &'m Model,
         slab: &SharedSlab,
-        prefixes: Box<dyn Prefixes>,
+        prefixes: Box<dyn PrefixCache>,
         limits: StepLimits,
         end_of_text: &[u32],
     ) -> Result<Self, ScheduleError> {

@@ -6,7 +6,7 @@ use crate::cache::KvCache;
 use crate::chapters::ch05_page_table::PageTable;
 use crate::chapters::ch10_fork::ForkCache;
 use crate::chapters::ch12_scheduler::{Scheduler, pages_needed};
-use crate::prefixes::{Prefixes, available_pages};
+use crate::prefix_cache::{PrefixCache, available_pages};
 
 impl Scheduler {
     /// The waiting sequences, in the order in which they will run.
@@ -25,7 +25,7 @@ impl Scheduler {
     }
 
     /// The prefix cache.
-    pub fn prefixes(&self) -> &dyn Prefixes {
+    pub fn prefixes(&self) -> &dyn PrefixCache {
         &*self.prefixes
     }
 

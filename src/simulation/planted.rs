@@ -9,7 +9,7 @@ use crate::cache::{CacheError, KvCache};
 use crate::chapters::ch05_page_table::PageTable;
 use crate::chapters::ch10_fork::ForkCache;
 use crate::chapters::ch12_scheduler::Scheduler;
-use crate::prefixes::available_pages;
+use crate::prefix_cache::available_pages;
 use crate::serving::schedule::{
     FinishReason, Finished, NextToken, Running, ScheduleError, ScheduledChunk, Sequence, SequenceId,
 };

@@ -3,7 +3,7 @@
 use crate::chapters::ch05_page_table::PageTable;
 use crate::chapters::ch06_paged::SharedSlab;
 use crate::chapters::ch12_scheduler::Scheduler;
-use crate::prefixes::Prefixes;
+use crate::prefix_cache::PrefixCache;
 use crate::serving::schedule::{NextToken, ScheduleError, ScheduledChunk, Sequence, SequenceId, StepLimits};
 
 use super::{END_OF_TEXT, SequenceState};
@@ -42,12 +42,12 @@ pub trait TestedScheduler {
 
 /// Makes a scheduler for a world's slab, prefix cache and limits.
 pub type SchedulerFactory<'a> =
-    dyn Fn(&SharedSlab, Box<dyn Prefixes>, StepLimits) -> Result<Box<dyn TestedScheduler>, ScheduleError> + 'a;
+    dyn Fn(&SharedSlab, Box<dyn PrefixCache>, StepLimits) -> Result<Box<dyn TestedScheduler>, ScheduleError> + 'a;
 
 /// The scheduler of chapter 12: yours, or the reference.
 pub fn chapter_12(
     slab: &SharedSlab,
-    prefixes: Box<dyn Prefixes>,
+    prefixes: Box<dyn PrefixCache>,
     limits: StepLimits,
 ) -> Result<Box<dyn TestedScheduler>, ScheduleError> {
     Ok(Box::new(Scheduler::new(slab, prefixes, limits, &[END_OF_TEXT])?))

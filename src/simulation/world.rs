@@ -12,7 +12,7 @@ use crate::chapters::ch05_page_table::PageTable;
 use crate::chapters::ch06_paged::{PageSlab, SharedSlab};
 use crate::chapters::ch10_fork::ForkCache;
 use crate::panics;
-use crate::prefixes::{HeldPage, Prefixes, prefix_cache};
+use crate::prefix_cache::{HeldPage, PrefixCache, new_prefix_cache};
 use crate::serving::schedule::{NextToken, ScheduleError, SequenceId};
 
 use super::stand_in_model::{LAYOUT, Rows, prompt, rows};
@@ -98,7 +98,7 @@ impl World {
     ) -> Result<Self, Violation> {
         let made = catch_panic("making it", || {
             let slab = PageSlab::new(LAYOUT, setup.page_size, setup.n_pages)?;
-            let (prefixes, calls) = record_calls(prefix_cache(setup.page_size, setup.keeps_prefixes)?);
+            let (prefixes, calls) = record_calls(new_prefix_cache(setup.page_size, setup.keeps_prefixes)?);
             let scheduler = factory(&slab, prefixes, setup.limits)?;
             Ok::<_, ScheduleError>((slab, calls, scheduler))
         });
@@ -354,13 +354,13 @@ fn catch_panic<T>(what: &str, call: impl FnOnce() -> T) -> Result<T, Violation> 
 }
 
 /// A prefix cache that notes what is asked, and stops a scheduler that never stops asking.
-pub fn record_calls(inner: Box<dyn Prefixes>) -> (Box<dyn Prefixes>, Rc<RefCell<CacheCalls>>) {
+pub fn record_calls(inner: Box<dyn PrefixCache>) -> (Box<dyn PrefixCache>, Rc<RefCell<CacheCalls>>) {
     let calls = Rc::new(RefCell::new(CacheCalls::default()));
     (Box::new(RecordingCache { inner, calls: calls.clone() }), calls)
 }
 
 struct RecordingCache {
-    inner: Box<dyn Prefixes>,
+    inner: Box<dyn PrefixCache>,
     calls: Rc<RefCell<CacheCalls>>,
 }
 
@@ -375,7 +375,7 @@ impl RecordingCache {
     }
 }
 
-impl Prefixes for RecordingCache {
+impl PrefixCache for RecordingCache {
     fn lookup(&mut self, tokens: &[u32], pool: &mut PagePool) -> Result<PageTable, CacheError> {
         self.note();
         let cached = self.inner.lookup(tokens, pool)?;

@@ -19,7 +19,7 @@ use super::TraceRequest;
 use crate::cache::KvLayout;
 use crate::chapters::ch06_paged::SharedSlab;
 use crate::dice::Dice;
-use crate::prefixes::Prefixes;
+use crate::prefix_cache::PrefixCache;
 use crate::serving::schedule::{NextToken, ScheduledChunk, SequenceId, StepLimits};
 use crate::serving::{CheckedScheduler, EngineError, Totals};
 
@@ -171,7 +171,7 @@ impl Times {
 pub fn serve(
     arrivals: &[Arrival],
     slab: &SharedSlab,
-    prefixes: Box<dyn Prefixes>,
+    prefixes: Box<dyn PrefixCache>,
     limits: StepLimits,
     cost: Cost,
     mut on_end: impl FnMut(),

@@ -25,7 +25,7 @@ use std::hash::{BuildHasher, RandomState};
 use crate::cache::{CacheError, PageId};
 use crate::chapters::ch04_page_pool::PagePool;
 use crate::chapters::ch05_page_table::PageTable;
-use crate::prefixes::{Prefixes, held_tokens};
+use crate::prefix_cache::{PrefixCache, held_tokens};
 
 /// Stands for a prefix: the hash of its last page's tokens and of the previous page's hash.
 type PrefixHash = u64;
@@ -75,7 +75,7 @@ impl HashChain {
     }
 }
 
-impl Prefixes for HashChain {
+impl PrefixCache for HashChain {
     fn lookup(&mut self, tokens: &[u32], pool: &mut PagePool) -> Result<PageTable, CacheError> {
         let mut table = PageTable::new(self.page_size)?;
         for hash in self.hashes(&tokens[..tokens.len().saturating_sub(1)]) {

@@ -28,10 +28,10 @@ use serde::Serialize;
 use crate::cache::CacheError;
 use crate::chapters::ch04_page_pool::PagePool;
 use crate::chapters::ch05_page_table::PageTable;
-use crate::chapters::ch11_prefix_cache::PrefixCache;
+use crate::chapters::ch11_prefix_cache::PrefixTrie;
 use crate::english::count;
-use crate::prefixes::Prefixes;
-use crate::prefixes::none::NoPrefixes;
+use crate::prefix_cache::PrefixCache;
+use crate::prefix_cache::none::NoPrefixCache;
 
 /// What is kept of the sequences that have finished.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -103,10 +103,10 @@ pub enum WorkloadError {
 }
 
 impl PrefixCacheKind {
-    fn cache(self, page_size: usize) -> Result<Box<dyn Prefixes>, CacheError> {
+    fn cache(self, page_size: usize) -> Result<Box<dyn PrefixCache>, CacheError> {
         Ok(match self {
-            PrefixCacheKind::None => Box::new(NoPrefixes::new(page_size)?),
-            PrefixCacheKind::Trie => Box::new(PrefixCache::new(page_size)?),
+            PrefixCacheKind::None => Box::new(NoPrefixCache::new(page_size)?),
+            PrefixCacheKind::Trie => Box::new(PrefixTrie::new(page_size)?),
             PrefixCacheKind::HashChain(order) => Box::new(HashChain::new(page_size, order)?),
         })
     }
@@ -156,7 +156,7 @@ impl Replay {
 /// The pages, and the sequences that have them.
 struct Memory {
     pool: PagePool,
-    prefixes: Box<dyn Prefixes>,
+    prefixes: Box<dyn PrefixCache>,
     page_size: usize,
     running: Vec<ActiveSequence>,
     counters: PageCounters,

@@ -7,13 +7,13 @@ use std::sync::{Arc, Condvar, Mutex};
 use std::time::Duration;
 
 use page_by_page::chapters::ch06_paged::PageSlab;
-use page_by_page::chapters::ch11_prefix_cache::PrefixCache;
+use page_by_page::chapters::ch11_prefix_cache::PrefixTrie;
 use page_by_page::decode::sampler::{Sampler, Sampling};
 use page_by_page::disk::memory_disk::MemoryDisk;
 use page_by_page::disk::{Disk, PageShape};
 use page_by_page::model::Model;
 use page_by_page::serving::Engine;
-use page_by_page::serving::disk_tier::{DiskTier, SharedPrefixes};
+use page_by_page::serving::disk_tier::{DiskTier, SharedPrefixCache};
 use page_by_page::serving::schedule::StepLimits;
 
 /// A disk that can be read when its gate is open. A read that waits for long gets an error.
@@ -63,7 +63,7 @@ const PAGE_SIZE: usize = 4;
 /// An empty memory whose pages go to this file.
 fn serve<'m>(model: &'m Model, disk: &Gated) -> (Engine<'m>, DiskTier) {
     let slab = PageSlab::new(model.kv_layout(), PAGE_SIZE, 60).unwrap();
-    let prefixes: SharedPrefixes = Rc::new(RefCell::new(Box::new(PrefixCache::new(PAGE_SIZE).unwrap())));
+    let prefixes: SharedPrefixCache = Rc::new(RefCell::new(Box::new(PrefixTrie::new(PAGE_SIZE).unwrap())));
     let shape = PageShape::for_model(model, PAGE_SIZE);
     let tier = DiskTier::open(disk.clone(), shape, 1 << 24, prefixes.clone(), &slab).unwrap();
     let limits = StepLimits { tokens: 16, sequences: 4 };

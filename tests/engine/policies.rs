@@ -6,7 +6,7 @@
 use std::collections::HashMap;
 
 use page_by_page::chapters::ch06_paged::PageSlab;
-use page_by_page::prefixes::none::NoPrefixes;
+use page_by_page::prefix_cache::none::NoPrefixCache;
 use page_by_page::serving::schedule::{NextToken, StepLimits, max_rows};
 use page_by_page::simulation::planted::{Bug, Policy, planted, with_policy};
 use page_by_page::simulation::{LAYOUT, SchedulerFactory, chapter_12};
@@ -31,7 +31,7 @@ fn cost(
     batch: usize,
 ) -> [usize; 4] {
     let slab = PageSlab::new(LAYOUT, PAGE_SIZE, n_pages).unwrap();
-    let prefixes = Box::new(NoPrefixes::new(PAGE_SIZE).unwrap());
+    let prefixes = Box::new(NoPrefixCache::new(PAGE_SIZE).unwrap());
     let mut scheduler = factory(&slab, prefixes, limits).unwrap();
     let mut batches = requests.chunks(batch);
     let [mut steps, mut computed, mut preemptions, mut longest_wait, mut unfinished] = [0; 5];

@@ -7,7 +7,7 @@ use std::path::Path;
 use page_by_page::chapters::ch06_paged::{PageSlab, SharedSlab};
 use page_by_page::decode::sampler::{Sampler, Sampling};
 use page_by_page::model::{Model, StepError};
-use page_by_page::prefixes::prefix_cache;
+use page_by_page::prefix_cache::new_prefix_cache;
 use page_by_page::serving::schedule::{FinishReason, ScheduleError, SequenceId, StepLimits};
 use page_by_page::serving::{Engine, EngineError, FinishedSequence, SequenceError, Step, Totals};
 use safetensors::Dtype;
@@ -92,7 +92,7 @@ pub const fn with_prefixes(setting: Setting) -> Setting {
 pub fn engine<'m>(model: &'m Model, setting: Setting, ends: &[u32]) -> (Engine<'m>, SharedSlab) {
     let Setting { page_size, n_pages, limits, keeps_prefixes } = setting;
     let slab = PageSlab::new(model.config().kv_layout(), page_size, n_pages).unwrap();
-    let prefixes = prefix_cache(page_size, keeps_prefixes).unwrap();
+    let prefixes = new_prefix_cache(page_size, keeps_prefixes).unwrap();
     (Engine::new(model, &slab, prefixes, limits, ends).unwrap(), slab)
 }
 

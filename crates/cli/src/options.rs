@@ -15,7 +15,7 @@ use page_by_page::kernels::RowFormat;
 use page_by_page::model::checkpoint::Weight;
 use page_by_page::model::tokenizer::Tokenizer;
 use page_by_page::model::{Model, ModelConfig};
-use page_by_page::prefixes::{Prefixes, prefix_cache};
+use page_by_page::prefix_cache::{PrefixCache, new_prefix_cache};
 use page_by_page::serving::schedule::StepLimits;
 
 use crate::chapters;
@@ -343,8 +343,8 @@ impl PoolOptions {
         pool.slab()
     }
 
-    pub fn prefixes(&self) -> Result<Box<dyn Prefixes>> {
-        Ok(prefix_cache(self.pages.page_size, !self.no_prefix_cache)?)
+    pub fn prefixes(&self) -> Result<Box<dyn PrefixCache>> {
+        Ok(new_prefix_cache(self.pages.page_size, !self.no_prefix_cache)?)
     }
 }
 

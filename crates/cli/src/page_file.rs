@@ -10,8 +10,8 @@ use page_by_page::chapters::ch06_paged::SharedSlab;
 use page_by_page::disk::PageShape;
 use page_by_page::disk::file_disk::FileDisk;
 use page_by_page::model::Model;
-use page_by_page::prefixes::Prefixes;
-use page_by_page::serving::disk_tier::{DiskTier, SharedPrefixes};
+use page_by_page::prefix_cache::PrefixCache;
+use page_by_page::serving::disk_tier::{DiskTier, SharedPrefixCache};
 
 use crate::output::{count, thousands};
 
@@ -35,16 +35,16 @@ impl PageFileOptions {
     /// Opens the file, if one was named, as the next tier below `prefixes`, which keeps pages of this slab.
     pub fn open(
         &self,
-        prefixes: Box<dyn Prefixes>,
+        prefixes: Box<dyn PrefixCache>,
         model: &Model,
         page_size: usize,
         slab: &SharedSlab,
-    ) -> Result<(Box<dyn Prefixes>, Option<DiskTier>)> {
+    ) -> Result<(Box<dyn PrefixCache>, Option<DiskTier>)> {
         let Some(path) = &self.page_file else { return Ok((prefixes, None)) };
         let at = || path.display().to_string();
         let disk = FileDisk::open(path).with_context(at)?;
         let (shape, bytes) = (PageShape::for_model(model, page_size), self.page_file_mib.saturating_mul(1 << 20));
-        let prefixes: SharedPrefixes = Rc::new(RefCell::new(prefixes));
+        let prefixes: SharedPrefixCache = Rc::new(RefCell::new(prefixes));
         let tier = DiskTier::open(disk, shape, bytes, prefixes.clone(), slab).with_context(at)?;
         Ok((Box::new(prefixes), Some(tier)))
     }

@@ -47,7 +47,7 @@ use page_by_page::files::FileError;
 use page_by_page::model::Model;
 use page_by_page::model::tokenizer::Tokenizer;
 use page_by_page::panics;
-use page_by_page::prefixes::Prefixes;
+use page_by_page::prefix_cache::PrefixCache;
 use page_by_page::serving::Engine;
 use page_by_page::serving::disk_tier::DiskTier;
 use page_by_page::serving::schedule::{ScheduleError, StepLimits};
@@ -96,7 +96,7 @@ impl Settings {
 pub struct Memory {
     pub slab: SharedSlab,
     /// The prefix cache of this slab.
-    pub prefixes: Box<dyn Prefixes>,
+    pub prefixes: Box<dyn PrefixCache>,
     /// The page file under the prefix cache: evicted pages, and those of earlier runs.
     pub tier: Option<DiskTier>,
     /// Slots in all pages together.

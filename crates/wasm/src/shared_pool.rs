@@ -3,7 +3,7 @@
 use page_by_page::chapters::ch06_paged::PageSlab;
 use page_by_page::model::Model;
 use page_by_page::model::tokenizer::Tokenizer;
-use page_by_page::prefixes;
+use page_by_page::prefix_cache::new_prefix_cache;
 use page_by_page::serving::schedule::{ScheduledChunk, SequenceId, StepLimits};
 use page_by_page::serving::view::{EndedView, View};
 use page_by_page::serving::{Engine, GenerationRequest};
@@ -28,7 +28,7 @@ impl SharedPool {
     pub fn new(model: &'static Model, tokenizer: &'static Tokenizer, settings: &Settings) -> Result<Self, String> {
         let Settings { pages, page_size, budget, running, prefix_cache, .. } = *settings;
         let slab = PageSlab::new(model.kv_layout(), page_size, pages).map_err(text_of)?;
-        let prefixes = prefixes::prefix_cache(page_size, prefix_cache).map_err(text_of)?;
+        let prefixes = new_prefix_cache(page_size, prefix_cache).map_err(text_of)?;
         let limits = StepLimits { tokens: budget, sequences: running };
         let engine = Engine::new(model, &slab, prefixes, limits, &model.config().eos_token_ids).map_err(text_of)?;
         let engine = engine.with_tokenizer(tokenizer);

@@ -8,7 +8,7 @@ use clap::Args;
 use page_by_page::caches::CacheKind;
 use page_by_page::chapters::ch06_paged::PageSlab;
 use page_by_page::chapters::ch10_fork::ForkCache;
-use page_by_page::chapters::ch11_prefix_cache::PrefixCache;
+use page_by_page::chapters::ch11_prefix_cache::PrefixTrie;
 use page_by_page::disk::file_disk::FileDisk;
 use page_by_page::disk::{PageFile, PageShape};
 use page_by_page::experiments::attention::same_bits;
@@ -132,7 +132,7 @@ fn measure(model: &Model, tokens: &[u32], file: &mut PageFile, parts: &mut [Time
     let expected = read(model, rest, &mut cache, 1)?;
 
     let other = PageSlab::new(model.kv_layout(), PAGE_SIZE, n_pages)?;
-    let mut prefixes = PrefixCache::new(PAGE_SIZE)?;
+    let mut prefixes = PrefixTrie::new(PAGE_SIZE)?;
     let pages = file.pages_to_load(tokens, &mut prefixes, &other)?;
     let pages: Vec<_> = read_back.of(|| pages.into_iter().map(|page| file.read(page)).collect());
     let restored = check_and_copy.of(|| file.load(tokens, &pages, &mut prefixes, &other))?;

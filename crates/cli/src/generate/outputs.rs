@@ -7,7 +7,7 @@ use page_by_page::cache::{PageId, Usage};
 use page_by_page::decode::sampler::Sampler;
 use page_by_page::model::Model;
 use page_by_page::model::tokenizer::Tokenizer;
-use page_by_page::prefixes::prefix_cache;
+use page_by_page::prefix_cache::new_prefix_cache;
 use page_by_page::serving::schedule::{NextToken, StepLimits};
 use page_by_page::serving::{Engine, FinishedSequence, GenerationRequest, Step, Totals};
 
@@ -66,7 +66,7 @@ impl<'m> OutputSet<'m> {
         (model, tokenizer): (&'m Model, &'m Tokenizer),
     ) -> Result<Self> {
         let limits = StepLimits { tokens: MAX_TOKENS_IN_STEP, sequences: MAX_SEQUENCES };
-        let prefixes = prefix_cache(setup.pool.page_size, false)?;
+        let prefixes = new_prefix_cache(setup.pool.page_size, false)?;
         let mut engine =
             Engine::new(model, &setup.slab, prefixes, limits, &model.config().eos_token_ids)?.with_tokenizer(tokenizer);
         // Samples are one request; otherwise each prompt is one.

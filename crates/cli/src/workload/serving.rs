@@ -3,7 +3,7 @@
 use anyhow::{Result, ensure};
 use clap::Args;
 use page_by_page::chapters::ch06_paged::PageSlab;
-use page_by_page::prefixes::prefix_cache;
+use page_by_page::prefix_cache::new_prefix_cache;
 use page_by_page::serving::schedule::StepLimits;
 use page_by_page::workload::arrivals::{Cost, LAYOUT, LatencyTarget, Served, Times, poisson, serve};
 
@@ -76,7 +76,7 @@ impl Serving {
         memory::ensure_pages(LAYOUT, page_size, pages)?;
         let slab = PageSlab::new(LAYOUT, page_size, pages)?;
         let limits = StepLimits { tokens: budget, sequences: running };
-        let prefixes = prefix_cache(page_size, !no_prefix_cache)?;
+        let prefixes = new_prefix_cache(page_size, !no_prefix_cache)?;
         let progress = Progress::new("counting", requests as u64);
         let arrivals = poisson(rate, seed, requests);
         let served = serve(&arrivals, &slab, prefixes, limits, COST, || progress.advance(1))?;

@@ -9,8 +9,8 @@ use std::time::{Duration, Instant};
 use page_by_page::cache::{CacheError, PageId};
 use page_by_page::chapters::ch04_page_pool::PagePool;
 use page_by_page::chapters::ch05_page_table::PageTable;
-use page_by_page::chapters::ch11_prefix_cache::PrefixCache;
-use page_by_page::prefixes::Prefixes;
+use page_by_page::chapters::ch11_prefix_cache::PrefixTrie;
+use page_by_page::prefix_cache::PrefixCache;
 use page_by_page::serving::schedule::StepLimits;
 use page_by_page_serve::ServerError;
 use page_by_page_serve::connections::ClientLimits;
@@ -170,18 +170,18 @@ fn a_server_that_is_to_end_does_not_wait_for_ever() {
 
 /// A prefix cache with a fault.
 struct Faulty {
-    sound: PrefixCache,
+    sound: PrefixTrie,
     lookups: usize,
     fault: fn() -> CacheError,
 }
 
 impl Faulty {
-    fn cache(page_size: usize, fault: fn() -> CacheError) -> Box<dyn Prefixes> {
-        Box::new(Faulty { sound: PrefixCache::new(page_size).unwrap(), lookups: 0, fault })
+    fn cache(page_size: usize, fault: fn() -> CacheError) -> Box<dyn PrefixCache> {
+        Box::new(Faulty { sound: PrefixTrie::new(page_size).unwrap(), lookups: 0, fault })
     }
 }
 
-impl Prefixes for Faulty {
+impl PrefixCache for Faulty {
     fn lookup(&mut self, text: &[u32], pool: &mut PagePool) -> Result<PageTable, CacheError> {
         self.lookups += 1;
         if self.lookups > 2 { Err((self.fault)()) } else { self.sound.lookup(text, pool) }
@@ -206,7 +206,7 @@ impl Prefixes for Faulty {
 
 #[test]
 fn a_fault_in_the_engine_ends_everything_and_hangs_nothing() {
-    type NewCache = fn(usize) -> Box<dyn Prefixes>;
+    type NewCache = fn(usize) -> Box<dyn PrefixCache>;
     let panics: NewCache = |page_size| Faulty::cache(page_size, || panic!("page 7 is gone"));
     let refuses: NewCache = |page_size| Faulty::cache(page_size, || CacheError::DoubleFree(PageId(7)));
     for (prefixes, says) in [(panics, "panicked: page 7 is gone"), (refuses, "stopped: ")] {

@@ -8,12 +8,12 @@ use std::time::{Duration, Instant};
 use page_by_page::chapters::ch01_recompute::generate;
 use page_by_page::chapters::ch03_contiguous::ContiguousCache;
 use page_by_page::chapters::ch06_paged::PageSlab;
-use page_by_page::chapters::ch11_prefix_cache::PrefixCache;
+use page_by_page::chapters::ch11_prefix_cache::PrefixTrie;
 use page_by_page::decode::sampler::{Sampler, Sampling};
 use page_by_page::decode::{CachedModel, Limits};
 use page_by_page::model::Model;
 use page_by_page::model::tokenizer::Tokenizer;
-use page_by_page::prefixes::Prefixes;
+use page_by_page::prefix_cache::PrefixCache;
 use page_by_page::serving::schedule::StepLimits;
 use page_by_page_serve::access::Access;
 use page_by_page_serve::connections::ClientLimits;
@@ -33,7 +33,7 @@ pub struct Options {
     pub client_limits: ClientLimits,
     pub grace: Duration,
     pub watchers: usize,
-    pub prefixes: fn(usize) -> Box<dyn Prefixes>,
+    pub prefixes: fn(usize) -> Box<dyn PrefixCache>,
 }
 
 const PAGE_SIZE: usize = 8;
@@ -49,7 +49,7 @@ impl Default for Options {
             client_limits: ClientLimits::default(),
             grace: Duration::from_secs(180),
             watchers: 2,
-            prefixes: |page_size| Box::new(PrefixCache::new(page_size).unwrap()),
+            prefixes: |page_size| Box::new(PrefixTrie::new(page_size).unwrap()),
         }
     }
 }

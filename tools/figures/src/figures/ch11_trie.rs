@@ -2,8 +2,8 @@
 
 use page_by_page::chapters::ch04_page_pool::PagePool;
 use page_by_page::chapters::ch05_page_table::PageTable;
-use page_by_page::chapters::ch11_prefix_cache::PrefixCache;
-use page_by_page::prefixes::Prefixes;
+use page_by_page::chapters::ch11_prefix_cache::PrefixTrie;
+use page_by_page::prefix_cache::PrefixTrie;
 
 use super::prelude::*;
 
@@ -37,7 +37,7 @@ struct Node {
 
 struct PoolAndTrie {
     pool: PagePool,
-    trie: PrefixCache,
+    trie: PrefixTrie,
     tables: BTreeMap<char, PageTable>,
 }
 
@@ -150,7 +150,7 @@ pub fn figure() -> Result<Figure> {
     for done in EARLIER + 1..=OPERATIONS.len() {
         // A pool and a trie for each frame, because reading the trie changes it.
         let mut run =
-            PoolAndTrie { pool: PagePool::new(PAGES)?, trie: PrefixCache::new(PAGE_SIZE)?, tables: BTreeMap::new() };
+            PoolAndTrie { pool: PagePool::new(PAGES)?, trie: PrefixTrie::new(PAGE_SIZE)?, tables: BTreeMap::new() };
         let mut text = String::new();
         for apply in &OPERATIONS[..done] {
             text = apply(&mut run)?;

@@ -2,7 +2,7 @@
 //! step.
 
 use page_by_page::chapters::ch06_paged::PageSlab;
-use page_by_page::chapters::ch11_prefix_cache::PrefixCache;
+use page_by_page::chapters::ch11_prefix_cache::PrefixTrie;
 use page_by_page::serving::Engine;
 use page_by_page::serving::schedule::{ScheduledChunk, SequenceCounters, SequenceId, StepLimits};
 use page_by_page::serving::view::{SequenceView, State, View};
@@ -28,7 +28,7 @@ fn record() -> Result<(Vec<Frame>, Vec<SequenceCounters>)> {
     let model = model(DRAFT)?;
     let slab = PageSlab::new(model.kv_layout(), PAGE_SIZE, PAGES)?;
     let limits = StepLimits { tokens: BUDGET, sequences: RUNNING };
-    let mut engine = Engine::new(&model, &slab, Box::new(PrefixCache::new(PAGE_SIZE)?), limits, &[])?;
+    let mut engine = Engine::new(&model, &slab, Box::new(PrefixTrie::new(PAGE_SIZE)?), limits, &[])?;
     let (mut frames, mut counters, mut before) = (Vec::new(), Vec::new(), Vec::new());
     // Preempted, and not yet as far as before.
     let mut is_back = [false; REQUESTS.len()];

@@ -2,7 +2,7 @@
 
 use page_by_page::chapters::ch06_paged::{PageSlab, SharedSlab};
 use page_by_page::chapters::ch10_fork::ForkCache;
-use page_by_page::chapters::ch11_prefix_cache::PrefixCache;
+use page_by_page::chapters::ch11_prefix_cache::PrefixTrie;
 use page_by_page::chapters::ch16_pages_on_disk::decode;
 use page_by_page::disk::memory_disk::MemoryDisk;
 use page_by_page::disk::record::{RecordHeader, decode_header};
@@ -43,7 +43,7 @@ struct FileAndTrie {
     disk: MemoryDisk,
     file: PageFile,
     slab: SharedSlab,
-    trie: PrefixCache,
+    trie: PrefixTrie,
     /// The ids of the record that is half written and of the one below it.
     torn: (u64, u64),
     /// The places that the last operation has read.
@@ -54,7 +54,7 @@ impl FileAndTrie {
     fn open(disk: MemoryDisk) -> Result<Self> {
         let file = PageFile::open(Box::new(disk.clone()), SHAPE, SHAPE.offset(PLACES))?;
         let slab = PageSlab::new(SHAPE.layout, SHAPE.page_size, PAGES)?;
-        Ok(FileAndTrie { disk, file, slab, trie: PrefixCache::new(SHAPE.page_size)?, torn: (0, 0), read: Vec::new() })
+        Ok(FileAndTrie { disk, file, slab, trie: PrefixTrie::new(SHAPE.page_size)?, torn: (0, 0), read: Vec::new() })
     }
 
     fn store(&mut self, words: &str) -> Result<()> {

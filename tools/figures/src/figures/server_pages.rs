@@ -5,7 +5,7 @@
 //! the same each time.
 
 use page_by_page::chapters::ch06_paged::PageSlab;
-use page_by_page::chapters::ch11_prefix_cache::PrefixCache;
+use page_by_page::chapters::ch11_prefix_cache::PrefixTrie;
 use page_by_page::serving::schedule::{FinishReason, SequenceId, StepLimits};
 use page_by_page::serving::view::{SequenceView, State, View};
 use page_by_page::serving::{Engine, FinishedSequence};
@@ -30,7 +30,7 @@ fn record() -> Result<Vec<(View, Vec<String>)>> {
     let (model, tokenizer) = (model(STORYTELLER)?, tokenizer()?);
     let slab = PageSlab::new(model.kv_layout(), PAGE_SIZE, PAGES)?;
     let limits = StepLimits { tokens: BUDGET, sequences: RUNNING };
-    let prefixes = Box::new(PrefixCache::new(PAGE_SIZE)?);
+    let prefixes = Box::new(PrefixTrie::new(PAGE_SIZE)?);
     let mut engine = Engine::new(&model, &slab, prefixes, limits, &model.config().eos_token_ids)?;
     let (mut frames, mut ended) = (Vec::new(), Vec::new());
     for step in 0..SHOWN[SHOWN.len() - 1] {

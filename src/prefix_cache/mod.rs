@@ -1,4 +1,4 @@
-//! What a scheduler asks of a prefix cache. Chapter 11 builds one.
+//! What a scheduler asks of a prefix cache. Chapter 11 builds one, a trie.
 //!
 //! [One that keeps nothing](none) is here for comparison.
 
@@ -11,8 +11,8 @@ use crate::cache::{CacheError, PageId};
 use crate::chapters::ch04_page_pool::PagePool;
 use crate::chapters::ch05_page_table::PageTable;
 use crate::chapters::ch06_paged::SharedSlab;
-use crate::chapters::ch11_prefix_cache::PrefixCache;
-use none::NoPrefixes;
+use crate::chapters::ch11_prefix_cache::PrefixTrie;
+use none::NoPrefixCache;
 
 /// Full pages that outlive the sequences that filled them, found by the tokens they hold.
 ///
@@ -21,7 +21,7 @@ use none::NoPrefixes;
 /// [`evict`](Self::evict) and [`n_evictable`](Self::n_evictable) can look at all of them.
 ///
 /// A page is *used* when a lookup returns it, and when an insertion finds or adds it.
-pub trait Prefixes {
+pub trait PrefixCache {
     /// Returns the longest cached prefix of `tokens`, as a table of full pages that the caller now also owns. The table
     /// is empty if there is none.
     ///
@@ -84,19 +84,19 @@ pub(crate) fn held_tokens<'a>(tokens: &'a [u32], table: &PageTable, page_size: u
 }
 
 /// The prefix cache of chapter 11, or one that keeps nothing, for pages of `page_size` slots.
-pub fn prefix_cache(page_size: usize, is_kept: bool) -> Result<Box<dyn Prefixes>, CacheError> {
-    Ok(if is_kept { Box::new(PrefixCache::new(page_size)?) } else { Box::new(NoPrefixes::new(page_size)?) })
+pub fn new_prefix_cache(page_size: usize, is_kept: bool) -> Result<Box<dyn PrefixCache>, CacheError> {
+    Ok(if is_kept { Box::new(PrefixTrie::new(page_size)?) } else { Box::new(NoPrefixCache::new(page_size)?) })
 }
 
 /// Pages that are free, and pages that only the prefix cache owns, which can be evicted.
-pub(crate) fn available_pages(prefixes: &dyn Prefixes, slab: &SharedSlab) -> usize {
+pub(crate) fn available_pages(prefixes: &dyn PrefixCache, slab: &SharedSlab) -> usize {
     let slab = slab.borrow();
     let pool = slab.pool();
     pool.n_free() + prefixes.n_evictable(pool)
 }
 
 /// A cache with several handles. It does not list its pages.
-impl Prefixes for Rc<RefCell<Box<dyn Prefixes>>> {
+impl PrefixCache for Rc<RefCell<Box<dyn PrefixCache>>> {
     fn lookup(&mut self, tokens: &[u32], pool: &mut PagePool) -> Result<PageTable, CacheError> {
         self.borrow_mut().lookup(tokens, pool)
     }
@@ -118,7 +118,7 @@ impl Prefixes for Rc<RefCell<Box<dyn Prefixes>>> {
     }
 }
 
-/// A page of a prefix cache, as [`Prefixes::pages`] lists it.
+/// A page of a prefix cache, as [`PrefixCache::pages`] lists it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HeldPage<'a> {
     /// The page.

@@ -3,24 +3,24 @@
 use crate::cache::CacheError;
 use crate::chapters::ch04_page_pool::PagePool;
 use crate::chapters::ch05_page_table::PageTable;
-use crate::prefixes::{Prefixes, held_tokens};
+use crate::prefix_cache::{PrefixCache, held_tokens};
 
 /// A prefix cache that keeps nothing: every sequence computes all of its tokens.
-pub struct NoPrefixes {
+pub struct NoPrefixCache {
     page_size: usize,
 }
 
-impl NoPrefixes {
+impl NoPrefixCache {
     /// For a pool whose pages have `page_size` slots.
     pub fn new(page_size: usize) -> Result<Self, CacheError> {
         if page_size == 0 {
             return Err(CacheError::NoSlots);
         }
-        Ok(NoPrefixes { page_size })
+        Ok(NoPrefixCache { page_size })
     }
 }
 
-impl Prefixes for NoPrefixes {
+impl PrefixCache for NoPrefixCache {
     fn lookup(&mut self, _tokens: &[u32], _pool: &mut PagePool) -> Result<PageTable, CacheError> {
         PageTable::new(self.page_size)
     }
