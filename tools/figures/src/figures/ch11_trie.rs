@@ -3,7 +3,7 @@
 use page_by_page::chapters::ch04_page_pool::PagePool;
 use page_by_page::chapters::ch05_page_table::PageTable;
 use page_by_page::chapters::ch11_prefix_cache::PrefixTrie;
-use page_by_page::prefix_cache::PrefixTrie;
+use page_by_page::prefix_cache::PrefixCache;
 
 use super::prelude::*;
 
