@@ -1,9 +1,11 @@
 //! Paged caches over slabs, for the graders of chapter 6 and of those that follow it.
 
+use std::fmt::Debug;
+
 use page_by_page::cache::{CacheError, KvCache, KvLayout, Rewind};
 use page_by_page::chapters::ch06_paged::{PagedCache, SharedSlab};
 
-use crate::calls::expect_ok;
+use crate::calls::{expect_ok, expect_panic};
 use crate::oracle::{Oracle, STEPS, any_layout, fresh, seeded};
 use crate::pools::{LAYOUT, page_ids, slab_of};
 use crate::rows::{self, KINDS};
@@ -31,6 +33,20 @@ pub fn pages(cache: &PagedCache) -> Vec<u32> {
 pub fn check_pages(cache: &PagedCache, after_what: &str) {
     let (len, size, pages) = (cache.len(), cache.table().page_size(), cache.table().pages().len());
     same!(pages, len.div_ceil(size), "pages of the cache after {after_what}: it holds {len} tokens, page size {size}");
+}
+
+/// Makes a call that must borrow the slab to change it, while it is lent to a reader. Such a call must panic as `RefCell`
+/// does: with an error, or in silence, its caller would go on.
+#[track_caller]
+pub fn assert_panics_while_lent<T: Debug>(slab: &SharedSlab, call: &str, make: impl FnOnce() -> T) {
+    let lent = slab.borrow();
+    let outcome = expect_panic(make);
+    drop(lent);
+    let (is_right, found) = match outcome {
+        Ok(words) => (words.contains("borrowed"), format!("a panic: {words}")),
+        Err(value) => (false, format!("{value:?}")),
+    };
+    assert!(is_right, "{call} while the slab is lent\n  expected: a panic: already borrowed\n  yours:    {found}");
 }
 
 /// All numbers of a slab, keys and values.
