@@ -5,6 +5,7 @@
 (() => {
     "use strict";
 
+    const { PaceControls, element, slider } = globalThis.Pace;
     const KING =
         "Once upon a time there was a king who had three daughters. The youngest of them was so beautiful that the sun " +
         "itself, which has seen so much, wondered whenever it shone in her face. One day";
@@ -60,7 +61,7 @@
                 { prompt: "Once upon a time there was a poor miller", max_new_tokens: 110, seed: 3, samples: 1 },
             ],
             controls: [{ key: "page_size", label: "Page size", values: [1, 2, 4, 8, 16, 32, 64], slots: 256 }],
-            view: { legend: [] },
+            view: { legend: [], events: ["started", "page", "ended"] },
             stepsPerSecond: 12,
             summary: (view) => {
                 const { taken, filled } = slots(view);
@@ -71,7 +72,7 @@
             settings: { pages: 16, page_size: 8, budget: 1, running: 1, prefix_cache: false, drafts: 4 },
             starts: [{ prompt: "The king lived in a great castle", max_new_tokens: 100, seed: 0, samples: 1, greedy: true }],
             controls: [{ key: "drafts", label: "Draft tokens per step", values: [1, 2, 3, 4, 6, 8] }],
-            view: { legend: [] },
+            view: { legend: [], events: ["rejected", "ended"] },
             stepsPerSecond: 3,
             hasDraft: true,
             summary: ({ counters }) => {
@@ -95,7 +96,7 @@
             keepsPool: true,
             summary: ({ sequences }) => {
                 const newest = sequences.at(-1);
-                return newest && `${newest.cached_tokens} of the prompt's ${plural(newest.prompt_tokens, "token")} cached.`;
+                return newest?.rows === 0 ? "The prompt is looked up in the first step." : newest && `${newest.cached_tokens} of the prompt's ${plural(newest.prompt_tokens, "token")} cached.`;
             },
         },
         scheduler: {
@@ -113,20 +114,6 @@
     // mdBook writes into each page where the book's first folder is.
     const folder = new URL(`${path_to_root}engine/`, location.href).href;
 
-    function element(name, className, ...children) {
-        const made = document.createElement(name);
-        made.className = className;
-        made.append(...children);
-        return made;
-    }
-
-    function button(name, onClick) {
-        const made = element("button", "", name);
-        made.type = "button";
-        made.addEventListener("click", onClick);
-        return made;
-    }
-
     /** Loads the view and what is known of the engine, once for a page. */
     let loaded;
     function load() {
@@ -137,13 +124,14 @@
             }
             const part = (name, attributes) =>
                 new Promise((done, failed) => {
-                    const made = Object.assign(document.createElement(name), attributes);
+                    const made = Object.assign(document.createElement(name), { async: false, ...attributes });
                     made.addEventListener("load", done);
                     made.addEventListener("error", () => failed(new Error("the page view can't be loaded")));
                     document.head.append(made);
                 });
             await Promise.all([
                 part("link", { rel: "stylesheet", href: `${folder}pool.css` }),
+                part("script", { src: `${folder}words.js` }),
                 part("script", { src: `${folder}pool.js` }),
             ]);
             return answer.json();
@@ -160,38 +148,36 @@
             this.experiment = EXPERIMENTS[name];
             this.settings = { ...this.experiment.settings };
             this.starts = this.experiment.starts.map((start) => ({ ...start }));
-            this.state = "off";
             this.rounds = 0;
             this.session = 0;
             /** The most pages taken at once in this pool. */
             this.most = 0;
             /** What to call once a sequence is cancelled, by its number. */
             this.cancelling = new Map();
-            this.go = button("Run", () => this.press());
-            this.once = button("One step", () => this.step());
-            this.controls = (this.experiment.controls ?? []).map((control) => this.control(control));
+            this.controls = new PaceControls("off", this.experiment.stepsPerSecond, {
+                pace: (stepsPerSecond) => this.send("pace", { stepsPerSecond }),
+                step: () => this.send("step"),
+                begin: (state, then) => this.press(state, then),
+            });
             this.status = element("p", "pbp-live-says");
             this.status.setAttribute("role", "status");
             this.bar = element("progress", "");
             this.bar.setAttribute("aria-label", "Loading");
+            this.bar.hidden = true;
             this.summary = element("p", "pbp-live-summary");
             this.drafts = element("ol", "pbp-live-drafts");
             this.root = element("div", "");
-            this.head = element("div", "pbp-live-bar", this.go, this.once, ...this.controls, this.bar);
+            const settings = (this.experiment.controls ?? []).map((control) => this.control(control));
+            this.controls.root.classList.add("pbp-live-bar");
             const words = [...place.querySelectorAll(":scope > p")].at(-1);
-            words.after(this.head, this.status);
+            words.after(this.controls.root, element("div", "pbp-live-bar", ...settings, this.bar), this.status);
             // Without these, arrow keys turn mdBook's pages, and a quick swipe opens its sidebar.
             place.addEventListener("keydown", (event) => /^Arrow(Left|Right)$/.test(event.key) && event.stopPropagation());
             place.addEventListener("touchstart", (event) => event.stopPropagation(), { passive: true });
-            this.to("off");
         }
 
         to(state) {
-            const names = { off: "Run", loading: "Stop", playing: "Pause", paused: "Continue", done: "Run again" };
-            this.state = state;
-            this.go.textContent = names[state];
-            // Not `disabled`, which would take the focus away.
-            this.once.setAttribute("aria-disabled", state !== "off" && state !== "paused");
+            this.controls.to(state);
             this.bar.hidden = state !== "loading";
         }
 
@@ -204,41 +190,22 @@
             this.worker.postMessage({ command, ...rest });
         }
 
-        press() {
-            const { state } = this;
+        /** The button was pressed before there is an engine, while it loads, or when all is generated. */
+        press(state, then) {
             if (state === "loading") {
                 this.end("");
-            } else if (state === "playing" || state === "paused") {
-                this.play(state === "paused");
             } else if (state === "done") {
                 this.begin(!this.experiment.keepsPool);
-                this.play(true);
+                then();
             } else {
-                this.load(() => this.play(true));
+                this.load(then);
             }
-        }
-
-        step() {
-            if (this.state === "off") {
-                this.load(() => {
-                    this.to("paused");
-                    this.step();
-                });
-            }
-            if (this.state === "paused") {
-                this.send("step");
-            }
-        }
-
-        play(isOn) {
-            this.to(isOn ? "playing" : "paused");
-            this.send("play", { isOn });
         }
 
         /** Loads the engine, starts the sequences, and calls `then`. */
         load(then) {
             this.to("loading");
-            this.head.scrollIntoView();
+            this.controls.root.scrollIntoView();
             this.bar.removeAttribute("value");
             this.then = then;
             // After Stop, and perhaps Run again, this attempt is an old one.
@@ -269,10 +236,11 @@
                 this.place.classList.add("pbp-live-on");
                 this.place.append(this.summary, this.drafts, this.root);
                 this.begin(true);
+                this.bar.hidden = true;
                 this.then();
-            } else if (data.view) {
+            } else if (data.views) {
                 if (data.session === this.session && data.round === this.rounds) {
-                    this.take(data);
+                    this.take(data.views);
                 }
             } else if (data.cancelled !== undefined) {
                 // What can't be cancelled has ended.
@@ -299,14 +267,14 @@
                 this.rounds = 0;
                 this.session += 1;
                 this.most = 0;
-                const { session, settings, experiment } = this;
-                this.send("open", { session, settings, stepsPerSecond: experiment.stepsPerSecond });
+                this.send("open", { session: this.session, settings: this.settings });
             }
             const cancel = (id) => this.cancel(id);
             const say = (message, isBad) => this.say(message, isBad);
             const options = { model: "storyteller", cancel, say, keepsOrder: true, numbers: false, ...this.experiment.view };
             this.view = new PoolView(this.root, options);
             this.drafts.replaceChildren();
+            this.controls.line.textContent = "";
             this.say(this.about.says);
             this.rounds += 1;
             for (const start of this.starts) {
@@ -316,18 +284,23 @@
             }
         }
 
-        take({ view, drafts }) {
-            this.view.take(view);
-            this.most = Math.max(this.most, pagesTaken(view));
+        take(views) {
+            const view = views.at(-1);
+            const isBusy = view.sequences.length > 0;
+            const events = this.view.take(views);
+            if (this.controls.take(events, isBusy)) {
+                this.view.bringIntoSight();
+            }
+            this.most = Math.max(this.most, ...views.map(pagesTaken));
             const summary = this.experiment.summary?.(view, this.most, this.starts);
             if (summary !== undefined) {
                 this.summary.textContent = summary;
             }
-            this.drafts.append(...drafts.map(listedDraft));
+            this.drafts.append(...views.filter(({ draft }) => draft).map(({ draft }) => listedDraft(draft)));
             while (this.drafts.children.length > MOST_DRAFTS) {
                 this.drafts.firstChild.remove();
             }
-            if (view.sequences.length === 0) {
+            if (!isBusy) {
                 this.to("done");
             }
         }
@@ -359,11 +332,15 @@
                     this.settings.pages = Math.ceil(all / value);
                 }
                 if (this.view && key !== "prompt") {
-                    const isPaused = this.state === "paused";
                     this.begin(true);
-                    this.play(!isPaused);
+                    if (this.controls.state !== "paused") {
+                        this.controls.play();
+                    }
                 }
             };
+            if (values) {
+                return slider(label, values, this.settings[key], change);
+            }
             const input = element(key === "prompt" ? "textarea" : "input", "");
             if (key === "prompt") {
                 input.value = this.starts[0].prompt;
@@ -372,23 +349,9 @@
                 input.addEventListener("input", () => change(input.value));
                 return element("label", "wide", label, input);
             }
-            if (!values) {
-                Object.assign(input, { type: "checkbox", autocomplete: "off", checked: this.starts[0][key] });
-                input.addEventListener("change", () => change(input.checked));
-                return element("label", "", input, label);
-            }
-            const shown = element("output", "", String(this.settings[key]));
-            Object.assign(input, { type: "range", autocomplete: "off", min: 0, max: values.length - 1, step: 1 });
-            input.value = values.indexOf(this.settings[key]);
-            const now = () => values[Number(input.value)];
-            const describe = () => {
-                shown.textContent = now();
-                input.setAttribute("aria-valuetext", now());
-            };
-            describe();
-            input.addEventListener("input", describe);
-            input.addEventListener("change", () => change(now()));
-            return element("label", "", label, input, shown);
+            Object.assign(input, { type: "checkbox", autocomplete: "off", checked: this.starts[0][key] });
+            input.addEventListener("change", () => change(input.checked));
+            return element("label", "", input, label);
         }
     }
 

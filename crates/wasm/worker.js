@@ -1,9 +1,8 @@
 // The engine on a thread of its own, so that the page stays responsive. It fetches the module and the models, steps while it is told to,
-// and sends views. While it plays, that's twenty times a second at most. A view is whole, so nothing is lost if one is left out; what has
-// ended or was drafted meanwhile comes with the next.
+// and sends views, one for each step. While it plays, it sends them twenty times a second at most, several at once.
 //
-//   page ── load, open, start, cancel, play, step ────────────────►
-//   page ◄── loading, ready, view, cancelled, refused, failed ────
+//   page ── load, open, start, cancel, pace, step ─────────────────►
+//   page ◄── loading, ready, views, cancelled, refused, failed ────
 "use strict";
 
 importScripts("engine.js");
@@ -30,26 +29,22 @@ let ask;
 let session = 0;
 /** How often sequences were asked for in this pool. */
 let round = 0;
-let isPlaying = false;
-let isScheduled = false;
-/** Milliseconds from one step to the next, at least. */
+/** Steps a second; 0 while it does not play. */
 let pace = 0;
+let isScheduled = false;
 let sentAt = 0;
-/** What has ended, and what was drafted, since the last view that was sent. */
-let ended = [];
-let drafts = [];
+/** Those that are not sent yet. */
+let views = [];
 
 function take(view, isNow) {
-  isPlaying &&= view.sequences.length > 0;
-  ended.push(...view.ended);
-  if (view.draft) {
-    drafts.push(view.draft);
+  if (view.sequences.length === 0) {
+    pace = 0;
   }
+  views.push(view);
   if (isNow || view.sequences.length === 0 || performance.now() - sentAt >= BETWEEN_VIEWS_MS) {
     sentAt = performance.now();
-    postMessage({ session, round, view: { ...view, ended }, drafts });
-    ended = [];
-    drafts = [];
+    postMessage({ session, round, views });
+    views = [];
   }
 }
 
@@ -60,15 +55,15 @@ function step(isNow) {
 /** Steps until there is nothing left to do. Between two steps, messages are heard. */
 function go() {
   isScheduled = false;
-  if (isPlaying) {
+  if (pace > 0) {
     const began = performance.now();
     attempt(() => step(false));
-    again(pace - (performance.now() - began));
+    again(1000 / pace - (performance.now() - began));
   }
 }
 
 function again(wait) {
-  if (isPlaying && !isScheduled) {
+  if (pace > 0 && !isScheduled) {
     isScheduled = true;
     setTimeout(go, Math.max(wait, 0));
   }
@@ -78,7 +73,7 @@ function attempt(what) {
   try {
     what();
   } catch (error) {
-    isPlaying = false;
+    pace = 0;
     postMessage(error instanceof Refusal ? { refused: error.message } : { failed: error.message });
   }
 }
@@ -96,12 +91,10 @@ const commands = {
     ask = await openEngine(module, rest);
     postMessage({ ready: true });
   },
-  open({ session: number, settings, stepsPerSecond }) {
+  open({ session: number, settings }) {
     session = number;
-    pace = 1000 / stepsPerSecond;
-    isPlaying = false;
-    ended = [];
-    drafts = [];
+    pace = 0;
+    views = [];
     try {
       ask({ open: settings });
     } catch (error) {
@@ -122,8 +115,8 @@ const commands = {
     }
     postMessage({ cancelled: id, refusal });
   },
-  play({ isOn }) {
-    isPlaying = isOn;
+  pace({ stepsPerSecond }) {
+    pace = stepsPerSecond;
     again(0);
   },
   step() {

@@ -66,6 +66,10 @@ pub struct SequenceView {
     /// Tokens of the prompt that the prefix cache held when it first ran. A forked sample has its prompt from a
     /// different sequence.
     pub cached_tokens: usize,
+    /// Tokens that it held when the sequence ran again.
+    pub cached_again: usize,
+    /// Whether it began with a fork of another sequence's cache.
+    pub forked: bool,
     pub preemptions: u64,
 }
 
@@ -128,6 +132,8 @@ impl View {
                     .sum(),
                 pages: pages.iter().map(|page| page.0).collect(),
                 cached_tokens: sequence.counters.cached,
+                cached_again: sequence.counters.cached_again,
+                forked: sequence.counters.forked > 0,
                 preemptions: sequence.counters.preemptions,
             }
         });

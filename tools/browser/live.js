@@ -22,6 +22,7 @@ export function liveChecks(checkAs, { browser, program }) {
   }
   check("prompt and output are what the server sends, and stay text", [], {}, theOutput);
   check("sequences and pages mark each other", SLOW, {}, marks);
+  check("a page with two owners by mistake", [], {}, mistake);
   check("with the keyboard alone", SLOW, {}, keyboard);
   check("a refusal is shown in its words", ["--running", "4", "--queue", "0"], {}, refused);
   check("a lost connection is shown, and comes back", [], {}, lost);
@@ -143,6 +144,20 @@ async function marks(tab) {
   // And with the keyboard.
   await running(tab).first().locator(".story").focus();
   await tab.locator(".grid.marking").waitFor();
+}
+
+/** Two sequences have page 3, whose reference count is 1. */
+async function mistake(tab) {
+  await here(tab);
+  await tab.evaluate(() => {
+    const sequence = (id) => ({ id, state: "running", prompt: "", text: "", prompt_tokens: 4, new_tokens: 4, max_new_tokens: 9, rows: 8, pages: [3], cached_tokens: 0, cached_again: 0, preemptions: 0 });
+    const counts = { cached_tokens: 0, prompt_tokens: 8, new_tokens: 8, preemptions: 0, recomputed_tokens: 0 };
+    const rest = { version: 1, steps: 4, page_size: 16, ended: [], scheduled_tokens: 2, budget: 64, most_running: 8, counts };
+    newPool("").take([{ ...rest, owners: [0, 0, 0, 1], sequences: [sequence(0), sequence(3)] }]);
+  });
+  assert.equal(await tab.locator(".grid .mistake").textContent(), "!");
+  const words = "Page 3: by mistake it has 2 owners, A and D; its reference count is 1.";
+  assert.equal(await tab.locator(".mistakes").textContent(), words);
 }
 
 async function keyboard(tab) {

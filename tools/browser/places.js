@@ -21,22 +21,18 @@ const BROKEN = [
   ["no engine beside the pages", "**/engine/**", { status: 404 }, "this copy of the book has no engine beside it"],
 ];
 
-/** In such a window the engine steps as fast as it can. At a reader's pace, a check that runs to the end takes minutes. */
-const HURRIED = {
-  prepare: () => {
-    const { postMessage } = Worker.prototype;
-    Worker.prototype.postMessage = function (message) {
-      postMessage.call(this, message.command === "open" ? { ...message, stepsPerSecond: 1_000 } : message);
-    };
-  },
-};
+/** A check that runs to the end would take minutes at a reader's pace. */
+const HURRIED = { isHurried: true };
 
 /** `pages` have a place each, `published` is the folder of the book as it is published. */
 export function placeChecks(checkAs, { browser, address, pages, published, program }) {
-  const check = (name, page, use, options = {}) =>
+  const check = (name, page, use, { isHurried, ...options } = {}) =>
     checkAs(`the engine in a page: ${name}`, () =>
       inWindow(browser, options, async (tab, faults) => {
         await tab.goto(new URL(page, address).href);
+        if (isHurried) {
+          await move(tab, "Steps a second", "full speed");
+        }
         await use(tab, faults);
       }),
     );
@@ -50,6 +46,7 @@ export function placeChecks(checkAs, { browser, address, pages, published, progr
   check("forks", "ch10_fork.html", forks, HURRIED);
   check("a prompt asked twice, and a different one", "ch11_prefix_cache.html", prefixes, HURRIED);
   check("pool and budget", "ch12_scheduler.html", scheduler, HURRIED);
+  check("event by event", "ch12_scheduler.html", events, HURRIED);
   check("the first two steps, and too few pages", "live.html", interlude);
   for (const [name, files, answer, message] of BROKEN) {
     check(name, HOME, (tab, faults) => broken(tab, faults, files, answer, message));
@@ -220,6 +217,29 @@ async function scheduler(tab) {
   await move(tab, "Pages", 64);
   await move(tab, "Token budget", 8);
   await place(tab).locator(".budget-says", { hasText: " of 8 tokens scheduled" }).waitFor();
+}
+
+async function events(tab) {
+  const button = place(tab).getByRole("button", { name: "Next event" });
+  const line = place(tab).locator(".event");
+  await button.click();
+  await line.filter({ hasText: /^Step 1\. A to D start\. B and C free 10 full pages/ }).waitFor();
+  await button.press("Enter");
+  await line.filter({ hasText: "E to H start with 40 of 42 prompt tokens cached" }).waitFor();
+  await button.press("Enter");
+  await line.filter({ hasText: "Step 57. H is preempted: of its 12 pages, the prefix cache keeps 8 and D to G take 4." }).waitFor();
+  const told = place(tab).locator(".sequences .told");
+  assert.deepEqual(await told.locator(".badge").allTextContents(), ["H"]);
+  assert.ok(await told.evaluate((box) => box.getBoundingClientRect().bottom <= innerHeight), "H is out of sight");
+  assert.equal(await place(tab).locator(".grid .told").count(), 12);
+  assert.equal(await place(tab).locator(".lost-says").textContent(), "1, no token recomputed yet");
+  // What scrolls past below a resting pointer isn't pointed at.
+  await place(tab).locator(".title").first().hover();
+  await tab.mouse.wheel(0, 120);
+  await tab.waitForTimeout(200);
+  assert.equal(await place(tab).locator(".marked").count(), 0, "marked without a pointer's move");
+  await told.hover();
+  await place(tab).locator(".sequences .marked").waitFor();
 }
 
 async function interlude(tab) {

@@ -12,10 +12,11 @@ const POLICY: &str = "default-src 'none'; style-src 'self'; script-src 'self'; c
                       form-action 'none'; frame-ancestors 'none'";
 
 /// The files of the page: address, type and content.
-pub const FILES: [(&str, &str, &str); 6] = [
+pub const FILES: [(&str, &str, &str); 7] = [
     ("/", "text/html; charset=utf-8", include_str!("page/page.html")),
     ("/pool.css", "text/css; charset=utf-8", include_str!("page/pool.css")),
     ("/page.css", "text/css; charset=utf-8", include_str!("page/page.css")),
+    ("/words.js", "text/javascript; charset=utf-8", include_str!("../../../book/words.js")),
     ("/pool.js", "text/javascript; charset=utf-8", include_str!("page/pool.js")),
     ("/page.js", "text/javascript; charset=utf-8", include_str!("page/page.js")),
     ("/icon.svg", "image/svg+xml", include_str!("page/icon.svg")),

@@ -27,9 +27,10 @@ const TARGET: &str = "wasm32-unknown-unknown";
 /// Where cargo puts what it compiles.
 const BUILT: &str = "target/page/wasm32-unknown-unknown/page";
 /// Where each file is in the repository, and its name beside the pages.
-const FILES: [(&str, &str); 10] = [
+const FILES: [(&str, &str); 11] = [
     ("crates/wasm/engine.js", "engine.js"),
     ("crates/wasm/worker.js", "worker.js"),
+    ("book/words.js", "words.js"),
     ("crates/serve/src/page/pool.js", "pool.js"),
     ("crates/serve/src/page/pool.css", "pool.css"),
     ("assets/storyteller/config.json", "storyteller/config.json"),

@@ -264,7 +264,7 @@ fn the_page_loads_nothing_from_elsewhere_and_runs_nothing_that_it_was_not_given(
     let server = Server::start(Options::default());
     let page = server.get("/");
     let styles = ["/pool.css", "/page.css"].map(|path| (server.get(path), "text/css"));
-    let scripts = ["/pool.js", "/page.js"].map(|path| (server.get(path), "text/javascript"));
+    let scripts = ["/words.js", "/pool.js", "/page.js"].map(|path| (server.get(path), "text/javascript"));
     for (answer, kind) in
         [(&page, "text/html")].into_iter().chain(styles.iter().chain(&scripts).map(|(a, kind)| (a, *kind)))
     {

@@ -22,16 +22,16 @@ const cancel = (id) => send("DELETE", `sequences/${id}`);
 const idle = "No sequence is running or waiting. Press “Eight at once”.";
 const newPool = (model) => new PoolView($("pool"), { model, cancel, say, idle });
 let pool = newPool("");
-/** The newest view that is not drawn yet, with all that has ended since the last one that is. */
-let next = null;
+/** The views that are not drawn yet. */
+let waiting = [];
 
-/** Draws in the next frame: a slow computer leaves views out instead of falling behind. */
+/** Draws the newest view in the next frame: a slow computer leaves views out instead of falling behind. */
 function drawSoon(view) {
-  next = { ...view, ended: [...view.ended, ...(next?.ended ?? [])] };
+  waiting.push(view);
   requestAnimationFrame(() => {
-    if (next) {
-      pool.take(next);
-      next = null;
+    if (waiting.length > 0) {
+      pool.take(waiting);
+      waiting = [];
     }
   });
 }
@@ -59,7 +59,7 @@ async function watchOnce() {
     const models = await fetch("v1/models", { headers: headers() });
     // This may be a different server, whose sequences have the same numbers.
     pool = newPool((await models.json()).data[0].id);
-    next = null;
+    waiting = [];
     connection("here", "Connected");
     let rest = "";
     const reader = answer.body.pipeThrough(new TextDecoderStream()).getReader();

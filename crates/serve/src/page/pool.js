@@ -28,14 +28,11 @@
     ["own also", "A", "the prefix cache also owns it"],
     ["free", "", "free"],
   ];
-  const HINT = "Point at a page, or move with the arrow keys, to see who owns it.";
-  const REASONS = { stop: "ended its text", length: "reached its limit", abort: "was cancelled", error: "failed" };
+  const HINT = matchMedia("(hover: none)").matches
+    ? "Tap a page to see who owns it, or a sequence to see its pages."
+    : "Point at a page, or move with the arrow keys, to see who owns it.";
 
-  const number = (n) => n.toLocaleString("en");
-  const plural = (n, word) => `${number(n)} ${word}${n === 1 ? "" : "s"}`;
-  const listed = (items) => (items.length > 1 ? `${items.slice(0, -1).join(", ")} and ${items.at(-1)}` : items.join(""));
-  /** A to Z, A1 to Z1, and so on. */
-  const letter = (id) => String.fromCharCode(65 + (id % 26)) + (id < 26 ? "" : Math.floor(id / 26));
+  const { activity, eventsBetween, holdersOf, letter, listed, number, plural } = globalThis.PoolWords;
 
   /** An element with these children. A string becomes text. */
   function element(name, className, ...children) {
@@ -57,21 +54,6 @@
     target.style.setProperty("--on", `var(--ink-${id % COLOURS})`);
   }
 
-  /** What a sequence does. `queue`: its place in the queue, if it waits. */
-  function activity({ reason, state, rows, new_tokens, max_new_tokens, prompt_tokens, cached_tokens, pages }, queue) {
-    if (reason !== undefined) {
-      return `${REASONS[reason] ?? reason}, ${plural(new_tokens, "new token")}`;
-    }
-    const tokens = `${new_tokens} of ${plural(max_new_tokens, "new token")}`;
-    if (state === "running") {
-      const cached = cached_tokens > 0 ? `, ${cached_tokens} of ${prompt_tokens} prompt tokens cached` : "";
-      const progress = rows < prompt_tokens ? `prefill, ${rows} of ${plural(prompt_tokens, "prompt token")}` : tokens;
-      return `${progress}, ${plural(pages.length, "page")}${cached}`;
-    }
-    const place = `waits, number ${queue} in the queue`;
-    return state === "preempted" ? `was preempted and ${place}; ${tokens}` : place;
-  }
-
   /** Views made so far: each has ids of its own. */
   let views = 0;
 
@@ -88,6 +70,8 @@
     #current = -1;
     #pointed = -1;
     #marked = null;
+    /** What has just happened: whom it concerns, and which pages. */
+    #told = { ids: [], pages: [] };
     /** For each page the sequences that own it, and how many of its slots are filled. */
     #holders = [];
     #filled = [];
@@ -97,6 +81,8 @@
     #bars = {};
     #grid = element("div", "grid");
     #pageWords = element("p", "page-says", HINT);
+    /** Pages that have more owners than their reference counts say, in words. */
+    #mistakes = element("p", "mistakes");
     #idle;
     #sequences = element("ol", "sequences");
     #more = element("p", "more");
@@ -105,7 +91,8 @@
      * `model`: its name. `cancel(id)`: asks for the end of a sequence; returns `{ status, refusal }`.
      * `say(message, isBad)`: shows a message. `keepsOrder`: cards stay in the order of their numbers, instead of moving
      * down at their end. `numbers`: whether they are shown. `legend`: the kinds of pages to explain, such as
-     * `["own", "free"]`. `idle`: the words where there is no sequence.
+     * `["own", "free"]`. `idle`: the words where there is no sequence. `events`: the kinds of events that are told; all
+     * but new pages if it is left out.
      */
     constructor(root, options) {
       const kinds = LEGEND.map(([kind]) => kind);
@@ -117,21 +104,42 @@
       root.classList.add("pool");
       root.replaceChildren(element("div", "view", ...parts));
       this.#listenToGrid();
+      this.#listenToPointer(root);
     }
 
-    /** Draws this view, the newest. */
-    take(next) {
+    /** Draws the last of these views, the newest. Returns what happened in them: for each event its step, and words. */
+    take(views) {
       const wasBusy = this.#view?.sequences.length > 0;
-      this.#ended = [...next.ended, ...this.#ended].slice(0, MOST_ENDED);
-      this.#view = next;
+      const { events } = this.#options;
+      const isTold = ({ kind }) => (events ? events.includes(kind) : kind !== "page");
+      const told = [];
+      this.#told = { ids: [], pages: [] };
+      for (const next of views) {
+        const happened = this.#view ? eventsBetween(this.#view, next).filter(isTold) : [];
+        told.push(...happened.map((event) => ({ ...event, step: next.steps })));
+        if (happened.length > 0) {
+          const [ids, pages] = ["ids", "pages"].map((list) => happened.flatMap((event) => event[list]));
+          this.#told = { ids, pages };
+        }
+        this.#ended = [...next.ended, ...this.#ended].slice(0, MOST_ENDED);
+        this.#view = next;
+      }
+      this.#sequences.classList.remove("stopped");
       this.#drawSequences();
       this.#drawPages();
       this.#drawNumbers();
-      if (wasBusy && next.sequences.length === 0) {
-        const areAllFree = next.owners.every((count) => count === 0);
+      if (wasBusy && this.#view.sequences.length === 0) {
+        const areAllFree = this.#view.owners.every((count) => count === 0);
         const pages = areAllFree ? "All pages are free again." : "The pages that the prefix cache keeps are hatched.";
         this.#options.say(`All sequences have ended. ${pages}`);
       }
+      return told;
+    }
+
+    /** Puts the sequences that the last event was about before the others, until the next view. */
+    bringIntoSight() {
+      this.#sequences.classList.add("stopped");
+      this.#cards.get(this.#told.ids[0])?.box.scrollIntoView({ block: "nearest" });
     }
 
     #section(className, title, ...children) {
@@ -163,8 +171,9 @@
       Object.assign(this.#grid, { tabIndex: 0, role: "listbox", ariaLabel: "Pages of the pool", ariaDescription });
       const shown = LEGEND.filter(([kind]) => kinds.includes(kind));
       const items = shown.map(([kind, sign, words]) => element("li", "", element("span", `cell ${kind}`, sign), words));
+      this.#mistakes.role = "status";
       const legend = items.length > 0 ? [element("ul", "legend", ...items)] : [];
-      return this.#section("memory", "Pages", ...legend, this.#grid, this.#pageWords);
+      return this.#section("memory", "Pages", ...legend, this.#grid, this.#mistakes, this.#pageWords);
     }
 
     #listenToGrid() {
@@ -172,14 +181,20 @@
       grid.addEventListener("keydown", (event) => this.#moveFocus(event));
       grid.addEventListener("focus", () => this.#select(Math.max(this.#current, 0)));
       grid.addEventListener("blur", () => this.#mark());
-      grid.addEventListener("pointerover", (event) => {
-        this.#pointed = this.#cells.indexOf(event.target.closest(".cell"));
+    }
+
+    /** Marks what the pointer moves to or taps. What only scrolls past below a resting pointer is not meant. */
+    #listenToPointer(root) {
+      const point = (target) => {
+        this.#pointed = this.#cells.indexOf(target?.closest(".cell"));
+        const box = target?.closest(".sequences > li");
+        this.#marked = [...this.#cards.keys()].find((id) => this.#cards.get(id).box === box) ?? null;
         this.#mark();
-      });
-      grid.addEventListener("pointerleave", () => {
-        this.#pointed = -1;
-        this.#mark();
-      });
+      };
+      const isMoved = ({ movementX, movementY }) => movementX !== 0 || movementY !== 0;
+      root.addEventListener("pointermove", (event) => event.pointerType === "mouse" && isMoved(event) && point(event.target));
+      root.addEventListener("pointerleave", (event) => event.pointerType === "mouse" && point());
+      root.addEventListener("click", (event) => point(event.target));
     }
 
     /** Whether the prefix cache owns a page, alone or with sequences. */
@@ -203,24 +218,30 @@
       if (this.#cells.length === 0) {
         this.#makeCells(Math.min(owners.length, MOST_PAGES));
       }
-      this.#holders = owners.map(() => []);
+      this.#holders = holdersOf(this.#view);
       this.#filled = [];
-      for (const { id, pages, rows } of sequences) {
-        pages.forEach((page, at) => {
-          this.#holders[page].push(id);
-          this.#filled[page] = Math.min(rows - at * page_size, page_size);
-        });
+      for (const { pages, rows } of sequences) {
+        pages.forEach((page, at) => { this.#filled[page] = Math.min(rows - at * page_size, page_size); });
       }
       this.#cells.forEach((cell, page) => {
         const ids = this.#holders[page];
         const isCached = this.#isCached(page);
-        const now = ids.length > 0 ? `${ids.join()} ${isCached} ${this.#filled[page]}` : isCached ? "cached" : "";
+        const now = ids.length > 0 ? `${ids.join()} ${owners[page]} ${this.#filled[page]}` : isCached ? "cached" : "";
         if (now !== this.#shown[page]) {
           this.#shown[page] = now;
           this.#drawPage(cell, page);
         }
       });
+      const mistakes = owners.map((_, page) => page).filter((page) => this.#isMistake(page));
+      const [first] = mistakes;
+      const others = mistakes.length > 1 ? ` So it is with ${plural(mistakes.length - 1, "other page")}.` : "";
+      write(this.#mistakes, first === undefined ? "" : `Page ${first}: ${this.#ownersOf(first)}.${others}`);
       this.#mark();
+    }
+
+    /** Whether more sequences have a page than its reference count allows: they write over each other's rows. */
+    #isMistake(page) {
+      return this.#holders[page].length > this.#view.owners[page];
     }
 
     #drawPage(cell, page) {
@@ -239,7 +260,8 @@
         cell.style.setProperty("--bands", `linear-gradient(90deg, ${bands.join(", ")})`);
       }
       cell.classList.toggle("also", isCached && ids.length > 0);
-      write(cell, kind === "shared" ? `${ids.length}` : ids.map(letter).join(""));
+      cell.classList.toggle("mistake", this.#isMistake(page));
+      write(cell, this.#isMistake(page) ? "!" : kind === "shared" ? `${ids.length}` : ids.map(letter).join(""));
       cell.ariaLabel = `page ${page}: ${this.#ownersOf(page)}`;
     }
 
@@ -249,6 +271,10 @@
       if (names.length === 0) {
         return this.#isCached(page) ? "only the prefix cache owns it" : "free";
       }
+      if (this.#isMistake(page)) {
+        const owners = names.length > 1 ? `${plural(names.length, "owner")}, ${listed(names)}` : `the owner ${names[0]}`;
+        return `by mistake it has ${owners}; its reference count is ${this.#view.owners[page]}`;
+      }
       const word = names.length > 1 ? `shared by ${names.length} sequences, ${listed(names)}` : `sequence ${names[0]}`;
       return this.#isCached(page) ? `${word}; the prefix cache also owns it` : word;
     }
@@ -257,11 +283,16 @@
     #mark() {
       const pages = new Set(this.#view?.sequences.find(({ id }) => id === this.#marked)?.pages);
       this.#grid.classList.toggle("marking", pages.size > 0);
-      this.#cells.forEach((cell, at) => cell.classList.toggle("marked", pages.has(at) || at === this.#pointed));
+      const told = new Set(this.#told.pages);
+      this.#cells.forEach((cell, at) => {
+        cell.classList.toggle("marked", pages.has(at) || at === this.#pointed);
+        cell.classList.toggle("told", told.has(at));
+      });
       const page = this.#pointed >= 0 ? this.#pointed : document.activeElement === this.#grid ? this.#current : -1;
       const ids = this.#holders[page];
       for (const [id, { box }] of this.#cards) {
-        box.classList.toggle("marked", ids?.includes(id) ?? false);
+        box.classList.toggle("marked", id === this.#marked || (ids?.includes(id) ?? false));
+        box.classList.toggle("told", this.#told.ids.includes(id));
       }
       if (!ids) {
         write(this.#pageWords, HINT);
@@ -321,7 +352,7 @@
       story.addEventListener("scroll", () => {
         card.isBack = story.scrollTop + story.clientHeight < story.scrollHeight - 40;
       });
-      for (const [event, isOn] of [["pointerenter", true], ["pointerleave", false], ["focusin", true], ["focusout", false]]) {
+      for (const [event, isOn] of [["focusin", true], ["focusout", false]]) {
         box.addEventListener(event, () => {
           this.#marked = isOn ? id : this.#marked === id ? null : this.#marked;
           this.#mark();
@@ -416,13 +447,17 @@
       const running = sequences.filter(({ state }) => state === "running").length;
       const drawn = all > this.#cells.length ? `, the first ${number(this.#cells.length)} of them drawn` : "";
       const shares = { used: used / all, cached: cached / all, budget: scheduled / budget };
+      // A victim's tokens are counted while they are computed again.
+      const isOpen = sequences.some(({ preemptions, rows, prompt_tokens, new_tokens }) => preemptions > 0 && rows + 1 < prompt_tokens + new_tokens);
+      const n = counts.recomputed_tokens;
+      const recomputed = isOpen && n === 0 ? "no token recomputed yet" : `${plural(n, "token")} recomputed${isOpen ? " so far" : ""}`;
       const numbers = {
         "pages-say": `${used} owned by sequences, ${cached} by the prefix cache alone, ${free} free`,
         "budget-says": `${scheduled} of ${plural(budget, "token")} scheduled`,
-        "hits-say": `${number(counts.cached_tokens)} of ${number(counts.prompt_tokens)} prompt tokens cached`,
+        "hits-say": counts.prompt_tokens === 0 ? "no prompt yet" : `${number(counts.cached_tokens)} of ${number(counts.prompt_tokens)} prompt tokens cached`,
         "queue-says": `${running} of at most ${most_running} running, ${sequences.length - running} waiting`,
         "steps-say": `${number(steps)}, for ${plural(counts.new_tokens, "new token")}`,
-        "lost-says": `${number(counts.preemptions)}, ${plural(counts.recomputed_tokens, "token")} recomputed`,
+        "lost-says": `${number(counts.preemptions)}, ${recomputed}`,
         about: `${this.#options.model}: ${plural(all, "page")} of ${plural(page_size, "slot")}${drawn}`,
       };
       for (const [part, bar] of Object.entries(this.#bars)) {
