@@ -13,10 +13,11 @@ mod checks {
     use page_by_page::chapters::ch11_prefix_cache::PrefixTrie;
     use page_by_page::chapters::ch12_scheduler::Scheduler;
     use page_by_page::decode::sampler::Sampler;
-    use page_by_page::serving::Engine;
+    use page_by_page::decode::scoring::{TokenLogprobs, token_logprobs};
     use page_by_page::serving::schedule::{
         FinishReason, NextToken, ScheduleError, ScheduledChunk, SequenceCounters, SequenceId, StepLimits,
     };
+    use page_by_page::serving::{Engine, GenerationRequest};
     use page_by_page::simulation::{
         CacheCalls, FIRST_NEW, LAYOUT, PlannedStep, SchedulerFactory, SequenceState, Setup, TestedScheduler, Violation,
         World, WorldState, record_calls, run_alone_until,
@@ -27,7 +28,6 @@ mod checks {
     use grading::history::{History, assert_refused, fact};
     use grading::pools::check_owners;
     use grading::prelude::*;
-    use grading::rows::bits;
 
     /// Pages of 4, and no prefix cache.
     fn setup(n_pages: usize, budget: usize, sequences: usize) -> Setup {
@@ -984,8 +984,8 @@ mod checks {
         }
     }
 
-    /// Stories generated together, in too few pages: the tokens, and the logits that they come from, are those of each
-    /// story alone.
+    /// Stories generated together, in too few pages: the tokens, and the log-probabilities of all tokens in their
+    /// places, are those of each story alone.
     #[test]
     fn whole_story() {
         let storyteller = Storyteller::open();
@@ -996,7 +996,12 @@ mod checks {
             (vec![first[0], 435, 591, 12, 77, 8, 8, 301], 7),
             ([&first[..], &[12, 77, 44]].concat(), 8),
         ];
-        let alone: Vec<_> = asked.iter().map(|(prompt, most)| storyteller.alone(prompt, *most)).collect();
+        let vocab_size = storyteller.model.config().vocab_size;
+        let alone = |(prompt, most): &(Vec<u32>, usize)| -> Vec<(u32, Option<TokenLogprobs>)> {
+            let story = storyteller.alone(prompt, *most).into_iter();
+            story.map(|(token, logits)| (token, Some(token_logprobs(&logits, token, vocab_size)))).collect()
+        };
+        let alone: Vec<_> = asked.iter().map(alone).collect();
         let mut preemptions = 0;
         for (page_size, n_pages, tokens, sequences) in [(3, 8, 5, 3), (2, 11, 64, 4), (5, 5, 3, 4)] {
             let run = format!("{n_pages} pages of {page_size}, budget {tokens}, at most {sequences} running");
@@ -1008,17 +1013,18 @@ mod checks {
             let mut engine =
                 expect_ok("Scheduler::new", || Engine::new(&storyteller.model, &slab, prefixes, limits, &[]));
             for (tokens, most) in &asked {
-                let submitted = || engine.submit(tokens.clone(), *most, Sampler::new(SAMPLING));
-                let id = expect_ok(format!("submit, {run}"), submitted);
-                engine.keep_logits(id);
+                let request = GenerationRequest::new(tokens.clone(), *most, vec![Sampler::new(SAMPLING)]);
+                let request = GenerationRequest { logprobs: Some(vocab_size), ..request };
+                expect_ok(format!("submit, {run}"), || engine.submit_request(request));
             }
             let mut stories = vec![Vec::new(); asked.len()];
             for number in 1.. {
                 assert!(number < 300, "after 300 steps the stories have not ended, {run}");
                 log.take();
                 let step = expect_ok(format!("step {number} of the stories, {run}"), || engine.step());
-                for NextToken { sequence, token } in step.new_tokens {
-                    stories[sequence.0 as usize].push((token, step.logits[&sequence].clone()));
+                for (sequence, delta) in step.deltas {
+                    let tokens = delta.tokens.into_iter().map(|token| (token.id, token.logprobs));
+                    stories[sequence.0 as usize].extend(tokens);
                 }
                 preemptions += step.finished.iter().map(|ended| ended.sequence.counters.preemptions).sum::<u64>();
                 if engine.is_done() {
@@ -1026,14 +1032,11 @@ mod checks {
                 }
             }
             for (id, (story, alone)) in stories.iter().zip(&alone).enumerate() {
-                let tokens = |story: &[(u32, Vec<f32>)]| story.iter().map(|(token, _)| *token).collect::<Vec<_>>();
+                let tokens = |story: &[(u32, _)]| story.iter().map(|(token, _)| *token).collect::<Vec<_>>();
                 storyteller.assert_same_story(&tokens(story), &tokens(alone));
-                let differs = story.iter().zip(alone).position(|((_, row), (_, alone))| bits(row) != bits(alone));
-                same!(
-                    differs,
-                    None,
-                    "first new token of story {id} whose logits differ in a bit from those alone, {run}"
-                );
+                let differs = story.iter().zip(alone).position(|(found, alone)| found != alone);
+                let what = "first new token whose log-probabilities, or those of other tokens in its place, differ";
+                same!(differs, None, "{what} from those alone, story {id}, {run}");
             }
         }
         assert!(preemptions > 0, "no story had to wait for pages: the example is badly chosen");

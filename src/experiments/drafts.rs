@@ -2,7 +2,6 @@
 //! are accepted.
 
 use anyhow::{Context, Result};
-use serde::Serialize;
 
 use super::{PAGE_SIZE, PROMPTS, bundled};
 use crate::caches::{CacheKind, CacheSize};
@@ -33,13 +32,11 @@ pub struct Drafts<'s> {
 }
 
 /// What generating the sequences has counted.
-#[derive(Default, Serialize)]
+#[derive(Default)]
 pub struct Drafted {
-    #[serde(flatten)]
     pub counters: DraftCounters,
     /// Draft tokens that the sample rule should accept, by the probabilities of those that it examined.
     pub to_expect: f64,
-    #[serde(skip)]
     pub tokens: Vec<Vec<u32>>,
 }
 

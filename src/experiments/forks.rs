@@ -1,7 +1,6 @@
 //! Chapter 10: several sequences that continue one prompt, in caches apart, restored from a snapshot, and forked.
 
 use anyhow::Result;
-use serde::Serialize;
 
 use super::{append, rows};
 use crate::cache::{CacheError, KvCache, KvLayout};
@@ -21,7 +20,6 @@ pub struct Samples {
 }
 
 /// What one way to keep the sequences costs.
-#[derive(Serialize)]
 pub struct Cost {
     pub way: &'static str,
     /// Tokens whose rows a model would have computed.

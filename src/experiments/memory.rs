@@ -1,7 +1,6 @@
 //! Chapters 3 to 6: the slots that reservations, regions and pages take, and how many of them stay empty.
 
 use anyhow::{Context, Result, bail, ensure};
-use serde::Serialize;
 
 use super::SMALL;
 use super::first_fit::{NoGap, Regions};
@@ -13,32 +12,22 @@ use crate::chapters::ch06_paged::{PageSlab, PagedCache};
 use crate::english::count;
 
 /// What is left of contiguous memory when sequences took regions of it and the first has finished.
-#[derive(Serialize)]
 pub struct FreeSlots {
     pub free: usize,
     pub gaps: Vec<usize>,
     /// Whether a new sequence got a region of its length.
-    #[serde(rename = "taken", serialize_with = "is_ok")]
     pub outcome: Result<(), NoGap>,
 }
 
 /// The same memory in pages.
-#[derive(Serialize)]
 pub struct FreePages {
-    #[serde(skip)]
     pub n_pages: usize,
-    #[serde(skip)]
     pub held: Vec<usize>,
     /// Free pages, before the new sequence comes.
     pub free: usize,
     pub needed: usize,
     /// Pages left after it has taken them.
-    #[serde(rename = "taken", serialize_with = "is_ok")]
     pub outcome: Result<usize, CacheError>,
-}
-
-fn is_ok<T, E, S: serde::Serializer>(outcome: &Result<T, E>, serializer: S) -> Result<S::Ok, S::Error> {
-    serializer.serialize_bool(outcome.is_ok())
 }
 
 /// Sequences of these lengths take regions of `capacity` slots, one after the other; the first finishes, and one of

@@ -4,23 +4,14 @@
 use std::borrow::Cow;
 
 use anyhow::{Result, bail, ensure};
-use serde::Serialize;
 
 use super::{PAGE_SIZE, SMALL, append, rows};
 use crate::cache::Rewind;
 use crate::caches::{CacheKind, CacheSize};
 
-/// Rows copied to forget some tokens.
-#[derive(Serialize)]
-pub struct Forgotten {
-    /// When the tokens that stay are copied to a new cache.
-    pub copied: u64,
-    /// When the cache forgets.
-    pub rewound: u64,
-}
-
-/// Forgets `forgotten` of the `tokens` tokens of a paged cache, both ways.
-pub fn forget(tokens: usize, forgotten: usize) -> Result<Forgotten> {
+/// Rows copied to forget `forgotten` of the `tokens` tokens of a paged cache: when the tokens that stay are copied to a
+/// new one, and when it rewinds.
+pub fn forget(tokens: usize, forgotten: usize) -> Result<[u64; 2]> {
     let left = tokens - forgotten;
     let cache = || CacheKind::Paged.cache(SMALL, CacheSize::for_tokens(tokens, PAGE_SIZE)?);
     let (Some(mut cache), Some(mut other)) = (cache()?, cache()?) else { bail!("a paged cache keeps no rows") };
@@ -29,7 +20,7 @@ pub fn forget(tokens: usize, forgotten: usize) -> Result<Forgotten> {
     let before = cache.usage().rows_copied;
     cache.rewind(forgotten)?;
     ensure!(cache.len() == left, "{} tokens are left after rewind({forgotten}) on {tokens}", cache.len());
-    Ok(Forgotten { copied, rewound: cache.usage().rows_copied - before })
+    Ok([copied, cache.usage().rows_copied - before])
 }
 
 /// Writes the first `len` tokens of a cache to an empty one. Returns how many rows this copies, with those of a gather

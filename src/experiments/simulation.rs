@@ -1,13 +1,12 @@
 //! Chapter 15: planted bugs that examples notice and that rules notice, and the events that tell the story of one.
 
 use anyhow::{Context, Result};
-use serde::Serialize;
 
 use crate::simulation::planted::{Bug, planted};
 use crate::simulation::{examples, search};
 
 /// Which of the planted bugs are noticed.
-#[derive(Default, Serialize)]
+#[derive(Default)]
 pub struct Noticed {
     pub by_examples: u64,
     pub by_rules: u64,

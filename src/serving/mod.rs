@@ -160,14 +160,6 @@ impl<'m> Engine<'m> {
         Ok(ids)
     }
 
-    /// From now on each step hands out the logits that this sequence's token was chosen from. One that has finished has
-    /// none.
-    pub fn keep_logits(&mut self, id: SequenceId) {
-        if let Some(state) = self.states.get_mut(&id) {
-            state.keeps_logits = true;
-        }
-    }
-
     /// Ends a sequence that waits or runs, or that has finished and was not reported yet. No step reports it.
     ///
     /// # Errors
@@ -286,9 +278,6 @@ impl<'m> Engine<'m> {
         step.new_tokens.extend(next.token.map(|token| NextToken { sequence, token }));
         if next.end.is_none() && !state.delta.is_empty() {
             step.deltas.push((sequence, std::mem::take(&mut state.delta)));
-        }
-        if let (true, Ok(row)) = (state.keeps_logits, logits) {
-            step.logits.insert(sequence, row.clone());
         }
         Ok(next)
     }

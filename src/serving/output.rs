@@ -1,7 +1,5 @@
 //! What a step gives: the new output of its sequences, and those that have finished.
 
-use std::collections::HashMap;
-
 use super::SequenceError;
 use crate::decode::scoring::TokenLogprobs;
 use crate::serving::schedule::{FinishReason, NextToken, ScheduledChunk, Sequence, SequenceId};
@@ -18,9 +16,6 @@ pub struct Step {
     pub deltas: Vec<(SequenceId, OutputDelta)>,
     /// The sequences that have finished.
     pub finished: Vec<FinishedSequence>,
-    /// The logits that tokens were chosen from, `[vocab_size]` each, of the sequences that
-    /// [keep](super::Engine::keep_logits) them.
-    pub logits: HashMap<SequenceId, Vec<f32>>,
 }
 
 /// New output of a sequence: whole characters, and the tokens that begin in them. Without a tokenizer: its new tokens.

@@ -45,8 +45,6 @@ pub(super) struct SequenceState<'t> {
     scores_prompt: bool,
     /// Tokens drawn so far: those it has generated.
     drawn: usize,
-    /// Whether each step hands out the logits of its token.
-    pub(super) keeps_logits: bool,
     /// The other samples of its prompt, until it has computed that.
     pub(super) samples: Vec<Sequence>,
     /// Why it failed, if it did.
@@ -90,7 +88,6 @@ impl<'t> SequenceState<'t> {
             scoring: scores_prompt.then(|| Scoring::new(prompt.clone(), logprobs.unwrap_or(0))),
             scores_prompt: *scores_prompt,
             drawn: 0,
-            keeps_logits: false,
             samples: Vec::new(),
             error: None,
             text,

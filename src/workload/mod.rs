@@ -23,8 +23,6 @@ mod traces;
 pub use hash_chain::{EvictionOrder, HashChain};
 pub use traces::{Trace, TraceRequest};
 
-use serde::Serialize;
-
 use crate::cache::CacheError;
 use crate::chapters::ch04_page_pool::PagePool;
 use crate::chapters::ch05_page_table::PageTable;
@@ -58,7 +56,7 @@ pub struct Replay {
 }
 
 /// What a run counted.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct PageCounters {
     /// Requests served.
     pub requests: u64,

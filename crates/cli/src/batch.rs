@@ -23,14 +23,14 @@ use crate::chapters::{self, SCHEDULER};
 use crate::generate::{MAX_NEW_TOKENS, token_ids};
 use crate::input::{Line, Lines, Next};
 use crate::interrupt::Interrupt;
-use crate::options::{ModelOption, RowOptions, SEED, SchedulingOptions, sampling};
+use crate::options::{ModelOption, PoolOptions, RowOptions, SEED, sampling};
 use crate::output::{self, add, count, per_second, prompts_cached, rate, say, say_report, thousands, time};
 use crate::page_file::{self, PageFileOptions};
 use request::BatchRequest;
 use results::Results;
 
 /// Requests that wait for a place, at most: the next lines are read when one of them runs.
-const MOST_WAITING: usize = 4096;
+const MAX_WAITING: usize = 4096;
 
 /// Continue many prompts from a file, as many at a time as there is memory for
 ///
@@ -61,7 +61,10 @@ pub struct Batch {
     #[command(flatten)]
     model: ModelOption,
     #[command(flatten)]
-    scheduling: SchedulingOptions,
+    pool: PoolOptions,
+    /// Sequences that run at the same time, at most
+    #[arg(long, value_name = "N", default_value_t = 16)]
+    running: usize,
     #[command(flatten)]
     rows: RowOptions,
     #[command(flatten)]
@@ -91,18 +94,13 @@ impl Batch {
         chapters::ensure_started(&SCHEDULER)?;
         let lines = self.lines()?;
         let (model, tokenizer) = self.model.with_tokenizer(self.rows, CacheKind::Paged)?;
-        let slab = self.scheduling.pool.slab(&model, self.scheduling.running)?;
+        let slab = self.pool.slab(&model, self.running)?;
         chapters::ensure_started(self.page_file.chapters())?;
-        let prefixes = self.scheduling.pool.prefixes()?;
-        let (prefixes, tier) = self.page_file.open(prefixes, &model, self.scheduling.pool.pages.page_size, &slab)?;
-        let engine = Engine::new(
-            &model,
-            &slab,
-            prefixes,
-            self.scheduling.pool.limits(self.scheduling.running),
-            &model.config().eos_token_ids,
-        )?
-        .with_tokenizer(&tokenizer);
+        let prefixes = self.pool.prefixes()?;
+        let (prefixes, tier) = self.page_file.open(prefixes, &model, self.pool.pages.page_size, &slab)?;
+        let engine =
+            Engine::new(&model, &slab, prefixes, self.pool.limits(self.running), &model.config().eos_token_ids)?
+                .with_tokenizer(&tokenizer);
         let results = Results::begin(self.out.as_deref(), &self.file)?;
         let interrupt = Interrupt::watch()?;
         let mut run = BatchRun {
@@ -117,7 +115,7 @@ impl Batch {
             results,
             start: Instant::now(),
         };
-        run.serve_all(self.scheduling.running.min(MOST_WAITING), &interrupt)?;
+        run.serve_all(self.running.min(MAX_WAITING), &interrupt)?;
         self.report(run)
     }
 
@@ -160,7 +158,7 @@ impl Batch {
     fn lines_of_costs(&self, run: &BatchRun<'_>, n_lines: usize) -> Result<output::Lines> {
         let totals = run.engine.totals();
         let elapsed = run.start.elapsed();
-        let pool = &self.scheduling.pool;
+        let pool = &self.pool;
         let (n_lines, ends, most) = (thousands(n_lines), run.results.describe(), totals.most_sequences);
         let (steps, generated) = (count(totals.steps, "step"), count(totals.new_tokens, "token"));
         let speed = rate(per_second(totals.new_tokens as usize, elapsed));

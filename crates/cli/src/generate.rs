@@ -20,7 +20,6 @@ use page_by_page::model::tokenizer::Tokenizer;
 use serde_json::{Value, json};
 
 use crate::drafts::DraftOptions;
-use crate::input;
 use crate::options::{ModelOption, PageOptions, RowOptions, SamplingOptions, where_weights_lie};
 use crate::output::{count, mib, per_second, rate, say, thousands, time};
 
@@ -41,7 +40,6 @@ Examples:
   page-by-page generate
   page-by-page generate \"The king had\" --kv flat --seed 7
   page-by-page generate \"The king had\" \"An old woman\" \"One day\"
-  page-by-page generate --prompts beginnings.txt --pages 40
   page-by-page generate \"The king had\" --samples 8
   page-by-page generate \"The king had\" --beams 4
   page-by-page generate --draft storyteller-draft --temperature 0
@@ -52,9 +50,6 @@ pub struct Generate {
     /// How the text begins; several prompts are generated together [default: "Once upon a time"]
     #[arg(value_name = "PROMPT")]
     prompt: Vec<String>,
-    /// PROMPT as an option, which is how other programs take it
-    #[arg(long = "prompt", value_name = "PROMPT", hide = true, conflicts_with_all = ["prompt", "prompts"])]
-    prompt_option: Vec<String>,
     #[command(flatten)]
     model: ModelOption,
     /// Stop after this many tokens, if the text has not ended before
@@ -104,9 +99,6 @@ struct CacheOptions {
 /// Several prompts, or several outputs of one.
 #[derive(Args)]
 struct SequenceOptions {
-    /// Take a prompt from each line of this file, - for standard input; empty lines are skipped
-    #[arg(long, value_name = "FILE", conflicts_with = "prompt")]
-    prompts: Option<PathBuf>,
     /// Generate N outputs of one prompt, at most 256: the first with --seed, the second with the next number, and so on
     #[arg(long, short = 'n', value_name = "N", value_parser = clap::value_parser!(u16).range(1..=MAX_SEQUENCES as i64),
           conflicts_with_all = EXCLUDED_BY_SAMPLES_AND_BEAMS)]
@@ -123,7 +115,7 @@ struct SequenceOptions {
 
 const PROMPT: &str = "Once upon a time";
 /// Options for several prompts, or for one output alone.
-const EXCLUDED_BY_SAMPLES_AND_BEAMS: [&str; 4] = ["prompts", "drafter", "save_cache", "load_cache"];
+const EXCLUDED_BY_SAMPLES_AND_BEAMS: [&str; 3] = ["drafter", "save_cache", "load_cache"];
 pub const MAX_SEQUENCES: usize = 256;
 /// Tokens of an output at most, unless a command or a request says otherwise.
 pub const MAX_NEW_TOKENS: usize = 200;
@@ -156,11 +148,8 @@ impl OutputRequest<'_> {
 
 impl Generate {
     pub fn run(mut self) -> Result<()> {
-        self.prompt.append(&mut self.prompt_option);
         self.refuse_contradictions()?;
-        if let Some(file) = &self.sequences.prompts {
-            self.prompt = input::read_prompts(file)?;
-        } else if self.prompt.is_empty() {
+        if self.prompt.is_empty() {
             self.prompt.push(PROMPT.into());
         }
         match self.mode() {
@@ -174,7 +163,7 @@ impl Generate {
         match &self.sequences {
             SequenceOptions { beams: Some(width), .. } => Mode::Beams(*width),
             SequenceOptions { samples: Some(n_samples), .. } => Mode::Samples(*n_samples),
-            SequenceOptions { prompts: None, .. } if self.prompt.len() < 2 => Mode::One,
+            _ if self.prompt.len() < 2 => Mode::One,
             _ => Mode::Prompts,
         }
     }

@@ -1,21 +1,14 @@
-//! What a command reads: lines of a file or of standard input, read on a thread of their own while the command works;
-//! and files of prompts.
+//! What a command reads: lines of a file or of standard input, read on a thread of their own while the command works.
 
 use std::io::{self, BufRead, BufReader, Read};
-use std::path::Path;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, TryRecvError, sync_channel};
 use std::thread;
 use std::time::Duration;
-
-use anyhow::{Context, Result, anyhow, ensure};
-use page_by_page::files;
 
 use crate::interrupt::Interrupt;
 
 /// Bytes of a line, at most. A prompt of 40,000 tokens has about a fifth of that.
 const MAX_LINE: usize = 1 << 20;
-/// Bytes of a file of prompts, at most: standard input might never end.
-const MAX_PROMPTS: usize = 16 << 20;
 const AHEAD: usize = 16;
 /// How long Ctrl-C may go unnoticed.
 const POLL: Duration = Duration::from_millis(20);
@@ -100,29 +93,6 @@ fn read_line(input: &mut impl BufRead) -> io::Result<Option<Result<Vec<u8>, Stri
         return Ok(Some(Err(format!("it has more than {MAX_LINE} bytes; shorten its prompt"))));
     }
     Ok(Some(Ok(line)))
-}
-
-/// The prompts in a file, or in standard input if it is `-`: one a line. Empty lines are skipped.
-pub fn read_prompts(file: &Path) -> Result<Vec<String>> {
-    let (mut bytes, mut name) = (Vec::new(), "standard input".to_string());
-    if file.as_os_str() == "-" {
-        io::stdin().lock().take(MAX_PROMPTS as u64 + 1).read_to_end(&mut bytes).context("standard input")?;
-    } else {
-        name = file.display().to_string();
-        bytes = files::read(file, MAX_PROMPTS)
-            .with_context(|| format!("{name}: name a file with one prompt a line, or - for standard input"))?;
-    }
-    let most = MAX_PROMPTS >> 20;
-    ensure!(bytes.len() <= MAX_PROMPTS, "{name}: more than {most} MiB; a file of prompts has one a line: split it up");
-    let text = String::from_utf8(bytes).map_err(|error| {
-        let before = &error.as_bytes()[..error.utf8_error().valid_up_to()];
-        let line = 1 + before.iter().filter(|byte| **byte == b'\n').count();
-        anyhow!("{name}: line {line} is not UTF-8; save the file as UTF-8, one prompt a line")
-    })?;
-    let lines = text.strip_prefix('\u{FEFF}').unwrap_or(&text).lines();
-    let prompts: Vec<String> = lines.filter(|line| !line.trim().is_empty()).map(str::to_string).collect();
-    ensure!(!prompts.is_empty(), "{name}: no prompt; write one a line, such as \"Once upon a time\"");
-    Ok(prompts)
 }
 
 #[cfg(test)]

@@ -312,16 +312,6 @@ pub struct PoolOptions {
     pub no_prefix_cache: bool,
 }
 
-/// The pool, and how many sequences share it.
-#[derive(Args)]
-pub struct SchedulingOptions {
-    #[command(flatten)]
-    pub pool: PoolOptions,
-    /// Sequences that run at the same time, at most
-    #[arg(long, value_name = "N", default_value_t = 16)]
-    pub running: usize,
-}
-
 impl PoolOptions {
     /// What a step may hold. `running`: sequences at the same time, at most.
     pub fn limits(&self, running: usize) -> StepLimits {

@@ -23,7 +23,7 @@ pub use template::{RENDERER, be_renderer};
 use crate::chapters::{self, ENGINE};
 use crate::interrupt::Interrupt;
 use crate::model_dir;
-use crate::options::{ModelOption, RowOptions, SchedulingOptions};
+use crate::options::{ModelOption, PoolOptions, RowOptions};
 use crate::output::{count, print, say};
 use crate::page_file::PageFileOptions;
 
@@ -69,7 +69,10 @@ pub struct Serve {
     #[arg(long, value_name = "TEXT")]
     api_key: Option<String>,
     #[command(flatten)]
-    scheduling: SchedulingOptions,
+    pool: PoolOptions,
+    /// Sequences that run at the same time, at most
+    #[arg(long, value_name = "N", default_value_t = 16)]
+    running: usize,
     #[command(flatten)]
     page_file: PageFileOptions,
     /// Requests that wait for a place, at most; more are refused for the moment
@@ -92,7 +95,7 @@ pub struct Serve {
 impl Serve {
     pub fn run(self) -> Result<()> {
         chapters::ensure_started(&[&ENGINE[..], self.page_file.chapters()].concat())?;
-        let pool = &self.scheduling.pool;
+        let pool = &self.pool;
         self.limits().check()?;
         let dir = model_dir(&self.model.dir);
         let (model, tokenizer) = self.model.with_tokenizer(self.rows, CacheKind::Paged)?;
@@ -101,7 +104,7 @@ impl Serve {
             say(&format!("note: no chats: {problem}"));
         }
         // Where a prompt is scored, every row has logits.
-        let slab = pool.slab(&model, self.scheduling.running.max(SCORED_AT_ONCE))?;
+        let slab = pool.slab(&model, self.running.max(SCORED_AT_ONCE))?;
         let (prefixes, tier) = self.page_file.open(pool.prefixes()?, &model, pool.pages.page_size, &slab)?;
         let size = pool.size(&model)?;
         let memory = Memory { slab, prefixes, tier, slots: size.n_slots() };
@@ -123,7 +126,7 @@ impl Serve {
     }
 
     fn limits(&self) -> StepLimits {
-        self.scheduling.pool.limits(self.scheduling.running)
+        self.pool.limits(self.running)
     }
 
     /// Listens on the address of the options. Without a key, only this computer must be able to reach it.

@@ -43,8 +43,8 @@ pub struct Batch {
     seconds: u64,
 }
 
-const SIZES: [usize; 7] = [1, 2, 3, 4, 8, 9, MOST];
-const MOST: usize = 16;
+const SIZES: [usize; 7] = [1, 2, 3, 4, 8, 9, MAX_SEQUENCES];
+const MAX_SEQUENCES: usize = 16;
 
 impl Batch {
     pub fn run(self) -> Result<Report> {
@@ -89,13 +89,17 @@ impl Batch {
         // A step reads one token more.
         let most = model.config().max_positions.saturating_sub(1);
         ensure_in_range(self.context as u64, most as u64, "--context", "the model")?;
-        let pages = MOST * (self.context + 1).div_ceil(PAGE_SIZE);
+        let pages = MAX_SEQUENCES * (self.context + 1).div_ceil(PAGE_SIZE);
         memory::ensure_pages(model.kv_layout(), PAGE_SIZE, pages)?;
-        memory::ensure("a step", model.step_bytes(MOST.max(self.context), MOST), "give a shorter --context")?;
+        memory::ensure(
+            "a step",
+            model.step_bytes(MAX_SEQUENCES.max(self.context), MAX_SEQUENCES),
+            "give a shorter --context",
+        )?;
         let slab = PageSlab::new(model.kv_layout(), PAGE_SIZE, pages)?;
-        let progress = Progress::new("reading the prompts", MOST as u64);
+        let progress = Progress::new("reading the prompts", MAX_SEQUENCES as u64);
         let mut caches = Vec::new();
-        for sequence in 0..MOST {
+        for sequence in 0..MAX_SEQUENCES {
             let tokens: Vec<u32> = (0..self.context).map(|i| token(model, i + 31 * sequence)).collect();
             let mut cache = PagedCache::new(&slab)?;
             let chunk = model.chunk(&tokens, Some(&mut cache), 0)?;

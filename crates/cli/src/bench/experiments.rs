@@ -253,7 +253,8 @@ fn in_regions() -> Result<Report> {
         count(REQUEST, "token"),
         left.outcome.as_ref().map_or_else(|error| error.to_string().replace("; ", ";\n"), |()| "taken".into()),
     );
-    Ok(Report { text, json: json!(left) })
+    let json = json!({ "free": left.free, "gaps": left.gaps, "taken": left.outcome.is_ok() });
+    Ok(Report { text, json })
 }
 
 fn in_pages(page_size: usize) -> Result<Report> {
@@ -269,7 +270,8 @@ fn in_pages(page_size: usize) -> Result<Report> {
         count(REQUEST, "token"),
         left.outcome.as_ref().map_or_else(ToString::to_string, taken),
     );
-    Ok(Report { text, json: json!(left) })
+    let json = json!({ "free": left.free, "needed": left.needed, "taken": left.outcome.is_ok() });
+    Ok(Report { text, json })
 }
 
 /// Tokens that are appended in a turn.

@@ -148,10 +148,11 @@ fn paged() -> Result<Vec<String>> {
 }
 
 fn forget() -> Result<Vec<String>> {
-    let (few, half) = (rewind::forget(32_768, 4)?, rewind::forget(32_768, 16_384)?);
+    let [few, few_rewound] = rewind::forget(32_768, 4)?;
+    let [half, half_rewound] = rewind::forget(32_768, 16_384)?;
     Ok(vec![
-        counts("rows copied to forget 4 of 32,768 tokens", few.copied, few.rewound),
-        counts("rows copied to forget 16,384 of them", half.copied, half.rewound),
+        counts("rows copied to forget 4 of 32,768 tokens", few, few_rewound),
+        counts("rows copied to forget 16,384 of them", half, half_rewound),
     ])
 }
 

@@ -5,21 +5,22 @@ use std::sync::mpsc::{self, RecvTimeoutError};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, anyhow, bail};
 use page_by_page::chapters::CompiledChapter;
 use page_by_page::panics;
 
 use crate::output::{mib, time};
 
+/// What a measure can take.
 #[derive(Clone, Copy)]
-struct Most {
+struct Limits {
     time: Duration,
     /// Of memory, beside what the program had before.
     bytes: usize,
 }
 
 /// On an idle machine no measure takes a second, and none a tenth of the memory.
-const MOST: Most = Most { time: Duration::from_secs(30), bytes: 2 << 30 };
+const LIMITS: Limits = Limits { time: Duration::from_secs(30), bytes: 2 << 30 };
 
 /// Counts for one chapter; returns the lines that `gains` shows.
 pub type Measure = fn() -> Result<Vec<String>>;
@@ -28,10 +29,10 @@ pub type Measure = fn() -> Result<Vec<String>>;
 ///
 /// If the code does not return, the program ends with this error, because a thread cannot be stopped in any other way.
 pub fn watched(number: usize, yours: &[&CompiledChapter], measure: Measure) -> Result<Vec<String>> {
-    within(MOST, number, yours, measure)
+    within(LIMITS, number, yours, measure)
 }
 
-fn within(most: Most, number: usize, yours: &[&CompiledChapter], measure: Measure) -> Result<Vec<String>> {
+fn within(limits: Limits, number: usize, yours: &[&CompiledChapter], measure: Measure) -> Result<Vec<String>> {
     let panicked = Arc::new(Mutex::new(None));
     let usual = panic::take_hook();
     let noted = panicked.clone();
@@ -43,19 +44,19 @@ fn within(most: Most, number: usize, yours: &[&CompiledChapter], measure: Measur
             noted.get_or_insert((place, message));
         }
     }));
-    let outcome = on_its_own(most, measure);
+    let outcome = on_its_own(limits, measure);
     panic::set_hook(usual);
     let (checks, error) = match outcome? {
         Measured::Returned(Ok(lines)) => return Ok(lines),
         Measured::Returned(Err(error)) => (asks(yours), error),
-        Measured::Endless(what) => (asks(yours), anyhow::anyhow!("{what}; does a loop never end?")),
+        Measured::Endless(taken) => (asks(yours), anyhow!("{taken}; does a loop never end?")),
         Measured::Panicked => {
             let (place, message) = panicked.lock().ok().and_then(|noted| noted.clone()).unwrap_or_default();
             // A place in an exercise says whose checks know more.
             let there: Vec<&CompiledChapter> =
                 yours.iter().copied().filter(|chapter| place.contains(chapter.name)).collect();
             let checks = asks(if there.is_empty() { yours } else { &there });
-            (checks, anyhow::anyhow!("the code panicked at {place}: {message}"))
+            (checks, anyhow!("the code panicked at {place}: {message}"))
         }
     };
     Err(error.context(format!("chapter {number} cannot be measured{checks}")))
@@ -69,7 +70,7 @@ enum Measured {
 }
 
 /// Runs a measure in threads of its own, as many as this command computes with, and watches time and memory.
-fn on_its_own(most: Most, measure: Measure) -> Result<Measured> {
+fn on_its_own(limits: Limits, measure: Measure) -> Result<Measured> {
     let (send, receive) = mpsc::channel();
     let pool = rayon::ThreadPoolBuilder::new()
         .num_threads(rayon::current_num_threads())
@@ -88,10 +89,10 @@ fn on_its_own(most: Most, measure: Measure) -> Result<Measured> {
             Err(RecvTimeoutError::Timeout) => {}
         }
         let held = memory_held().unwrap_or(0).saturating_sub(before);
-        if start.elapsed() > most.time {
-            break format!("it has not come back in {}", time(most.time));
+        if start.elapsed() > limits.time {
+            break format!("it has not come back in {}", time(limits.time));
         }
-        if held > most.bytes {
+        if held > limits.bytes {
             break format!("it has taken {} of memory", mib(held));
         }
     };
@@ -120,8 +121,8 @@ mod tests {
     use super::*;
     use page_by_page::chapters::chapter;
 
-    fn message(most: Most, measure: Measure) -> String {
-        match within(most, 2, &[chapter(1), chapter(2)], measure) {
+    fn message(limits: Limits, measure: Measure) -> String {
+        match within(limits, 2, &[chapter(1), chapter(2)], measure) {
             Ok(lines) => format!("{} lines", lines.len()),
             Err(error) => format!("{error:#}"),
         }
@@ -132,10 +133,10 @@ mod tests {
     fn what_goes_wrong_names_the_checks() {
         let fine: Measure = || Ok(vec!["rows: 1".into()]);
         let checks = "run its checks first (cargo test --features solution --test ch01_recompute --test ch02_flat): ";
-        let refused = message(MOST, || bail!("no room"));
+        let refused = message(LIMITS, || bail!("no room"));
         assert_eq!(refused, format!("chapter 2 cannot be measured, {checks}no room"));
 
-        let panicked = message(MOST, || panic!("row {} of 3", 7));
+        let panicked = message(LIMITS, || panic!("row {} of 3", 7));
         let begins = format!("chapter 2 cannot be measured, {checks}the code panicked at crates/cli/src");
         assert!(panicked.starts_with(&begins) && panicked.ends_with(": row 7 of 3"), "{panicked}");
 
@@ -144,14 +145,14 @@ mod tests {
             std::thread::sleep(Duration::from_secs(5));
             bail!("{}", eaten.iter().map(|n| u64::from(*n)).sum::<u64>())
         };
-        let slow = message(Most { time: Duration::from_millis(100), ..MOST }, endless);
+        let slow = message(Limits { time: Duration::from_millis(100), ..LIMITS }, endless);
         let ends = format!("{checks}it has not come back in 100.0 ms; does a loop never end?");
         assert!(slow.ends_with(&ends), "{slow}");
         if memory_held().is_some() {
-            let large = message(Most { bytes: 64 << 20, ..MOST }, endless);
+            let large = message(Limits { bytes: 64 << 20, ..LIMITS }, endless);
             assert!(large.contains("it has taken "), "{large}");
         }
         // It is as it was before.
-        assert_eq!(message(MOST, fine), "1 lines");
+        assert_eq!(message(LIMITS, fine), "1 lines");
     }
 }

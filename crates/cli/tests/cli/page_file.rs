@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use serde_json::Value;
 use tempfile::TempDir;
 
-use crate::program::{Run, limited, ok, run, spawn};
+use crate::program::{Run, limited, ok, run};
 
 struct PageFile {
     path: PathBuf,
@@ -151,17 +151,4 @@ fn a_full_disk_changes_no_output() {
     assert_eq!(second.outputs(), expected);
     assert!(!second.of_file.contains("no more") && second.pages()[2] > 0, "{second:?}");
     assert_eq!(second.pages()[0], pages, "{second:?}");
-}
-
-#[test]
-fn a_program_that_is_killed_leaves_a_file_that_opens() {
-    let (file, expected) = (PageFile::new(), expected());
-    for milliseconds in [30, 60, 90, 120] {
-        let mut child = spawn(&file.arguments(&prompts(), &["--budget=8"]));
-        std::thread::sleep(std::time::Duration::from_millis(milliseconds));
-        child.kill().unwrap();
-        child.wait().unwrap();
-        assert_eq!(file.run(&[]).outputs(), expected, "killed after {milliseconds} ms");
-        fs::remove_file(&file.path).unwrap();
-    }
 }

@@ -31,13 +31,8 @@ fn one_prompt() {
 }
 
 #[test]
-fn several_prompts() {
-    Script::new().file("prompts.txt", b"\xEF\xBB\xBFThe king had\r\n\n   \nOne day").check("several");
-}
-
-#[test]
 fn scripts_that_need_no_file() {
-    for name in ["samples", "drafts", "bench", "workload"] {
+    for name in ["several", "samples", "drafts", "bench", "workload"] {
         Script::new().check(name);
     }
 }

@@ -2,9 +2,8 @@
 //!
 //! ```text
 //! # Lines like this one stay as they are.
-//! $ generate --prompts - --max-new-tokens 3
+//! $ story --max-new-tokens 3
 //! 0> One day
-//! 1> sequence 1
 //! 1> One day a man was
 //! 2> error: …
 //! $ generate --max-new-tokens 3 --json | counters text

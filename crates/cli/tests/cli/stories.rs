@@ -115,6 +115,16 @@ fn every_cache_with_and_without_drafts() {
 }
 
 #[test]
+fn the_story_of_the_readme_in_pages_of_any_size() {
+    let story = Story::of(&Alone::open(), "Once upon a time", true, 70);
+    for page_size in [2, 5, 7, 8, 13, 16, 31, 32, 33, 63] {
+        let page_size = format!("--page-size={page_size}");
+        story.check(&["--kv=paged", &page_size]);
+        story.check(&["--kv=paged", &page_size, MODEL]);
+    }
+}
+
+#[test]
 fn samples_of_one_prompt_in_every_memory() {
     let alone = Alone::open();
     let expected: Vec<Vec<u32>> = (0..4).map(|n| alone.tokens("The king had", Some(SEED + n), 20)).collect();
