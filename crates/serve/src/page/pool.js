@@ -232,10 +232,9 @@
           this.#drawPage(cell, page);
         }
       });
-      const mistakes = owners.map((_, page) => page).filter((page) => this.#isMistake(page));
-      const [first] = mistakes;
-      const others = mistakes.length > 1 ? ` So it is with ${plural(mistakes.length - 1, "other page")}.` : "";
-      write(this.#mistakes, first === undefined ? "" : `Page ${first}: ${this.#ownersOf(first)}.${others}`);
+      const [first, ...others] = owners.map((_, page) => page).filter((page) => this.#isMistake(page));
+      const rest = others.length > 0 ? ` So it is with ${plural(others.length, "other page")}.` : "";
+      write(this.#mistakes, first === undefined ? "" : `Page ${first}: ${this.#ownersOf(first)}.${rest}`);
       this.#mark();
     }
 

@@ -17,9 +17,17 @@ impl Book {
         let here = Path::new(env!("CARGO_MANIFEST_DIR"));
         let book = Self { folder: tempfile::tempdir().unwrap() };
         copy(&here.join("tests/fixtures/good"), book.root());
-        for file in
-            ["book.toml", "book.css", "page.js", "stepper.js", "progress.js", "keyboard.js", "pace.js", "live.js"]
-        {
+        for file in [
+            "book.toml",
+            "book.css",
+            "page.js",
+            "stepper.js",
+            "progress.js",
+            "keyboard.js",
+            "pace.js",
+            "words.js",
+            "live.js",
+        ] {
             fs::copy(here.join("../../book").join(file), book.root().join("book").join(file)).unwrap();
         }
         book
