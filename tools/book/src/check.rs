@@ -19,6 +19,8 @@ use crate::{citations, claims, markup, words};
 
 const SOURCE: &str = "book/src";
 const SUMMARY: &str = "book/src/SUMMARY.md";
+/// What they name must be there, too.
+const GUIDES: [&str; 2] = ["README.md", "CONTRIBUTING.md"];
 
 /// A rendered book and all that is wrong with it.
 pub struct Build {
@@ -38,8 +40,12 @@ pub fn build(root: &Path, figures: &BTreeMap<String, String>, repository: Option
     let pages = read_pages(root, &listed, &mut findings);
 
     let names = Names::read(root);
-    for page in &pages {
+    let guides: Vec<Page> =
+        GUIDES.iter().filter_map(|file| Page::read(root, Path::new(file), &mut findings).ok()).collect();
+    for page in pages.iter().chain(&guides) {
         claims::check(root, page, &names, &mut findings);
+    }
+    for page in &pages {
         markup::check(page, &mut findings);
         words::check(page, &mut findings);
     }

@@ -13,7 +13,8 @@ use crate::names::Names;
 use crate::page::Page;
 
 static FILE: LazyLock<Regex> = LazyLock::new(|| {
-    Regex::new(r"^((?:src|exercises|solutions|tests|tools|assets|book)/[^\s:]*)(?::\d+)?$").expect("valid pattern")
+    Regex::new(r"^((?:src|exercises|solutions|tests|crates|tools|lab|assets|book)/[^\s:]*)(?::\d+)?$")
+        .expect("valid pattern")
 });
 static FUNCTION: LazyLock<Regex> =
     LazyLock::new(|| Regex::new(r"^([a-z_][a-z0-9_]*)\((?:…|\.\.\.)?\)$").expect("valid pattern"));

@@ -35,9 +35,9 @@ enum Job {
     WithoutReference,
 }
 
-/// Grades these chapters, or all if there are none; whether all of it is sound. `third`: only every third mistake,
-/// beginning with this one.
-pub fn grade(root: &Path, only: &[usize], third: Option<usize>) -> Result<bool> {
+/// Grades these chapters, or all if there are none; whether all of it is sound. `is_planted`: whether to plant a mistake,
+/// by its place in its list and its name.
+pub fn grade(root: &Path, only: &[usize], is_planted: impl Fn(usize, &str) -> bool + Sync) -> Result<bool> {
     let target = std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| root.join("target"), PathBuf::from).join("course");
     std::fs::create_dir_all(&target).with_context(|| format!("cannot make the folder {}", target.display()))?;
     let lock = File::create(target.join("lock"))?;
@@ -46,7 +46,8 @@ pub fn grade(root: &Path, only: &[usize], third: Option<usize>) -> Result<bool> 
     }
     let chapters = chapters::all(root).map_err(Error::msg)?;
     let jobs = Mutex::new(jobs(&chapters, only)?);
-    let grading = Grading { chapters, third, started: Instant::now(), jobs, problems: Mutex::default() };
+    let grading =
+        Grading { chapters, is_planted: &is_planted, started: Instant::now(), jobs, problems: Mutex::default() };
     thread::scope(|scope| {
         let copies: Vec<_> = (1..=COPIES)
             .map(|copy| {
@@ -74,9 +75,9 @@ fn jobs(chapters: &[Chapter], only: &[usize]) -> Result<VecDeque<Job>> {
     Ok(jobs)
 }
 
-struct Grading {
+struct Grading<'a> {
     chapters: Vec<Chapter>,
-    third: Option<usize>,
+    is_planted: &'a (dyn Fn(usize, &str) -> bool + Sync),
     started: Instant,
     jobs: Mutex<VecDeque<Job>>,
     problems: Mutex<Vec<String>>,
@@ -85,7 +86,7 @@ struct Grading {
 /// What a step saw, and what is wrong.
 type Graded = (String, Vec<String>);
 
-impl Grading {
+impl Grading<'_> {
     /// Does one job after the other in a copy of its own.
     fn work(&self, root: &Path, folder: &Path) -> Result<()> {
         std::fs::create_dir_all(folder.join("copy"))?;
@@ -134,9 +135,13 @@ impl Grading {
             problems.extend((!noted.exists()).then(|| format!("is not noted as green in {}", noted.display())));
             Ok(("green".into(), problems))
         })?;
-        let third = |index: usize| self.third.is_none_or(|first| index % 3 == first - 1);
-        let mistakes = mistakes::read_list(&copy.root, chapter)?;
-        for (_, (what, mistake)) in mistakes.iter().enumerate().filter(|(index, _)| third(*index)) {
+        let mut mistakes: Vec<(String, Mistake)> = mistakes::read_list(&copy.root, chapter)?.into_iter().collect();
+        let mut places = 0..;
+        mistakes.retain(|(what, _)| places.next().is_some_and(|place| (self.is_planted)(place, what)));
+        if mistakes.is_empty() {
+            println!("{name}: no mistake is planted");
+        }
+        for (what, mistake) in &mistakes {
             self.step(&format!("{name}, {what}"), || {
                 let wrong = mistake.apply(&solution).map_err(Error::msg).context(what.clone())?;
                 copy.put(&file, wrong + STARTED)?;

@@ -48,6 +48,9 @@ enum Task {
         /// Only these chapters, such as 4,5,6; what is tried with all chapters is left out
         #[arg(long = "chapter", value_name = "N", value_delimiter = ',')]
         chapters: Vec<usize>,
+        /// Only the mistakes whose names have these words in them
+        #[arg(long, value_name = "WORDS", requires = "chapters", conflicts_with = "third")]
+        mistake: Option<String>,
         /// Only every third mistake, beginning with the first, the second or the third; otherwise all
         #[arg(long, value_name = "K", value_parser = clap::value_parser!(u8).range(1..=3))]
         third: Option<u8>,
@@ -79,6 +82,9 @@ fn run(task: Task) -> Result<bool> {
             println!("problems in the course: {}", report.0.len());
             Ok(report.0.is_empty())
         }
-        Task::Grade { chapters, third } => grade::grade(&root, &chapters, third.map(usize::from)),
+        Task::Grade { chapters, mistake, third } => grade::grade(&root, &chapters, move |index, name| {
+            let is_third = third.is_none_or(|first| index % 3 == usize::from(first) - 1);
+            is_third && mistake.as_ref().is_none_or(|words| name.contains(words.as_str()))
+        }),
     }
 }

@@ -167,6 +167,7 @@ fn faults_of_the_book_as_a_whole() {
     for (file, text, by, problem) in [
         (PAGE, "# The flat cache", "The flat cache", "book/src/ch02_flat.md:1: the page has no title"),
         ("book/src/lost.md", "", "# Lost\n", "book/src/lost.md:1: the page is not in the book"),
+        ("CONTRIBUTING.md", "", "# How\n\nSee `crates/no.rs`.\n", "CONTRIBUTING.md:3: no file `crates/no.rs`"),
         (
             "book/src/SUMMARY.md",
             "[Preface](preface.md)",
