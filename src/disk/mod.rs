@@ -232,6 +232,8 @@ pub enum PageFileError {
     Unreadable(io::Error),
     #[error("a page cannot be written at byte {offset}: {error}; make room, or do without the file")]
     Unwritable { offset: u64, error: io::Error },
+    #[error("the model's weights were written over while it used them; start again with the files as they are now")]
+    WeightsChanged,
     #[error("this is no file of pages; give a different name, and it is left as it is")]
     NotAPageFile,
     #[error(

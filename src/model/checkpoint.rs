@@ -9,6 +9,7 @@
 //! browser, a checkpoint is opened [from bytes](Checkpoint::from_bytes).
 
 use std::collections::HashMap;
+use std::fs::{File, Metadata};
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -66,6 +67,19 @@ pub struct Checkpoint {
     /// `model.safetensors`, or the index of the shards: the file that errors speak of.
     source: PathBuf,
     tensors: HashMap<String, Stored>,
+    pub(super) mapped: MappedFiles,
+}
+
+/// The files of a checkpoint that are mapped, each as it was found.
+#[derive(Clone, Default)]
+pub struct MappedFiles(Vec<Arc<(File, Metadata)>>);
+
+impl MappedFiles {
+    /// Whether any of them was written to since, by its length and the time of its last change.
+    pub fn have_changed(&self) -> bool {
+        let state = |found: &Metadata| (found.len(), found.modified().ok());
+        self.0.iter().any(|mapped| mapped.0.metadata().ok().as_ref().map(state) != Some(state(&mapped.1)))
+    }
 }
 
 /// A tensor as it lies in its file.
@@ -111,9 +125,10 @@ impl Checkpoint {
     pub fn open(dir: &Path) -> Result<Self, FileError> {
         let index = dir.join("model.safetensors.index.json");
         let single = dir.join("model.safetensors");
+        let mut mapped = MappedFiles::default();
         if single.exists() || !index.exists() {
-            let tensors = map_file(&single)?;
-            return Ok(Checkpoint { source: single, tensors });
+            let tensors = map_file(&single, &mut mapped)?;
+            return Ok(Checkpoint { source: single, tensors, mapped });
         }
         let weight_map = parse_json::<ShardIndex>(&index, &read(&index, MOST_HEADER)?)?.weight_map;
         let mut shards: HashMap<&String, HashMap<String, Stored>> = HashMap::new();
@@ -125,7 +140,7 @@ impl Checkpoint {
                     let problem = format!("the index names the shard {shard}, which is not a plain file name");
                     return Err(damaged(&index, &problem));
                 }
-                shards.insert(shard, map_file(&dir.join(shard))?);
+                shards.insert(shard, map_file(&dir.join(shard), &mut mapped)?);
             }
             let Some(stored) = shards[shard].get(name) else {
                 let (name, shard) = (escape::field(name), escape::field(shard));
@@ -134,7 +149,7 @@ impl Checkpoint {
             };
             tensors.insert(name.clone(), stored.clone());
         }
-        Ok(Checkpoint { source: index, tensors })
+        Ok(Checkpoint { source: index, tensors, mapped })
     }
 
     /// A checkpoint from the bytes of a `model.safetensors`.
@@ -144,7 +159,7 @@ impl Checkpoint {
     pub fn from_bytes(bytes: Vec<u8>) -> Result<Self, FileError> {
         let source = PathBuf::from("model.safetensors");
         let tensors = tensors_of(&source, Arc::new(bytes))?;
-        Ok(Checkpoint { source, tensors })
+        Ok(Checkpoint { source, tensors, mapped: MappedFiles::default() })
     }
 
     /// A weight matrix, used where it lies. It is read once, to see that all of its numbers are finite.
@@ -244,11 +259,13 @@ impl Weight {
     }
 }
 
-fn map_file(path: &Path) -> Result<HashMap<String, Stored>, FileError> {
+fn map_file(path: &Path, mapped: &mut MappedFiles) -> Result<HashMap<String, Stored>, FileError> {
     let file = files::open(path).map_err(|error| unreadable(path, &error))?;
+    let found = file.metadata().map_err(|error| unreadable(path, &error))?;
     // SAFETY: the map is read-only, and nothing here writes to the file. What other programs may do to it while it is
     // mapped no check can rule out: the documentation of `Checkpoint::open` asks that they do nothing.
     let map = unsafe { Mmap::map(&file) }.map_err(|error| unreadable(path, &error))?;
+    mapped.0.push(Arc::new((file, found)));
     tensors_of(path, Arc::new(map))
 }
 

@@ -31,7 +31,7 @@ use crate::cache::in_place::Attention;
 use crate::chapters::ch14_half_the_bytes::packed;
 use crate::files::FileError;
 use crate::kernels::RowFormat;
-use crate::model::checkpoint::{Checkpoint, Weight};
+use crate::model::checkpoint::{Checkpoint, MappedFiles, Weight};
 
 pub use config::ModelConfig;
 pub use step::{Chunk, StepError};
@@ -45,6 +45,7 @@ pub struct Model {
     norm: Vec<f32>,
     /// `None`: the embedding serves as output too.
     output: Option<Weight>,
+    mapped: MappedFiles,
     /// How attention reads caches that let it choose; at first [`Attention::Gather`].
     pub attention: Attention,
     /// How the numbers of keys and values are stored; at first [`RowFormat::F32`].
@@ -64,6 +65,11 @@ impl Model {
     /// The model's shape.
     pub fn config(&self) -> &ModelConfig {
         &self.config
+    }
+
+    /// The files that the weights lie in.
+    pub fn mapped(&self) -> &MappedFiles {
+        &self.mapped
     }
 
     /// The shape of the rows that the model gives its caches: of numbers, or of the 32-bit words that they are packed

@@ -90,7 +90,8 @@ impl Model {
         } else {
             Some(checkpoint.weight("lm_head.weight", config.vocab_size, hidden)?)
         };
-        Ok(Model { config, embedding, layers, norm, output, attention: Attention::Gather, row_format: RowFormat::F32 })
+        let (mapped, attention, row_format) = (checkpoint.mapped.clone(), Attention::Gather, RowFormat::F32);
+        Ok(Model { config, embedding, layers, norm, output, mapped, attention, row_format })
     }
 
     /// The weights that a decode step reads from the first byte to the last, in the order in which it reads them.

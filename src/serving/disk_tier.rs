@@ -17,6 +17,7 @@ use crate::chapters::ch10_fork::ForkCache;
 use crate::chapters::ch12_scheduler::Scheduler;
 use crate::disk::reader::PageReader;
 use crate::disk::{Disk, PageFile, PageFileError, PageShape};
+use crate::model::checkpoint::MappedFiles;
 use crate::prefix_cache::PrefixCache;
 
 /// A prefix cache that a scheduler and a file of pages both use.
@@ -36,6 +37,8 @@ pub struct DiskTier {
     /// How many full pages of each sequence that runs the file was offered.
     offered: HashMap<SequenceId, usize>,
     counters: TierCounters,
+    /// The weights that make the rows.
+    weights: MappedFiles,
     /// Why nothing is written any more.
     failed: Option<PageFileError>,
 }
@@ -76,8 +79,14 @@ impl DiskTier {
             reading: HashSet::new(),
             offered: HashMap::new(),
             counters: TierCounters::default(),
+            weights: MappedFiles::default(),
             failed: None,
         })
+    }
+
+    /// Writes no more pages once these files have changed: their rows would be those of a different model.
+    pub fn watching(self, weights: &MappedFiles) -> Self {
+        DiskTier { weights: weights.clone(), ..self }
     }
 
     /// Begins to read the pages that the file has of a sequence and memory has not. Returns the ticket that they come
@@ -144,7 +153,11 @@ impl DiskTier {
 
     fn write(&mut self, tokens: &[u32], table: &PageTable) {
         if self.failed.is_none() {
-            match self.file.store(tokens, table, &self.slab.borrow()) {
+            let stored = match self.weights.have_changed() {
+                true => Err(PageFileError::WeightsChanged),
+                false => self.file.store(tokens, table, &self.slab.borrow()),
+            };
+            match stored {
                 Ok(written) => self.counters.written += written as u64,
                 Err(error) => self.failed = Some(error),
             }

@@ -1,16 +1,18 @@
 //! Pages are read from a file while others compute: only the sequence that they belong to waits for a slow disk.
 
 use std::cell::RefCell;
-use std::io;
+use std::fs::File;
+use std::io::{self, Write};
 use std::rc::Rc;
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::Duration;
 
+use grading::checkpoints::Folder;
 use page_by_page::chapters::ch06_paged::PageSlab;
 use page_by_page::chapters::ch11_prefix_cache::PrefixTrie;
 use page_by_page::decode::sampler::{Sampler, Sampling};
 use page_by_page::disk::memory_disk::MemoryDisk;
-use page_by_page::disk::{Disk, PageShape};
+use page_by_page::disk::{Disk, PageFileError, PageShape};
 use page_by_page::model::Model;
 use page_by_page::serving::Engine;
 use page_by_page::serving::disk_tier::{DiskTier, SharedPrefixCache};
@@ -65,7 +67,7 @@ fn serve<'m>(model: &'m Model, disk: &Gated) -> (Engine<'m>, DiskTier) {
     let slab = PageSlab::new(model.kv_layout(), PAGE_SIZE, 60).unwrap();
     let prefixes: SharedPrefixCache = Rc::new(RefCell::new(Box::new(PrefixTrie::new(PAGE_SIZE).unwrap())));
     let shape = PageShape::for_model(model, PAGE_SIZE);
-    let tier = DiskTier::open(disk.clone(), shape, 1 << 24, prefixes.clone(), &slab).unwrap();
+    let tier = DiskTier::open(disk.clone(), shape, 1 << 24, prefixes.clone(), &slab).unwrap().watching(model.mapped());
     let limits = StepLimits { tokens: 16, sequences: 4 };
     (Engine::new(model, &slab, Box::new(prefixes), limits, &[]).unwrap(), tier)
 }
@@ -111,4 +113,19 @@ fn others_compute_while_pages_are_read() {
     assert_eq!((tickets, tier.counters().restored), (vec![first, second], 9));
     assert_eq!(generate_one(&mut engine, &mut tier, &prompt), expected);
     assert_eq!(engine.totals().cached, 36);
+}
+
+#[test]
+fn rows_of_weights_that_were_written_over_are_not_kept() {
+    let folder = Folder::copy_of("storyteller-draft");
+    let model = Model::open(folder.path().as_ref()).unwrap();
+    let (mut engine, mut tier) = serve(&model, &Gated::open(&MemoryDisk::default()));
+    generate_one(&mut engine, &mut tier, &[5; 20]);
+    let written = tier.counters().written;
+    assert!(written > 4 && tier.failed().is_none());
+    let mut weights = File::options().write(true).open(folder.file("model.safetensors")).unwrap();
+    weights.write_all(&folder.read("model.safetensors")[..8]).unwrap();
+    generate_one(&mut engine, &mut tier, &[7; 20]);
+    assert!(matches!(tier.failed(), Some(PageFileError::WeightsChanged)));
+    assert_eq!(tier.counters().written, written);
 }

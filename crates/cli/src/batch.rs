@@ -69,7 +69,7 @@ pub struct Batch {
     rows: RowOptions,
     #[command(flatten)]
     page_file: PageFileOptions,
-    /// Write the results to this file, in place of what is in it
+    /// Write the results to this file, in place of what is in it; - for standard output
     #[arg(long, value_name = "FILE")]
     out: Option<PathBuf>,
 }
@@ -195,7 +195,7 @@ impl BatchRun<'_> {
                 self.begin(request, tokens)?;
             }
             if interrupt.is_pressed() {
-                say("interrupted: what is done is kept; Ctrl-C again ends at once");
+                say("interrupted: keeping what is done; Ctrl-C again ends at once");
                 for (request, tokens) in self.prefetcher.take_all() {
                     self.begin(request, tokens)?;
                 }

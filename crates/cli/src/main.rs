@@ -30,6 +30,8 @@ use std::io;
 use std::num::{NonZero, ParseIntError};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+#[cfg(unix)]
+use std::sync::Arc;
 
 use anyhow::{Context, Result};
 use clap::error::Error as UsageError;
@@ -77,6 +79,9 @@ fn main() -> ExitCode {
     if std::env::args_os().skip(1).eq([serve::RENDERER]) {
         serve::be_renderer();
     }
+    // A file that may not grow is an error of the write then, as a full disk is, and no silent end.
+    #[cfg(unix)]
+    let _ = signal_hook::flag::register(signal_hook::consts::SIGXFSZ, Arc::default());
     let matches = take_negative_numbers(Cli::command()).try_get_matches();
     let cli = match matches.and_then(|matches| Cli::from_arg_matches(&matches)) {
         Ok(cli) => cli,
@@ -141,9 +146,14 @@ fn wrong_usage(error: &UsageError) -> ExitCode {
             error.render().to_string().replace("invalid digit found in string", "expected a whole number from 0");
         message.lines().for_each(say);
     } else {
-        // Help and version come this way too, and go to standard output. If that is closed, there is nothing left to
-        // say.
-        drop(error.print());
+        // Help and version come this way too, and go to standard output.
+        return match error.print() {
+            Err(failed) if failed.kind() != io::ErrorKind::BrokenPipe => {
+                say(&format!("error: {failed}"));
+                ExitCode::FAILURE
+            }
+            _ => ExitCode::from(error.exit_code() as u8),
+        };
     }
     ExitCode::from(error.exit_code() as u8)
 }

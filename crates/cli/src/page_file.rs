@@ -46,7 +46,7 @@ impl PageFileOptions {
         let (shape, bytes) = (PageShape::for_model(model, page_size), self.page_file_mib.saturating_mul(1 << 20));
         let prefixes: SharedPrefixCache = Rc::new(RefCell::new(prefixes));
         let tier = DiskTier::open(disk, shape, bytes, prefixes.clone(), slab).with_context(at)?;
-        Ok((Box::new(prefixes), Some(tier)))
+        Ok((Box::new(prefixes), Some(tier.watching(model.mapped()))))
     }
 }
 

@@ -120,7 +120,10 @@ impl Serve {
         if settings.watchers > 0 {
             say("the pages: open this address in a browser");
         }
-        print(&format!("http://{}\n", listener.local_addr()?))?;
+        let address = format!("http://{}\n", listener.local_addr()?);
+        if print(&address).is_err() {
+            say(&address);
+        }
         page_by_page_serve::serve(settings, &model, memory, tokenizer, template, listener, &stop)?;
         Ok(())
     }

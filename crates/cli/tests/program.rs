@@ -61,7 +61,7 @@ pub fn finish(mut child: Child, input: &[u8]) -> Run {
 pub fn limited(limit: &str) -> Command {
     if cfg!(target_os = "linux") || cfg!(unix) && limit.starts_with("-f") {
         let mut shell = Command::new("sh");
-        shell.args(["-c", &format!("trap '' XFSZ; ulimit {limit}; exec \"$0\" \"$@\""), PROGRAM]);
+        shell.args(["-c", &format!("ulimit {limit}; exec \"$0\" \"$@\""), PROGRAM]);
         return shell;
     }
     Command::new(PROGRAM)

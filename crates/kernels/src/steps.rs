@@ -184,7 +184,9 @@ impl Kernel for RmsNorm<'_> {
     #[inline(always)]
     fn run<V: Vector>(self) {
         for row in self.rows.chunks_exact_mut(self.weight.len()) {
-            let scale = 1.0 / (vector::dot::<V>(row, row) / row.len() as f32 + self.eps).sqrt();
+            let square = vector::dot::<V>(row, row) / row.len() as f32;
+            // Of a sum that has overflowed, the row would be zeros, which nobody could tell from a result.
+            let scale = if square.is_finite() { 1.0 / (square + self.eps).sqrt() } else { f32::NAN };
             for (x, weight) in row.iter_mut().zip(self.weight) {
                 *x = *x * scale * weight;
             }

@@ -14,6 +14,7 @@ use axum::middleware::{self, Next};
 use axum::response::IntoResponse;
 use axum::response::sse::{KeepAlive, Sse};
 use axum::routing::{delete, get, post};
+use futures_util::StreamExt;
 use page_by_page::decode::sampler::{Sampler, Sampling, SamplingDefaults};
 use page_by_page::escape;
 use page_by_page::files::FileError;
@@ -21,7 +22,7 @@ use page_by_page::model::tokenizer::Tokenizer;
 use page_by_page::serving::GenerationRequest;
 use page_by_page::serving::schedule::SequenceId;
 use serde_json::json;
-use tokio::sync::{Semaphore, mpsc, oneshot, watch};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot, watch};
 
 use crate::Settings;
 use crate::access;
@@ -38,8 +39,8 @@ use crate::views::{self, Watchers};
 /// How often a comment is sent on a stream without new output, so that the connection stays open.
 const KEEP_ALIVE: Duration = Duration::from_secs(10);
 
-/// Log probabilities that one request gets. As JSON each takes about a hundred bytes.
-const MOST_PROBABILITIES: usize = 1 << 19;
+/// Log probabilities of all answers that are not read to their end. As JSON each takes about a hundred bytes.
+pub const MOST_PROBABILITIES: usize = 1 << 19;
 
 pub struct Shared {
     pub settings: Settings,
@@ -53,6 +54,8 @@ pub struct Shared {
     /// Places for the templates that are rendered at the same time: fewer than prompts, so that a slow template delays
     /// no completion.
     pub renderers: Semaphore,
+    /// Log probabilities that can still be asked for.
+    pub probabilities: Arc<Semaphore>,
     pub metrics: Arc<Metrics>,
     pub engine: Sender<Command>,
     /// True when the server is to end.
@@ -160,7 +163,9 @@ async fn generate(kind: Kind, shared: Arc<Shared>, request: Request<Body>) -> Re
     let parsed = shared.clone().parse(kind, body).await?;
     let n_sequences = parsed.prompts.len() * parsed.options.n;
     let is_stream = parsed.options.stream;
-    let events = shared.submit(shared.requests(kind, &parsed)?, arrived).await?;
+    let requests = shared.requests(kind, &parsed)?;
+    let probabilities = shared.take_probabilities(&requests)?;
+    let events = shared.submit(requests, arrived).await?;
     let name = if kind == Kind::Chat { "chatcmpl" } else { "cmpl" };
     let since_1970 = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     let answer = Answer {
@@ -173,9 +178,22 @@ async fn generate(kind: Kind, shared: Arc<Shared>, request: Request<Body>) -> Re
     };
     if is_stream {
         let stream = answer.stream(events, n_sequences);
-        return Ok(Sse::new(stream).keep_alive(KeepAlive::new().interval(KEEP_ALIVE)).into_response());
+        let sent = Sse::new(stream).keep_alive(KeepAlive::new().interval(KEEP_ALIVE)).into_response();
+        return Ok(until_read(sent, probabilities));
     }
-    Ok(json_response(answer.whole(events, n_sequences).await?))
+    Ok(until_read(json_response(answer.whole(events, n_sequences).await?), probabilities))
+}
+
+/// Holds what the answer has taken until its client has read it, or has gone.
+fn until_read(answer: Response<Body>, taken: OwnedSemaphorePermit) -> Response<Body> {
+    if taken.num_permits() == 0 {
+        return answer;
+    }
+    answer.map(|body| {
+        Body::from_stream(body.into_data_stream().inspect(move |_| {
+            let _ = &taken;
+        }))
+    })
 }
 
 impl Shared {
@@ -223,22 +241,30 @@ impl Shared {
         Err(Refusal::too_long(kind.prompt(), message))
     }
 
-    /// Refuses a request whose probabilities would fill the memory: each of its sequences has some for each token.
-    fn check_logprobs(&self, requests: &[GenerationRequest]) -> Result<(), Refusal> {
+    /// Takes the log probabilities that a request asks for out of those that are left for all answers; each of its
+    /// sequences has some for each token. They are given back when this is dropped.
+    fn take_probabilities(&self, requests: &[GenerationRequest]) -> Result<OwnedSemaphorePermit, Refusal> {
         let of = |request: &GenerationRequest| {
             let prompt = if request.scores_prompt { request.prompt.len() } else { 0 };
             let each = request.logprobs.map_or(0, |top| top + 1);
             prompt.saturating_add(request.max_new_tokens).saturating_mul(each).saturating_mul(request.samplers.len())
         };
         let wanted = requests.iter().map(of).fold(0, usize::saturating_add);
-        if wanted <= MOST_PROBABILITIES {
-            return Ok(());
+        if wanted > MOST_PROBABILITIES {
+            let message = format!(
+                "the request asks for {wanted} log probabilities, and one request gets {MOST_PROBABILITIES} at most; \
+                 ask for fewer sequences, fewer logprobs or fewer tokens"
+            );
+            return Err(Refusal::of_field("logprobs", message));
         }
-        let message = format!(
-            "the request asks for {wanted} log probabilities, and one request gets {MOST_PROBABILITIES} at most; \
-             ask for fewer sequences, fewer logprobs or fewer tokens"
-        );
-        Err(Refusal::of_field("logprobs", message))
+        self.probabilities.clone().try_acquire_many_owned(wanted as u32).map_err(|_| {
+            let left = self.probabilities.available_permits();
+            let message = format!(
+                "the request asks for {wanted} log probabilities, and {left} are left until clients have read others; \
+                 ask again in a second"
+            );
+            Refusal::too_many_requests(message, 1)
+        })
     }
 
     fn read_completion(&self, completion: Completion) -> Result<ParsedRequest, Refusal> {
@@ -330,9 +356,7 @@ impl Shared {
                 scores_prompt: options.logprobs.is_some() && !echo.is_empty(),
             })
         };
-        let requests = prompts.iter().map(new).collect::<Result<Vec<_>, Refusal>>()?;
-        self.check_logprobs(&requests)?;
-        Ok(requests)
+        prompts.iter().map(new).collect()
     }
 
     async fn submit(

@@ -156,6 +156,7 @@ pub fn serve(
         tokenizer: tokenizer.clone(),
         template,
         renderers: Semaphore::new(MOST_TOKENIZERS / 2),
+        probabilities: Arc::new(Semaphore::new(http::MOST_PROBABILITIES)),
         metrics: metrics.clone(),
         engine: to_engine,
         stop: stop.0.subscribe(),

@@ -24,7 +24,8 @@ impl Results {
     /// Results for a file take the place of the one that is there when all are written. Refuses the file that the lines
     /// are read from.
     pub fn begin(file: Option<&Path>, input: &Path) -> Result<Self> {
-        let Some(file) = file else { return Ok(Results::default()) };
+        let is_stdout = |file: &&Path| [Path::new("-"), Path::new("/dev/stdout")].contains(file);
+        let Some(file) = file.filter(|file| !is_stdout(file)) else { return Ok(Results::default()) };
         let name = file.display();
         let is_input = file.canonicalize().is_ok_and(|file| input.canonicalize().is_ok_and(|input| input == file));
         ensure!(!is_input, "{name}: the lines are read from it; name another file with --out");
@@ -59,7 +60,7 @@ impl Results {
     /// Puts the file in its place, if there is one.
     pub fn finish(&mut self) -> Result<()> {
         let Some((path, file)) = self.out.take() else { return Ok(()) };
-        file.finish().with_context(|| path.display().to_string())
+        file.finish().with_context(|| format!("{}: the results are lost", path.display()))
     }
 
     pub fn describe(&self) -> String {

@@ -121,7 +121,7 @@ mod ctrl_c {
         let (mut rest, mut says) = (String::new(), String::new());
         stdout.read_to_string(&mut rest).unwrap();
         child.stderr.take().unwrap().read_to_string(&mut says).unwrap();
-        assert!(says.starts_with("interrupted: what is done is kept; "), "{says}");
+        assert!(says.starts_with("interrupted: keeping what is done; "), "{says}");
         assert!(says.contains("error: interrupted: 1 request complete, 3 not, "), "{says}");
         let rest: Vec<Value> = rest.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
         assert_eq!(rest.iter().map(|result| result["line"].clone()).collect::<Vec<_>>(), [2, 3, 4]);

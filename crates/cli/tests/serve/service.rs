@@ -106,15 +106,16 @@ fn a_client_has_its_time_to_ask_and_to_listen() {
     let body = json!({ "prompt": "a".repeat(20 << 20) });
     assert_eq!(patient.post("/v1/completions", &body).status, 413);
     // A client that never reads: more megabytes of probabilities than the system keeps for it.
-    let mut deaf = send(
-        server.address,
-        &json!({ "prompt": [1], "n": 24, "max_tokens": 590, "stream": true, "logprobs": 20, "temperature": 1000, "seed": 1 }),
-    );
+    let body = json!({ "prompt": [1], "n": 24, "max_tokens": 590, "stream": true, "logprobs": 20, "temperature": 1000, "seed": 1 });
+    let mut deaf = send(server.address, &body);
     server.wait_for("vllm:num_requests_running", "", |n| n == 8.0);
+    let second = server.post("/v1/completions", &body);
+    assert!(second.status == 429 && second.body.contains("297360 log prob"), "{}", second.body);
     server.wait_for("vllm:num_requests_running", "", |n| n == 0.0);
     thread::sleep(3 * short);
     let rest = deaf.read_to_end();
     assert!(rest.is_err() || !rest.unwrap().contains("[DONE]"), "it was cut off");
+    assert_eq!(send(server.address, &body).read_head().unwrap().status, 200, "what it held is free again");
     all_pages_come_back(&server, 600);
     // The server answers as before.
     assert_eq!(server.get("/health").status, 200);
