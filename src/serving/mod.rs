@@ -43,7 +43,9 @@ use crate::decode::sampler::Sampler;
 use crate::model::tokenizer::Tokenizer;
 use crate::model::{Model, StepError};
 use crate::prefix_cache::PrefixCache;
-use crate::serving::schedule::{FinishReason, Finished, NextToken, ScheduleError, Sequence, SequenceId, StepLimits};
+use crate::serving::schedule::{
+    FinishReason, Finished, NextToken, ScheduleError, Sequence, SequenceId, StepLimits, max_rows,
+};
 pub(crate) use checked_scheduler::CheckedScheduler;
 use compute::Computed;
 use state::{Next, SequenceState};
@@ -128,12 +130,7 @@ impl<'m> Engine<'m> {
     /// [`EngineError::Model`] if the model cannot compute the prompt or has too few positions for prompt and new
     /// tokens, [`EngineError::Schedule`] if the scheduler refuses. Nothing has changed then.
     pub fn submit_request(&mut self, mut request: GenerationRequest) -> Result<Vec<SequenceId>, EngineError> {
-        self.model.check(&request.prompt, 0)?;
-        let (len, max_positions) =
-            (request.prompt.len().saturating_add(request.max_new_tokens), self.model.config().max_positions);
-        if len > max_positions {
-            return Err(StepError::TooLong { len, max_positions }.into());
-        }
+        self.check(&request)?;
         let samplers = std::mem::take(&mut request.samplers);
         // Without a new token there is nothing to compute, and nothing to share.
         let are_forks = request.max_new_tokens > 0 && !request.scores_prompt;
@@ -160,6 +157,36 @@ impl<'m> Engine<'m> {
         Ok(ids)
     }
 
+<<<<<<< HEAD
+=======
+    /// Checks that [`submit_request`](Self::submit_request) would take a request in.
+    ///
+    /// # Errors
+    /// Those of `submit_request`.
+    pub fn check(&self, request: &GenerationRequest) -> Result<(), EngineError> {
+        self.model.check(&request.prompt, 0)?;
+        let (prompt, max_new_tokens) = (request.prompt.len(), request.max_new_tokens);
+        let (len, max_positions) = (prompt.saturating_add(max_new_tokens), self.model.config().max_positions);
+        if len > max_positions {
+            return Err(StepError::TooLong { len, max_positions }.into());
+        }
+        let n_pages = self.slab.borrow().pool().n_pages();
+        let needed = max_rows(prompt, max_new_tokens).div_ceil(self.page_size);
+        if needed > n_pages {
+            return Err(ScheduleError::NeverFits { prompt, max_new_tokens, needed, n_pages }.into());
+        }
+        Ok(())
+    }
+
+    /// From now on each step hands out the logits that this sequence's token was chosen from. One that has finished has
+    /// none.
+    pub fn keep_logits(&mut self, id: SequenceId) {
+        if let Some(state) = self.states.get_mut(&id) {
+            state.keeps_logits = true;
+        }
+    }
+
+>>>>>>> deeca23 (Requests take turns: one for many sequences hands over as many as can run)
     /// Ends a sequence that waits or runs, or that has finished and was not reported yet. No step reports it.
     ///
     /// # Errors

@@ -4,20 +4,22 @@
 //! ```text
 //!   before a step    accept the requests that arrived; cancel the sequences whose clients have gone
 //!                    (a request whose pages lie in a file is accepted once they have been read)
+//!                    hand sequences to the loop: of each request as many as can run, and more when some have ended
 //!   the step         the loop of chapter 12: plan, compute, sample, settle
 //!   after it         count; send the new output to the clients; send views of the pages
 //! ```
 
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
+use std::rc::Rc;
 use std::sync::mpsc::{Receiver, RecvError};
 use std::time::Instant;
 
 use page_by_page::cache::CacheError;
 use page_by_page::model::StepError;
 use page_by_page::serving::disk_tier::{DiskTier, TierCounters};
-use page_by_page::serving::schedule::{NextToken, ScheduleError, ScheduledChunk, SequenceId};
+use page_by_page::serving::schedule::{FinishReason, NextToken, ScheduleError, ScheduledChunk, SequenceId};
 use page_by_page::serving::view::{EndedView, View};
-use page_by_page::serving::{Engine, EngineError, FinishedSequence, OutputDelta, Prefetcher, Step};
+use page_by_page::serving::{Engine, EngineError, FinishedSequence, GenerationRequest, OutputDelta, Prefetcher, Step};
 use tokio::sync::mpsc::UnboundedSender;
 
 use crate::messages::{Command, Event, NewRequest, Output, OutputEnd};
@@ -34,6 +36,8 @@ pub struct EngineThread<'m> {
     /// Requests whose pages are being read.
     prefetcher: Prefetcher<NewRequest>,
     clients: HashMap<SequenceId, Client>,
+    /// In the order of arrival.
+    backlogs: Vec<Backlog>,
     /// Set once no more requests are accepted.
     stop: Option<Instant>,
     /// The plan of the last step.
@@ -41,14 +45,27 @@ pub struct EngineThread<'m> {
     views: ViewPublisher,
 }
 
+/// Who asked, and until when it can be answered.
+struct Asker {
+    events: UnboundedSender<Event>,
+    arrived: Instant,
+    until: Instant,
+}
+
 /// The client of a sequence that has not finished.
 struct Client {
     /// The index of the sequence in its request.
     index: usize,
-    events: UnboundedSender<Event>,
-    arrived: Instant,
-    until: Instant,
+    asker: Rc<Asker>,
     newest_token: Option<Instant>,
+}
+
+/// Sequences of a request that are not handed to the loop yet, so that those of others do not wait for all of them.
+struct Backlog {
+    asker: Rc<Asker>,
+    requests: VecDeque<GenerationRequest>,
+    /// The index of the first.
+    index: usize,
 }
 
 #[derive(Debug, thiserror::Error)]
@@ -77,6 +94,7 @@ impl<'m> EngineThread<'m> {
             most_sequences,
             prefetcher: Prefetcher::new(tier),
             clients: HashMap::new(),
+            backlogs: Vec::new(),
             stop: None,
             chunks: Vec::new(),
             views,
@@ -102,6 +120,7 @@ impl<'m> EngineThread<'m> {
             while let Ok(command) = commands.try_recv() {
                 self.handle(command)?;
             }
+            self.take_turns()?;
             // With nothing else to do, it waits for the next pages.
             for request in self.prefetcher.take_ready(self.engine.is_done())? {
                 self.begin(request)?;
@@ -116,7 +135,7 @@ impl<'m> EngineThread<'m> {
     }
 
     fn is_idle(&self) -> bool {
-        self.engine.is_done() && self.clients.is_empty() && self.prefetcher.waiting().len() == 0
+        self.engine.is_done() && self.clients.is_empty() && self.n_elsewhere() == 0
     }
 
     fn handle(&mut self, command: Command) -> Result<(), EngineThreadError> {
@@ -150,34 +169,48 @@ impl<'m> EngineThread<'m> {
 
     fn begin(&mut self, request: NewRequest) -> Result<(), EngineThreadError> {
         let NewRequest { requests, events, accepted, arrived, until } = request;
-        let (mut ids, mut outcome) = (Vec::new(), Ok(()));
-        for request in requests {
-            match self.engine.submit_request(request) {
-                Ok(submitted) => ids.extend(submitted),
-                Err(error) => {
-                    // All of them are accepted, or none.
-                    for id in ids.drain(..) {
-                        self.cancel(id)?;
-                    }
-                    outcome = Err(refusal_of(&error));
-                    break;
-                }
-            }
+        // All of them are accepted, or none.
+        if let Some(error) = requests.iter().find_map(|request| self.engine.check(request).err()) {
+            let _ = accepted.send(Err(refusal_of(&error)));
+            return Ok(());
         }
-        for (index, id) in ids.into_iter().enumerate() {
-            self.clients.insert(id, Client { index, events: events.clone(), arrived, until, newest_token: None });
-        }
-        if outcome.is_ok() {
-            self.views.note_change();
-        }
+        let asker = Rc::new(Asker { events, arrived, until });
+        self.backlogs.push(Backlog { asker, requests: requests.into(), index: 0 });
+        self.take_turns()?;
+        self.views.note_change();
         // A client that has gone does not receive it, and its sequences are cancelled before the next step.
-        let _ = accepted.send(outcome);
+        let _ = accepted.send(Ok(()));
         Ok(())
     }
 
-    /// Sequences of the requests whose pages are being read.
-    fn n_prefetching(&self) -> usize {
-        self.prefetcher.waiting().map(NewRequest::n_sequences).sum()
+    /// Hands sequences to the loop, until each request has as many there as can run.
+    fn take_turns(&mut self) -> Result<(), EngineThreadError> {
+        for Backlog { asker, requests, index } in &mut self.backlogs {
+            // All but one are those of clients.
+            let mut room = (self.engine.limits().sequences + 1).saturating_sub(Rc::strong_count(asker));
+            while room > 0
+                && let Some(first) = requests.front_mut()
+            {
+                let samplers = first.samplers.drain(..room.min(first.samplers.len())).collect();
+                let (prompt, stop_rules) = (first.prompt.clone(), first.stop_rules.clone());
+                let turn = GenerationRequest { prompt, samplers, stop_rules, ..*first };
+                if first.samplers.is_empty() {
+                    requests.pop_front();
+                }
+                for id in self.engine.submit_request(turn)? {
+                    self.clients.insert(id, Client { index: *index, asker: asker.clone(), newest_token: None });
+                    (*index, room) = (*index + 1, room - 1);
+                }
+            }
+        }
+        self.backlogs.retain(|backlog| !backlog.requests.is_empty());
+        Ok(())
+    }
+
+    /// Sequences that were accepted, or are about to be, and are not in the loop.
+    fn n_elsewhere(&self) -> usize {
+        let prefetching: usize = self.prefetcher.waiting().map(NewRequest::n_sequences).sum();
+        prefetching + self.backlogs.iter().map(Backlog::n_sequences).sum::<usize>()
     }
 
     /// Why this many sequences cannot be accepted, if they cannot.
@@ -185,7 +218,7 @@ impl<'m> EngineThread<'m> {
         if self.stop.is_some() {
             return Some(Refusal::stopping());
         }
-        let (open, most) = (self.clients.len() + self.n_prefetching(), self.most_sequences);
+        let (open, most) = (self.clients.len() + self.n_elsewhere(), self.most_sequences);
         if open + n_sequences > most {
             self.metrics.refused.inc();
             let message =
@@ -206,8 +239,13 @@ impl<'m> EngineThread<'m> {
     fn cancel_unwanted(&mut self) -> Result<(), EngineThreadError> {
         let now = Instant::now();
         let stopped = self.stop.is_some_and(|until| until <= now);
-        let unwanted = |client: &Client| client.events.is_closed() || stopped || client.until <= now;
-        let ids: Vec<_> = self.clients.iter().filter(|(_, client)| unwanted(client)).map(|(id, _)| *id).collect();
+        let unwanted = |asker: &Asker| asker.events.is_closed() || stopped || asker.until <= now;
+        for backlog in self.backlogs.extract_if(.., |backlog| unwanted(&backlog.asker)) {
+            (0..backlog.n_sequences())
+                .for_each(|_| self.metrics.end(FinishReason::Cancelled, backlog.asker.arrived.elapsed()));
+        }
+        let ids: Vec<_> =
+            self.clients.iter().filter(|(_, client)| unwanted(&client.asker)).map(|(id, _)| *id).collect();
         for id in ids {
             let finished = self.cancel(id)?;
             self.end(finished, Some(if stopped { Refusal::stopping() } else { Refusal::timed_out() }));
@@ -230,7 +268,7 @@ impl<'m> EngineThread<'m> {
             if let Some(client) = self.clients.get_mut(&sequence) {
                 match client.newest_token.replace(now) {
                     Some(before) => self.metrics.inter_token.observe((now - before).as_secs_f64()),
-                    None => self.metrics.first_token.observe((now - client.arrived).as_secs_f64()),
+                    None => self.metrics.first_token.observe((now - client.asker.arrived).as_secs_f64()),
                 }
             }
         }
@@ -248,14 +286,14 @@ impl<'m> EngineThread<'m> {
         let (sequence, reason) = (&finished.sequence, finished.reason());
         let Some(client) = self.clients.remove(&sequence.id) else { return };
         // Counted first, so that a client that has its answer also finds it in the counters.
-        self.metrics.end(reason, client.arrived.elapsed());
+        self.metrics.end(reason, client.asker.arrived.elapsed());
         self.views.note_end(|| EndedView::of(&finished));
         let end = OutputEnd { reason, new_tokens: sequence.new_tokens().len(), cached: sequence.counters.cached };
         let failure = finished.end.err().map(|error| Refusal::failed(error.to_string()));
         match refusal.or(failure) {
             None => client.send(finished.delta, Some(end)),
             // A client that has gone does not receive it.
-            Some(refusal) => drop(client.events.send(Err(refusal))),
+            Some(refusal) => drop(client.asker.events.send(Err(refusal))),
         }
     }
 
@@ -263,7 +301,7 @@ impl<'m> EngineThread<'m> {
         let (scheduler, metrics) = (self.engine.scheduler(), self.metrics);
         metrics.set_pages(self.engine.pages());
         metrics.running.set(scheduler.running().count() as i64);
-        metrics.waiting.set((self.engine.waiting().count() + self.n_prefetching()) as i64);
+        metrics.waiting.set((self.engine.waiting().count() + self.n_elsewhere()) as i64);
         metrics.set_totals(self.engine.totals());
         if let Some(tier) = self.prefetcher.tier() {
             let TierCounters { written, read, restored } = tier.counters();
@@ -273,10 +311,16 @@ impl<'m> EngineThread<'m> {
     }
 }
 
+impl Backlog {
+    fn n_sequences(&self) -> usize {
+        self.requests.iter().map(|request| request.samplers.len()).sum()
+    }
+}
+
 impl Client {
     /// Sends new output. A client that has gone does not receive it.
     fn send(&self, delta: OutputDelta, end: Option<OutputEnd>) {
-        let _ = self.events.send(Ok(Output { index: self.index, delta, end }));
+        let _ = self.asker.events.send(Ok(Output { index: self.index, delta, end }));
     }
 }
 

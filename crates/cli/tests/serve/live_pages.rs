@@ -166,7 +166,10 @@ fn waiting_and_preempted_sequences_are_shown() {
     let limits = StepLimits { tokens: 32, sequences: 3 };
     let server = Server::start(Options { n_pages: 24, limits, ..Options::default() });
     let mut views = Views::of(&server, 24);
-    let _connection = send(server.address, &long_request(json!([1]), 6, 120));
+    let request = long_request(json!([1]), 3, 120);
+    let _first = send(server.address, &request);
+    server.wait_for("vllm:num_requests_running", "", |n| n == 3.0);
+    let _second = send(server.address, &request);
     let states =
         |view: &Value, state: &str| list(view, "sequences").iter().filter(|text| text["state"] == state).count();
     views.wait_for(|view| states(view, "running") == 3 && states(view, "waiting") == 3);

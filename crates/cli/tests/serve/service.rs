@@ -42,6 +42,18 @@ fn a_full_queue_says_so_and_when_to_ask_again() {
 }
 
 #[test]
+fn a_request_for_many_sequences_lets_others_have_their_turn() {
+    let limits = StepLimits { tokens: 64, sequences: 4 };
+    let server = Server::start(Options { limits, ..Options::default() });
+    let _many = send(server.address, &long_request(json!([1]), 60, 40));
+    server.wait_for("vllm:num_requests_running", "", |n| n == 4.0);
+    assert_eq!(server.metric("vllm:num_requests_waiting", ""), 56.0);
+    server.complete(&json!({ "prompt": "a", "max_tokens": 1 }));
+    let ended = server.metric("vllm:request_success_total", "\"length\"");
+    assert!(ended <= 9.0, "one waited for {ended} of 60 others");
+}
+
+#[test]
 fn a_client_that_goes_away_leaves_no_page_behind() {
     let server = Server::start(Options::default());
     let aborted = |n: f64| server.wait_for("vllm:request_success_total", "\"abort\"", |found| found == n);

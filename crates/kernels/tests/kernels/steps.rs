@@ -107,12 +107,16 @@ fn gate_and_norm_are_their_definitions() {
 }
 
 #[test]
-fn a_gate_passes_infinity_and_nan() {
+fn a_gate_and_a_norm_pass_infinity_and_nan() {
     let mut gate = [f32::INFINITY, f32::NEG_INFINITY, f32::NAN, 1.0];
     silu_times(&mut gate, &[1.0; 4]);
     assert_eq!(gate[0], f32::INFINITY);
     assert!(gate[1] == 0.0 || gate[1].is_nan() || gate[1] < 0.0, "{gate:?}");
     assert!(gate[2].is_nan() && gate[3].is_finite(), "{gate:?}");
+    // And a norm does not hide that its sum has overflowed.
+    let mut row = [3e38; 4];
+    rms_norm(&mut row, &[1.0; 4], 1e-6);
+    assert!(row.iter().all(|x| x.is_nan()), "{row:?}");
 }
 
 #[test]
