@@ -157,8 +157,6 @@ impl<'m> Engine<'m> {
         Ok(ids)
     }
 
-<<<<<<< HEAD
-=======
     /// Checks that [`submit_request`](Self::submit_request) would take a request in.
     ///
     /// # Errors
@@ -171,22 +169,14 @@ impl<'m> Engine<'m> {
             return Err(StepError::TooLong { len, max_positions }.into());
         }
         let n_pages = self.slab.borrow().pool().n_pages();
-        let needed = max_rows(prompt, max_new_tokens).div_ceil(self.page_size);
+        let scored = if request.scores_prompt { prompt } else { 0 };
+        let needed = max_rows(prompt, max_new_tokens).max(scored).div_ceil(self.page_size);
         if needed > n_pages {
             return Err(ScheduleError::NeverFits { prompt, max_new_tokens, needed, n_pages }.into());
         }
         Ok(())
     }
 
-    /// From now on each step hands out the logits that this sequence's token was chosen from. One that has finished has
-    /// none.
-    pub fn keep_logits(&mut self, id: SequenceId) {
-        if let Some(state) = self.states.get_mut(&id) {
-            state.keeps_logits = true;
-        }
-    }
-
->>>>>>> deeca23 (Requests take turns: one for many sequences hands over as many as can run)
     /// Ends a sequence that waits or runs, or that has finished and was not reported yet. No step reports it.
     ///
     /// # Errors
