@@ -7,6 +7,7 @@ mod checks {
     use page_by_page::cache::{CacheError, PageId};
     use page_by_page::chapters::ch04_page_pool::PagePool;
 
+    use grading::history::{assert_refused, fact};
     use grading::prelude::*;
 
     /// Pages enough for a walk through them at every call to take minutes.
@@ -52,7 +53,7 @@ mod checks {
     /// Takes one page after the other, and compares them.
     #[track_caller]
     fn hands_out<const N: usize>(pool: &mut PagePool, expected: [u32; N], when: &str) {
-        let next = [(); N].map(|()| pool.alloc());
+        let next = in_call(format!("alloc, {N} times, {when}"), || [(); N].map(|()| pool.alloc()));
         same!(next, expected.map(|page| Ok(PageId(page))), "pages handed out, one by one, {when}");
     }
 
@@ -113,8 +114,8 @@ mod checks {
         same!(pool.alloc(), Ok(PageId(2)), "alloc after alloc_n(2)");
         same!(pool.alloc_n(1), Ok(ids(3..4)), "alloc_n(1) after alloc_n(2) and alloc");
         same!(pool.alloc_n(3), Ok(ids(4..7)), "alloc_n(3) after that");
-        let refused = pool.alloc_n(2);
-        same!(refused, Err(CacheError::OutOfPages { needed: 2, free: 1 }), "alloc_n(2) with one page free");
+        let refusal = Err(CacheError::OutOfPages { needed: 2, free: 1 });
+        same!(pool.alloc_n(2), refusal, "alloc_n(2) with one page free");
         same!(pool.alloc(), Ok(PageId(7)), "alloc of the last page, after alloc_n(2) was refused");
     }
 
@@ -124,10 +125,10 @@ mod checks {
         same!(pool.alloc_n(2), Ok(ids(0..2)), "alloc_n(2) on a new pool of 6");
         // An odd number of them: a list that is turned round each time must not be right again at the end.
         for n in [5, 6, 7, 1000, usize::MAX] {
-            let (call, refused) = (format!("alloc_n({})", argument(n)), pool.alloc_n(n));
-            assert!(refused.is_err(), "{call} with 4 pages free was not refused: {refused:?}");
-            same!(pool.n_free(), 4, "free pages after {call} was refused with 4 free: a refusal takes none");
-            same!(refused, Err(CacheError::OutOfPages { needed: n, free: 4 }), "{call} with 4 pages free");
+            let call = format!("alloc_n({}) with 4 pages free", argument(n));
+            let facts = |pool: &mut PagePool| vec![fact("free pages", pool.n_free())];
+            let error = CacheError::OutOfPages { needed: n, free: 4 };
+            assert_refused(&mut pool, &call, error, facts, |pool| pool.alloc_n(n));
         }
         hands_out(&mut pool, [2, 3, 4, 5], "after the refusals");
     }
@@ -148,7 +149,8 @@ mod checks {
         for (page, expected) in [(1, 1), (2, 1), (3, 0)] {
             owners(&pool, page, expected, "when alloc_n(2) has taken 1 and 2");
         }
-        assert!(pool.alloc_n(2).is_err(), "alloc_n(2) with one page free was not refused");
+        let refusal = Err(CacheError::OutOfPages { needed: 2, free: 1 });
+        same!(pool.alloc_n(2), refusal, "alloc_n(2) with one page free");
         owners(&pool, 3, 0, "when alloc_n(2) was refused");
     }
 
@@ -248,6 +250,7 @@ mod checks {
         let calls =
             "alloc, alloc, share 0, alloc_n 3, alloc_n 2, free 1, free 0, free 1, share 1, free 0, alloc_n 2, free 4";
         for call in calls.split(", ") {
+            let _call = enter_call(format!("{call}, in the transcript"));
             let (verb, number) = call.split_once(' ').unwrap_or((call, "0"));
             let number: u32 = number.parse().expect("a number");
             let page = PageId(number);
@@ -287,7 +290,8 @@ mod checks {
                         None => Err(CacheError::OutOfPages { needed: n, free: free.len() }),
                     };
                     let at = format!("{at}: {}", if n == 1 { "alloc".into() } else { format!("alloc_n({n})") });
-                    let taken = if n == 1 { pool.alloc().map(|page| vec![page]) } else { pool.alloc_n(n) };
+                    let alloc = || if n == 1 { pool.alloc().map(|page| vec![page]) } else { pool.alloc_n(n) };
+                    let taken = in_call(&at, alloc);
                     same!(taken, expected, "{at}");
                     expected.iter().flatten().for_each(|page| owners[page.index()] = 1);
                     at

@@ -194,6 +194,9 @@ mod checks {
         same!(pool.n_free(), 4, "free pages after two releases");
         grow(&mut table, 5, &mut pool);
         same!(table.locate(0).map(|place| place.slot), Ok(0), "slot of position 0 in a table that was released");
+        let (mut pool, what) = (self::pool(300), "the release of a table with 300 pages of 1 slot");
+        same!(self::table(1, 300, &mut pool).release(&mut pool), Ok(()), "{what}");
+        same!(pool.n_free(), 300, "free pages of 300 after {what}");
     }
 
     #[test]
@@ -216,15 +219,20 @@ mod checks {
 
     #[test]
     fn task_3_a_pool_in_which_a_page_is_free_or_missing_changes_nothing() {
-        // The page is the table's first, its last, or between them.
+        // The page is the table's first, its last, or between them; of several, the table's first is named.
         for pages in [[12, 5, 3], [3, 5, 12], [5, 12, 3]] {
-            for (other, error, which) in [
-                (pool_with_free(10, &[]), foreign(12, 10), "which has pages 0 to 9, each with an owner"),
-                (pool_with_free(16, &[12]), free(12), "in which 12 is free"),
-            ] {
+            for (n_pages, without_owner) in [(10, &[][..]), (16, &[12]), (10, &[5]), (16, &[3, 12]), (4, &[3])] {
+                let error = |page: u32| match without_owner.contains(&page) {
+                    true => Some(free(page)),
+                    false => (page >= n_pages).then(|| foreign(page, n_pages as usize)),
+                };
+                let error = pages.into_iter().find_map(error).expect("a bad page");
+                let other = pool_with_free(n_pages as usize, without_owner);
                 let mut pool = pool_that_gives(&pages);
                 let table = table(4, 10, &mut pool);
-                let call = format!("release of {} into another pool, {which}", page_list(table.pages()));
+                let [of_table, none_owns] = [table.pages(), &ids(without_owner.to_vec())].map(page_list);
+                let call =
+                    format!("release of {of_table} into another pool of {n_pages}, without an owner: {none_owns}");
                 let facts = |(table, other): &mut (PageTable, PagePool)| {
                     let (len, pages) = (table.len(), table.pages());
                     let of_table = [fact("pages of the table", pages), fact("tokens of the table", len)];
@@ -233,7 +241,7 @@ mod checks {
                 let mut world = (table, other);
                 assert_refused(&mut world, &call, error, facts, |(table, other)| table.release(other));
                 release(&mut world.0, &mut pool);
-                same!(pool.n_free(), 3, "free pages of the right pool after that");
+                same!(pool.n_free(), 3, "free pages of the right pool after the release of {of_table} into it");
             }
         }
     }
@@ -259,17 +267,18 @@ mod checks {
             format!("{did:<12}{outcome:<31}{len:>2} tokens in {pages:<17}{free} free")
         };
         for n in [3, 1, 1, 5, 3, 7, 2] {
-            let outcome = table.grow(n, &mut pool);
+            let outcome = in_call(format!("grow({n}), in the transcript"), || table.grow(n, &mut pool));
             transcript.line(tell(&format!("grow({n})"), outcome, &table, &pool));
         }
         for position in [0, 3, 4, 12, 15] {
-            let place = match table.locate(position) {
+            let place = in_call(format!("locate({position}), in the transcript"), || table.locate(position));
+            let place = match place {
                 Ok(Slot { page, slot }) => format!("page {page}, slot {slot}"),
                 Err(error) => in_short(&error),
             };
             transcript.line(format!("{:<12}{place}", format!("locate({position})")));
         }
-        let outcome = table.release(&mut pool);
+        let outcome = in_call("release, in the transcript", || table.release(&mut pool));
         transcript.line(tell("release", outcome, &table, &pool));
         assert_transcript("ch05_table", &transcript);
     }
