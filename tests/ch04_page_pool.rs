@@ -90,7 +90,7 @@ mod checks {
     #[test]
     #[cfg(target_pointer_width = "64")]
     fn task_1_a_number_of_pages_beyond_u32_panics() {
-        let words = expect_panic(|| PagePool::new(1 << 32)).ok();
+        let words = expect_panic(|| in_call("PagePool::new(1 << 32)", || PagePool::new(1 << 32))).ok();
         let is_promised = words.as_ref().is_some_and(|words| words.contains("a page's number is a u32"));
         assert!(
             is_promised,

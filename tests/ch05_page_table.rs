@@ -110,6 +110,8 @@ mod checks {
         });
         same!(table.len(), VERY_MANY, "tokens held after {VERY_MANY} times grow(1)");
         same!(table.pages().len(), pages_of(VERY_MANY, 16), "pages of {VERY_MANY} tokens, page size 16");
+        let misplaced = table.pages().iter().zip(0..).find(|(page, given)| page.0 != *given);
+        same!(misplaced, None, "first page, and its place, that differ when the pool gives 0, 1, 2 …");
     }
 
     #[test]

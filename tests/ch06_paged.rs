@@ -372,7 +372,7 @@ mod checks {
         let why = "take room for all rows at once, so that those that are there are not copied again and again";
         let (k, v) = assert_allocates(bytes + bytes / 4, &at, why, || cache.gather(1));
         same!((k.len(), v.len()), (10 * n, 10 * n), "numbers of keys and of values that {at} gives, rows of 10");
-        check(&oracle, &cache);
+        oracle.check(&cache);
     }
 
     // All tasks

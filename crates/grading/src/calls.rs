@@ -133,8 +133,12 @@ fn is_in_debug_assert(place: &Location<'_>) -> bool {
     let Some((before, after)) = text.split_at_checked(lines + place.column() as usize - 1) else { return false };
     let is_open = |(_, macro_call): (&str, &str)| {
         let Some((which, arguments)) = macro_call.split_once("!(") else { return false };
-        let [open, closed] = ['(', ')'].map(|bracket| arguments.matches(bracket).count());
-        ["", "_eq", "_ne"].contains(&which) && closed <= open
+        let close = |depth: usize, next: char| match next {
+            '(' => Some(depth + 1),
+            ')' => depth.checked_sub(1),
+            _ => Some(depth),
+        };
+        ["", "_eq", "_ne"].contains(&which) && arguments.chars().try_fold(0, close).is_some()
     };
     after.starts_with("debug_assert") || before.rsplit_once("debug_assert").is_some_and(is_open)
 }
@@ -154,7 +158,7 @@ fn explain(panic: &PanicHookInfo<'_>) -> bool {
         _ if is_unwritten(&words) => eprintln!("{words}"),
         [] if newest.is_empty() => return false,
         // Something is dropped, say.
-        [] => eprintln!("\nafter {newest}\n  {words}"),
+        [] => eprintln!("\nafter this: {newest}\n  {words}"),
         calls => eprintln!("\n{}\n  {words}", calls.join("\n  in ")),
     }
     true
