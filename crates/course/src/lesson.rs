@@ -1,15 +1,10 @@
 //! A chapter's page as data: its tasks with their hints, its questions with their answers.
 //!
 //! A hint is written once, in the page. `cargo learn` shows it from there, and `cargo course check` reports a task that
-//! has none. So the page is read in mdBook's way, with the same parser and options, includes put in first, and a
-//! heading's anchor made as mdBook 0.5.4 makes it (`mdbook-html`, `src/html/tree.rs` and `src/utils.rs`). What is asked
-//! of a page is small, and all sixteen have it. A task is a heading `### Task N: …`, a hint in its section is a
-//! `<details class="hint">`, a question is a `<details class="answer">`.
+//! has none. What is asked of a page is small, and all sixteen have it, at the beginning of a line: a task is a heading
+//! `### Task N: …`, a hint in its section is a `<details class="hint">`, a question is a `<details class="answer">`.
 
-use std::ops::Range;
 use std::path::Path;
-
-use pulldown_cmark::{Event, HeadingLevel, Options, Parser, Tag, TagEnd};
 
 use crate::includes::{Expanded, Problem};
 
@@ -25,7 +20,7 @@ pub struct Lesson {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Task {
     pub number: u32,
-    /// Without its number: `make room`.
+    /// Without its number, as Markdown: `make room`.
     pub title: String,
     /// Of the heading in the rendered page: `task-1-make-room`.
     pub anchor: String,
@@ -62,123 +57,61 @@ impl Lesson {
 }
 
 fn lesson(page: &Expanded) -> Lesson {
-    let text = &page.text;
-    let (headings, folds) = outline(text);
-    let fold = |details: &Details| {
-        let body = text[details.body.clone()].trim().to_string();
-        Fold { summary: details.summary.clone(), body }
-    };
-    let mut tasks = Vec::new();
-    for (index, heading) in headings.iter().enumerate() {
-        let Some((number, title)) = task(heading) else { continue };
-        let next = headings[index + 1..].iter().find(|next| next.level <= heading.level);
-        let end = next.map_or(text.len(), |next| next.range.start);
-        let mut task = Task {
-            number,
-            title,
-            anchor: heading.anchor.clone(),
-            line: page.place(heading.range.start).line,
-            text: String::new(),
-            hints: Vec::new(),
-        };
-        let section = heading.range.end..end;
-        let mut from = section.start;
-        for details in folds.iter().filter(|it| it.class == "hint" && section.contains(&it.whole.start)) {
-            task.text += &text[from..details.whole.start];
-            from = details.whole.end;
-            task.hints.push(fold(details));
+    let mut lesson = Lesson { tasks: Vec::new(), questions: Vec::new() };
+    let (mut at, mut in_code, mut in_task) = (0, false, false);
+    // The fold that is open: its class, what is in it, and how many are open, one in the other.
+    let mut open: Option<(&str, String, usize)> = None;
+    for line in page.text.split_inclusive('\n') {
+        let is_fence = line.starts_with("```");
+        in_code ^= is_fence;
+        let markup = if in_code || is_fence { "" } else { line };
+        if let Some((class, inside, depth)) = &mut open {
+            *depth += usize::from(markup.starts_with("<details"));
+            *depth -= usize::from(markup.starts_with("</details>"));
+            match (*depth, lesson.tasks.last_mut().filter(|_| in_task)) {
+                (1.., _) => inside.push_str(line),
+                (0, Some(task)) if *class == "hint" => task.hints.push(fold(inside)),
+                (0, _) if *class == "answer" => lesson.questions.push(fold(inside)),
+                _ => {}
+            }
+            open.take_if(|(.., depth)| *depth == 0);
+        } else if let Some(class) = ["hint", "answer"].into_iter().find(|class| markup.starts_with(&tag(class))) {
+            open = Some((class, String::new(), 1));
+        } else if let Some((number, title)) = task(markup) {
+            let (anchor, line) = (id_of(markup.trim_start_matches('#')), page.place(at).line);
+            let (text, hints) = (String::new(), Vec::new());
+            lesson.tasks.push(Task { number, title, anchor, line, text, hints });
+            in_task = true;
+        } else {
+            in_task &= !["# ", "## ", "### "].iter().any(|heading| markup.starts_with(heading));
+            if let Some(task) = lesson.tasks.last_mut().filter(|_| in_task) {
+                task.text += line;
+            }
         }
-        task.text += &text[from.min(end)..end];
-        tasks.push(task);
+        at += line.len();
     }
-    Lesson { tasks, questions: folds.iter().filter(|details| details.class == "answer").map(fold).collect() }
+    lesson
+}
+
+fn tag(class: &str) -> String {
+    format!("<details class=\"{class}\">")
+}
+
+/// A fold, from what stands between its tags. The summary may have several lines.
+fn fold(inside: &str) -> Fold {
+    let (summary, body) = inside.split_once("</summary>").unwrap_or((inside, ""));
+    let summary: Vec<&str> = summary.trim().trim_start_matches("<summary>").split_whitespace().collect();
+    Fold { summary: summary.join(" "), body: body.trim().to_string() }
 }
 
 /// `### Task 2: gather` → (2, `gather`)
-fn task(heading: &Heading) -> Option<(u32, String)> {
-    let (number, title) = heading.text.strip_prefix("Task ")?.split_once(": ")?;
-    let is_task = heading.level == HeadingLevel::H3 && number.bytes().all(|byte| byte.is_ascii_digit());
-    Some((number.parse().ok().filter(|_| is_task)?, title.trim().to_string()))
+fn task(line: &str) -> Option<(u32, String)> {
+    let (number, title) = line.strip_prefix("### Task ")?.split_once(": ")?;
+    Some((number.parse().ok()?, title.trim().to_string()))
 }
 
-/// A heading and where it stands.
-struct Heading {
-    level: HeadingLevel,
-    text: String,
-    anchor: String,
-    range: Range<usize>,
-}
-
-/// A `<details>` of a page.
-#[derive(Default)]
-struct Details {
-    class: String,
-    summary: String,
-    /// From its first tag to its last.
-    whole: Range<usize>,
-    /// From the end of its summary to its last tag.
-    body: Range<usize>,
-}
-
-/// The headings and the folded parts of a page.
-fn outline(text: &str) -> (Vec<Heading>, Vec<Details>) {
-    let (mut headings, mut folds, mut open) = (Vec::new(), Vec::new(), Vec::new());
-    let mut heading: Option<String> = None;
-    for (event, range) in Parser::new_ext(text, options()).into_offset_iter() {
-        match (event, &mut heading) {
-            (Event::Start(Tag::Heading { .. }), _) => heading = Some(String::new()),
-            (Event::Text(part) | Event::Code(part), Some(text)) => text.push_str(&part),
-            (Event::End(TagEnd::Heading(level)), _) => {
-                let text = heading.take().unwrap_or_default();
-                headings.push(Heading { level, anchor: id_of(&text), text, range });
-            }
-            (Event::Html(_), _) => read_tags(text, range, &mut open, &mut folds),
-            _ => {}
-        }
-    }
-    folds.sort_by_key(|fold| fold.whole.start);
-    (headings, folds)
-}
-
-/// Reads the tags in a piece of HTML. `open` are the details that are not closed yet.
-fn read_tags(text: &str, html: Range<usize>, open: &mut Vec<Details>, folds: &mut Vec<Details>) {
-    for (at, _) in text[html.clone()].match_indices('<') {
-        let start = html.start + at;
-        let tag = text[start..].split_inclusive('>').next().unwrap_or_default();
-        let end = start + tag.len();
-        if tag.starts_with("<details") {
-            let class = tag.split("class=\"").nth(1).and_then(|class| class.split('"').next()).unwrap_or_default();
-            open.push(Details { class: class.into(), whole: start..end, body: end..end, ..Details::default() });
-        } else if tag.starts_with("<summary")
-            && let Some(fold) = open.last_mut()
-        {
-            // It may go on in the next line, which is the next piece.
-            let summary = text[end..].split("</summary>").next().unwrap_or_default();
-            fold.summary = summary.split_whitespace().collect::<Vec<_>>().join(" ");
-            fold.body.start = (end + summary.len() + "</summary>".len()).min(text.len());
-        } else if tag.starts_with("</details")
-            && let Some(mut fold) = open.pop()
-        {
-            fold.whole.end = end;
-            fold.body.end = start.max(fold.body.start);
-            folds.push(fold);
-        }
-    }
-}
-
-/// Those of `mdbook-markdown`, as `book/book.toml` leaves them.
-fn options() -> Options {
-    Options::ENABLE_TABLES
-        | Options::ENABLE_FOOTNOTES
-        | Options::ENABLE_STRIKETHROUGH
-        | Options::ENABLE_TASKLISTS
-        | Options::ENABLE_HEADING_ATTRIBUTES
-        | Options::ENABLE_SMART_PUNCTUATION
-        | Options::ENABLE_DEFINITION_LIST
-        | Options::ENABLE_GFM
-}
-
-/// The id that mdBook makes from the words of a heading.
+/// The id that mdBook 0.5.4 makes from the words of a heading (`mdbook-html`, `src/utils.rs`). Signs of Markdown are not
+/// in it, as no others are.
 fn id_of(text: &str) -> String {
     let id = |c: char| match c {
         c if c.is_alphanumeric() || c == '_' || c == '-' => Some(c),
@@ -265,7 +198,7 @@ Because
             fs::create_dir_all(root.path().join(folder)).unwrap();
         }
         fs::write(root.path().join("book/src/ch07_x.md"), page).unwrap();
-        fs::write(root.path().join("book/src/figures/picture.html"), "<figure>\n### Task 8: no\n</figure>\n").unwrap();
+        fs::write(root.path().join("book/src/figures/picture.html"), "<figure>\n</figure>\n").unwrap();
         fs::write(root.path().join("src/some.rs"), SOME).unwrap();
         Lesson::read(root.path(), "ch07_x")
     }
@@ -274,7 +207,7 @@ Because
     fn a_page_is_read_as_it_is_written() {
         let lesson = read(PAGE).unwrap();
         let [first, second] = &lesson.tasks[..] else { panic!("{:#?}", lesson.tasks) };
-        assert_eq!((first.number, first.title.as_str(), first.line), (1, "don’t stop", 7));
+        assert_eq!((first.number, first.title.as_str(), first.line), (1, "don't `stop`", 7));
         let lines: Vec<&str> = first.text.lines().filter(|line| !line.is_empty()).collect();
         let code = ["```rust", "### Task 9: is code", "<details class=\"hint\">", "```"];
         assert_eq!(lines, [&["Do this."], &code[..], &["After the hints.", "#### A heading inside"]].concat());

@@ -8,7 +8,7 @@
 //! | [`figures`] | Which figures are there, and which chapters does each stand on? |
 //! | [`watch`] | Which files have been edited since the last look? |
 //! | [`includes`] | What does a page say once mdBook has put its includes in? |
-//! | [`lesson`] | Which tasks, hints and questions does a chapter's page have? (feature `lesson`) |
+//! | [`lesson`] | Which tasks, hints and questions does a chapter's page have? |
 //! | [`record`] | What did the last run of each chapter's checks find? (feature `record`) |
 //! | [`cargo`] | How is cargo run, followed and ended? (feature `run`) |
 //! | [`libtest`] | Which tests ran, how did they end, and what did they print? (feature `run`) |
@@ -23,7 +23,6 @@ pub mod cargo;
 pub mod chapters;
 pub mod figures;
 pub mod includes;
-#[cfg(feature = "lesson")]
 pub mod lesson;
 #[cfg(feature = "run")]
 pub mod libtest;
