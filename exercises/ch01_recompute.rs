@@ -15,7 +15,7 @@
 //!
 //! Check your work with `cargo test --features solution --test ch01_recompute`.
 
-use crate::decode::{LanguageModel, Limits};
+use crate::generation::{LanguageModel, Limits};
 use crate::model::{Model, StepError};
 
 /// Returns the id of the highest logit. If several are equally high, the lowest id wins.

@@ -18,7 +18,7 @@
 //! Check your work with `cargo test --features solution --test ch08_speculative`.
 
 use crate::chapters::ch01_recompute::argmax;
-use crate::decode::{Accept, Draft, Drafter, Limits, RewindableModel};
+use crate::generation::{Accept, Draft, Drafter, Limits, RewindableModel};
 use crate::model::StepError;
 
 /// A small model that always drafts its likeliest token.

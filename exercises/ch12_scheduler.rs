@@ -33,7 +33,7 @@ pub(crate) fn pages_needed(sequence: &Sequence, table: &PageTable) -> usize {
 }
 
 /// Shares a slab, a prefix cache and the steps of a model among sequences. What else can be asked
-/// of it is given, in `src/serving/scheduler_ext.rs`.
+/// of it is given, in `src/serving/scheduler_given.rs`.
 pub struct Scheduler {
     pub(crate) slab: SharedSlab,
     pub(crate) prefixes: Box<dyn PrefixCache>,
@@ -118,7 +118,7 @@ impl Scheduler {
     /// ([`pages_needed`] of each). Returns whether it did.
     ///
     /// The sequence begins with the pages that the prefix cache holds for the tokens that it
-    /// [looks up](Sequence::looked_up). While it owns them they aren't available. If it doesn't
+    /// [looks up](Sequence::lookup_tokens). While it owns them they aren't available. If it doesn't
     /// fit, it keeps none of them, and no later arrival overtakes it.
     fn admit(&mut self) -> Result<bool, CacheError> {
         todo!("ch12 task 2: can the first of the queue start?")

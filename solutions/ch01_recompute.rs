@@ -13,7 +13,7 @@
 //!   The king had a golden  5 rows → bird        3 + 4 + 5 = 12 rows for 3 new tokens
 //! ```
 
-use crate::decode::{LanguageModel, Limits};
+use crate::generation::{LanguageModel, Limits};
 use crate::model::{Model, StepError};
 
 /// Returns the id of the highest logit. If several are equally high, the lowest id wins.

@@ -16,7 +16,7 @@
 //! One pass of the target yields three new tokens, the same that it would have generated alone.
 
 use crate::chapters::ch01_recompute::argmax;
-use crate::decode::{Accept, Draft, Drafter, Limits, RewindableModel};
+use crate::generation::{Accept, Draft, Drafter, Limits, RewindableModel};
 use crate::model::StepError;
 
 /// A small model that always drafts its likeliest token.

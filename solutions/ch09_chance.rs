@@ -18,8 +18,8 @@
 //! of the smaller of `p` and `q` in each line.
 
 use crate::chapters::ch08_speculative::sync_cache;
-use crate::decode::sampler::{Sampler, draw};
-use crate::decode::{Draft, Drafter, RewindableModel};
+use crate::generation::sampler::{Sampler, draw};
+use crate::generation::{Draft, Drafter, RewindableModel};
 use crate::model::StepError;
 
 /// A small model that draws the tokens it drafts.

@@ -12,14 +12,14 @@
 //!
 //! - [`cache`]: the contract between the model and its memory, its shapes and its errors, and a cache's rows [in
 //!   place](cache::in_place). Start here.
-//! - [`caches`]: the caches by name, and the one place where they are made.
+//! - [`cache_kind`]: the caches by name, and the one place where they are made.
 //! - [`chapters`]: the course, one module a chapter, yours or the reference's.
 //! - [`model`]: Qwen3, tokens in and logits out; its [checkpoint](model::checkpoint) and its
 //!   [tokenizer](model::tokenizer).
 //! - [`kernels`]: the arithmetic, in one fixed order for every sum; the only place with SIMD.
-//! - [`decode`]: what generates one sequence asks of a model; one sequence [generated](decode::generation) with any
-//!   cache, and with [drafts](decode::drafting); how the next token is [chosen](decode::sampler), how
-//!   [likely](decode::scoring) tokens were, drafts by [lookup](decode::prompt_lookup), and [beams](decode::beams).
+//! - [`generation`]: what generates one sequence asks of a model; one sequence [generated](generation::one_sequence) with any
+//!   cache, and with [drafts](generation::drafting); how the next token is [chosen](generation::sampler), how
+//!   [likely](generation::scoring) tokens were, drafts by [lookup](generation::prompt_lookup), and [beams](generation::beams).
 //! - [`serving`]: the loop around the scheduler, with many sequences in the pages of one slab. What [scheduler and
 //!   loop](serving::schedule) agree on, and what a [page](serving::view) shows of a run.
 //! - [`prefix_cache`]: what a scheduler asks of one.
@@ -33,15 +33,15 @@
 //! - [`english`]: numbers and lists as people read them; [`panics`]: what a panic says.
 
 pub mod cache;
-pub mod caches;
+pub mod cache_kind;
 pub mod chapters;
-pub mod decode;
 mod dice;
 pub mod disk;
 pub mod english;
 pub mod escape;
 pub mod experiments;
 pub mod files;
+pub mod generation;
 pub mod model;
 pub mod panics;
 pub mod prefix_cache;

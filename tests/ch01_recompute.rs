@@ -8,8 +8,8 @@ mod checks {
 
     use page_by_page::cache::CacheError;
     use page_by_page::chapters::ch01_recompute::{Recompute, argmax, generate};
-    use page_by_page::decode::sampler::Sampler;
-    use page_by_page::decode::{LanguageModel, Limits};
+    use page_by_page::generation::sampler::Sampler;
+    use page_by_page::generation::{LanguageModel, Limits};
     use page_by_page::model::StepError;
 
     use grading::prelude::*;

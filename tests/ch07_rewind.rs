@@ -4,13 +4,13 @@ grading::grader!();
 
 #[cfg(not(stub = "ch07_rewind"))]
 mod checks {
-    use page_by_page::cache::in_place::InPlace;
+    use page_by_page::cache::in_place::ReadInPlace;
     use page_by_page::cache::{CacheError, KvCache, KvLayout, PageId, Rewind};
     use page_by_page::chapters::ch02_flat::FlatCache;
     use page_by_page::chapters::ch03_contiguous::ContiguousCache;
     use page_by_page::chapters::ch04_page_pool::PagePool;
     use page_by_page::chapters::ch05_page_table::PageTable;
-    use page_by_page::decode::{CachedModel, LanguageModel};
+    use page_by_page::generation::{CachedModel, LanguageModel};
 
     use grading::history::{assert_refused, fact};
     use grading::oracle::{self, extend};
@@ -371,7 +371,7 @@ mod checks {
         let mut flat = FlatCache::new(layout);
         let mut contiguous = ContiguousCache::new(layout, 100);
         let mut paged = cache(&slab);
-        let caches: [(&str, &mut dyn InPlace); 3] =
+        let caches: [(&str, &mut dyn ReadInPlace); 3] =
             [("flat", &mut flat), ("contiguous", &mut contiguous), ("paged", &mut paged)];
         for (kind, cache) in caches {
             let mut guesses = 0;

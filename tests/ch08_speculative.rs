@@ -7,8 +7,8 @@ mod checks {
     use page_by_page::cache::{CacheError, PageId};
     use page_by_page::chapters::ch01_recompute::Recompute;
     use page_by_page::chapters::ch08_speculative::{DraftModel, Speculation, accept_matching, sync_cache, verify};
-    use page_by_page::decode::sampler::{Sampler, Sampling};
-    use page_by_page::decode::{Accept, Draft, Drafter, Limits, RewindableModel};
+    use page_by_page::generation::sampler::{Sampler, Sampling};
+    use page_by_page::generation::{Accept, Draft, Drafter, Limits, RewindableModel};
     use page_by_page::model::{Model, StepError};
 
     use grading::caches::assert_stories;

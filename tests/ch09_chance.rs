@@ -7,8 +7,8 @@ mod checks {
     use page_by_page::cache::CacheError;
     use page_by_page::chapters::ch08_speculative::Speculation;
     use page_by_page::chapters::ch09_chance::{SamplingDraftModel, accept_sampled, residual, share_to_expect};
-    use page_by_page::decode::sampler::{Sampler, Sampling, draw};
-    use page_by_page::decode::{Draft, Limits};
+    use page_by_page::generation::sampler::{Sampler, Sampling, draw};
+    use page_by_page::generation::{Draft, Limits};
     use page_by_page::model::StepError;
 
     use grading::caches::assert_stories;

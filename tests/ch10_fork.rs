@@ -11,7 +11,7 @@ mod checks {
     use page_by_page::chapters::ch05_page_table::PageTable;
     use page_by_page::chapters::ch06_paged::SharedSlab;
     use page_by_page::chapters::ch10_fork::{ForkCache, PageCopy};
-    use page_by_page::decode::sampler::{Sampler, Sampling};
+    use page_by_page::generation::sampler::{Sampler, Sampling};
 
     use grading::history::{History, assert_refused};
     use grading::oracle::{self, any_layout};

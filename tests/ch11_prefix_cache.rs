@@ -12,7 +12,7 @@ mod checks {
     use page_by_page::chapters::ch06_paged::SharedSlab;
     use page_by_page::chapters::ch10_fork::ForkCache;
     use page_by_page::chapters::ch11_prefix_cache::PrefixTrie;
-    use page_by_page::decode::{CachedModel, LanguageModel};
+    use page_by_page::generation::{CachedModel, LanguageModel};
     use page_by_page::prefix_cache::PrefixCache;
 
     use grading::history::{History, assert_refused, fact};

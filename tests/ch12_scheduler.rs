@@ -12,8 +12,8 @@ mod checks {
     use page_by_page::chapters::ch10_fork::ForkCache;
     use page_by_page::chapters::ch11_prefix_cache::PrefixTrie;
     use page_by_page::chapters::ch12_scheduler::Scheduler;
-    use page_by_page::decode::sampler::Sampler;
-    use page_by_page::decode::scoring::{TokenLogprobs, token_logprobs};
+    use page_by_page::generation::sampler::Sampler;
+    use page_by_page::generation::scoring::{TokenLogprobs, token_logprobs};
     use page_by_page::serving::schedule::{
         FinishReason, NextToken, ScheduleError, ScheduledChunk, SequenceCounters, SequenceId, StepLimits,
     };
@@ -669,7 +669,7 @@ mod checks {
         scheduler.settle(&[NextToken { sequence: SequenceId(0), token: FIRST_NEW }]).expect("settle");
         scheduler.submit_without_lookup(prompt(0, 9), 3).expect("submit");
         let plan = short(&scheduler.plan().expect("plan"));
-        let what = "a sequence that begins with 8 cached tokens, and whose looked_up() are its first token alone";
+        let what = "a sequence that begins with 8 cached tokens, and whose lookup_tokens() are its first token alone";
         same!(plan, [(1, 9, true)], "the plan for {what}");
     }
 

@@ -4,7 +4,9 @@ grading::grader!();
 
 #[cfg(not(stub = "ch13_paged_attention"))]
 mod checks {
-    use page_by_page::cache::in_place::{Attention, BatchError, F32Heads, HeadReader, InPlace, Run, SequenceRows};
+    use page_by_page::cache::in_place::{
+        AttentionBackend, BatchError, F32Heads, HeadReader, ReadInPlace, Run, SequenceRows,
+    };
     use page_by_page::cache::{KvCache, KvLayout, PageId, Rewind};
     use page_by_page::chapters::ch06_paged::{PagedCache, SharedSlab};
     use page_by_page::chapters::ch10_fork::ForkCache;
@@ -390,7 +392,9 @@ mod checks {
     #[cfg_attr(miri, ignore = "Miri reads no files")]
     fn whole_story() {
         let mut storyteller = Storyteller::open();
-        for (attention, page_size) in [(Attention::Plain, 3), (Attention::Plain, 16), (Attention::Paged, 3)] {
+        for (attention, page_size) in
+            [(AttentionBackend::PagedLoops, 3), (AttentionBackend::PagedLoops, 16), (AttentionBackend::PagedKernel, 3)]
+        {
             let slab = spoiled_slab(storyteller.model.config().kv_layout(), page_size, 80);
             // Other sequences have every other page, so that the story's pages lie scattered.
             let mut others: Vec<PagedCache> = (0..40).map(|_| cache(&slab)).collect();
@@ -444,7 +448,7 @@ mod checks {
         });
         let batch: Vec<(ScatteredRows, usize)> = batch.collect();
         let lent: Vec<_> = sequences.iter().map(|(cache, _)| in_call(&at, || cache.rows(layer))).collect();
-        let rows: Vec<_> = lent.iter().zip(&batch).map(|(lent, (_, queries))| lent.of_sequence(*queries)).collect();
+        let rows: Vec<_> = lent.iter().zip(&batch).map(|(lent, (_, queries))| lent.sequence_rows(*queries)).collect();
         let n = q_width(heads) * batch.iter().map(|(_, queries)| queries).sum::<usize>();
         let (q, mut out) = (numbers(n, 77), vec![INITIAL_OUTPUT; n]);
         expect_ok(&at, || attend_batch(heads, &mut f32_heads(heads), &rows, &q, &mut out));

@@ -5,7 +5,7 @@ grading::grader!();
 
 #[cfg(not(stub = "ch14_half_the_bytes"))]
 mod checks {
-    use page_by_page::cache::in_place::{Attention, HeadReader, InPlace};
+    use page_by_page::cache::in_place::{AttentionBackend, HeadReader, ReadInPlace};
     use page_by_page::cache::{KvCache, KvLayout, Rewind};
     use page_by_page::chapters::ch02_flat::FlatCache;
     use page_by_page::chapters::ch03_contiguous::ContiguousCache;
@@ -15,7 +15,7 @@ mod checks {
     use page_by_page::chapters::ch14_half_the_bytes::{
         PackedHeads, decode, encode, encode_rows, packed, token_bytes, words,
     };
-    use page_by_page::decode::sampler::Sampler;
+    use page_by_page::generation::sampler::Sampler;
     use page_by_page::kernels::{Heads, RowFormat, SequenceRows, attend};
     use page_by_page::model::Model;
     use page_by_page::prefix_cache::new_prefix_cache;
@@ -377,7 +377,7 @@ mod checks {
     // All tasks
 
     /// The storyteller, with rows in this format.
-    fn storyteller(format: RowFormat, attention: Attention) -> Storyteller {
+    fn storyteller(format: RowFormat, attention: AttentionBackend) -> Storyteller {
         let mut storyteller = Storyteller::open();
         storyteller.model.row_format = format;
         storyteller.model.attention = attention;
@@ -392,7 +392,7 @@ mod checks {
     }
 
     /// Computes the tokens in chunks; the logits after each.
-    fn read(model: &Model, cache: &mut dyn InPlace, tokens: &[u32], chunk: usize, what: &str) -> Vec<f32> {
+    fn read(model: &Model, cache: &mut dyn ReadInPlace, tokens: &[u32], chunk: usize, what: &str) -> Vec<f32> {
         let mut all = Vec::new();
         for part in tokens.chunks(chunk) {
             let chunk = expect_ok(what, || model.chunk(part, Some(&mut *cache), part.len()));
@@ -405,7 +405,7 @@ mod checks {
     fn whole_all_caches_of_one_format_agree_bit_for_bit() {
         let n = 75;
         for format in PACKED {
-            let storyteller = storyteller(format, Attention::Paged);
+            let storyteller = storyteller(format, AttentionBackend::PagedKernel);
             let (model, sequence) = (&storyteller.model, tokens(&storyteller, n));
             let (layout, vocab) = (model.kv_layout(), model.config().vocab_size);
             let expected = expect_ok(format!("a step of the model without a cache, {format:?}"), || {
@@ -416,7 +416,7 @@ mod checks {
                     expect_ok("PageSlab::new", || PageSlab::new(layout, page_size, 200usize.div_ceil(page_size)));
                 expect_ok("ForkCache::new", || ForkCache::new(&slab))
             };
-            let check = |cache: &mut dyn InPlace, chunk: usize, what: &str| {
+            let check = |cache: &mut dyn ReadInPlace, chunk: usize, what: &str| {
                 let skip = cache.len();
                 let found = read(model, cache, &sequence[skip..], chunk, what);
                 let logits = format!("{what}: the logits, against those that {format:?} gives without a cache");
@@ -445,7 +445,7 @@ mod checks {
     #[test]
     fn whole_story() {
         for format in RowFormat::ALL {
-            for attention in [Attention::Plain, Attention::Gather, Attention::Paged] {
+            for attention in [AttentionBackend::PagedLoops, AttentionBackend::Gather, AttentionBackend::PagedKernel] {
                 let storyteller = storyteller(format, attention);
                 let slab = expect_ok("PageSlab::new", || PageSlab::new(storyteller.model.kv_layout(), 3, 20));
                 let mut cache = expect_ok("PagedCache::new", || PagedCache::new(&slab));
@@ -458,7 +458,9 @@ mod checks {
     /// Generated together in a pool that is too small: the output is that of each request alone in the same format.
     #[test]
     fn whole_a_preempted_sequence_generates_the_same_story() {
-        for (format, attention) in [(RowFormat::Int8, Attention::Paged), (RowFormat::F16, Attention::Plain)] {
+        for (format, attention) in
+            [(RowFormat::Int8, AttentionBackend::PagedKernel), (RowFormat::F16, AttentionBackend::PagedLoops)]
+        {
             let storyteller = storyteller(format, attention);
             let begin = storyteller.prompt();
             let prompts = [&[][..], &[12, 77, 301], &[12, 77, 44, 8]].map(|end| [&begin[..], end].concat());

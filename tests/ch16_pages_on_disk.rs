@@ -12,10 +12,10 @@ mod checks {
     use page_by_page::chapters::ch10_fork::ForkCache;
     use page_by_page::chapters::ch11_prefix_cache::PrefixTrie;
     use page_by_page::chapters::ch16_pages_on_disk::decode;
-    use page_by_page::decode::sampler::Sampler;
     use page_by_page::disk::file_disk::FileDisk;
     use page_by_page::disk::record::{RecordError, RecordHeader};
     use page_by_page::disk::{FILE_HEADER_BYTES, PageFile, PageFileError, PageRead, PageShape};
+    use page_by_page::generation::sampler::Sampler;
     use page_by_page::prefix_cache::PrefixCache;
 
     use grading::disk::{

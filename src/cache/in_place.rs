@@ -11,7 +11,7 @@
 //!   runs      Run { start: 32, rows: 4 }, Run { start: 64, rows: 2 }
 //! ```
 //!
-//! [`gather`](crate::cache::KvCache::gather) copies the runs together; [`InPlace::rows`] returns where they are.
+//! [`gather`](crate::cache::KvCache::gather) copies the runs together; [`ReadInPlace::rows`] returns where they are.
 
 use std::borrow::Cow;
 use std::cell::Ref;
@@ -26,14 +26,14 @@ pub use crate::kernels::{Run, SequenceRows};
 
 /// How attention reads a cache.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Attention {
+pub enum AttentionBackend {
     /// From the dense rows that [`gather`](crate::cache::KvCache::gather) gives.
     #[default]
     Gather,
     /// From the rows where they lie, with the engine's kernels.
-    Paged,
+    PagedKernel,
     /// From the rows where they lie, with the loops of chapter 13.
-    Plain,
+    PagedLoops,
 }
 
 /// Why attention of a batch was refused, by [`check_batch`]. Nothing was written.
@@ -135,7 +135,7 @@ impl HeadReader for F32Heads {
 }
 
 /// A cache that a model computes with: attention can read its rows where they lie.
-pub trait InPlace: Rewind {
+pub trait ReadInPlace: Rewind {
     /// The rows of a layer, one of the layout's, of all tokens held, oldest token first. A cache whose rows don't lie
     /// side by side says where they are, so that nothing is copied.
     fn rows(&self, layer: usize) -> Rows<'_> {
@@ -143,12 +143,12 @@ pub trait InPlace: Rewind {
     }
 }
 
-impl Attention {
+impl AttentionBackend {
     /// The rows of a layer, as attention reads them.
-    pub fn rows(self, cache: &dyn InPlace, layer: usize) -> Rows<'_> {
+    pub fn rows(self, cache: &dyn ReadInPlace, layer: usize) -> Rows<'_> {
         match self {
-            Attention::Gather => Rows::dense(cache.gather(layer), cache.layout()),
-            Attention::Paged | Attention::Plain => cache.rows(layer),
+            AttentionBackend::Gather => Rows::dense(cache.gather(layer), cache.layout()),
+            AttentionBackend::PagedKernel | AttentionBackend::PagedLoops => cache.rows(layer),
         }
     }
 }
@@ -196,17 +196,17 @@ impl<'a> Rows<'a> {
     /// Rows that were copied together to be read; 0 if they are read where they lie.
     pub fn copied(&self) -> usize {
         match self.keys {
-            Lent::Dense(Cow::Owned(_)) => self.of_sequence(0).len(),
+            Lent::Dense(Cow::Owned(_)) => self.sequence_rows(0).len(),
             _ => 0,
         }
     }
 
     /// The rows, for a kernel. `queries`: how many of the newest tokens have one.
-    pub fn of_sequence(&self, queries: usize) -> SequenceRows<'_> {
+    pub fn sequence_rows(&self, queries: usize) -> SequenceRows<'_> {
         SequenceRows { queries, keys: self.keys.numbers(), values: self.values.numbers(), runs: &self.runs }
     }
 }
 
-impl InPlace for FlatCache {}
+impl ReadInPlace for FlatCache {}
 
-impl InPlace for ContiguousCache {}
+impl ReadInPlace for ContiguousCache {}

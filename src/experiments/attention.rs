@@ -4,19 +4,19 @@ use anyhow::{Result, ensure};
 
 use super::{PAGE_SIZE, append, rows};
 use crate::cache::Rewind;
-use crate::cache::in_place::{Attention, InPlace};
+use crate::cache::in_place::{AttentionBackend, ReadInPlace};
 use crate::chapters::ch06_paged::{PageSlab, PagedCache};
 use crate::model::Model;
 
 /// Computes one more token of each sequence in one pass. Returns the logits after each, `[sequences, vocab_size]`.
-pub fn step<C: InPlace>(model: &Model, caches: &mut [C]) -> Result<Vec<f32>> {
+pub fn step<C: ReadInPlace>(model: &Model, caches: &mut [C]) -> Result<Vec<f32>> {
     let chunk = |cache| model.chunk(&[1], Some(cache), 1);
     let chunks = caches.iter_mut().map(|cache| chunk(cache)).collect::<Result<Vec<_>, _>>()?;
     Ok(model.forward(chunks)?)
 }
 
 /// Rows that a layer's attention copies together to read these caches. All layers are read alike.
-pub fn copied<C: InPlace>(model: &Model, caches: &[C]) -> usize {
+pub fn copied<C: ReadInPlace>(model: &Model, caches: &[C]) -> usize {
     caches.iter().map(|cache| model.attention.rows(cache, 0).copied()).sum()
 }
 
@@ -43,7 +43,8 @@ pub fn rows_copied(model: &mut Model, sequences: usize, tokens: usize) -> Result
         caches.iter_mut().try_for_each(|cache| cache.rewind(1))?;
         anyhow::Ok(counted)
     };
-    let ((gathered, gathers), (in_place, copies)) = (way(Attention::Gather)?, way(Attention::Paged)?);
+    let ((gathered, gathers), (in_place, copies)) =
+        (way(AttentionBackend::Gather)?, way(AttentionBackend::PagedKernel)?);
     ensure!(same_bits(&gathered, &in_place), "read in their pages, the rows give other logits than gathered");
     Ok([gathers, copies])
 }

@@ -4,12 +4,12 @@
 use anyhow::{Context, Result};
 
 use super::{PAGE_SIZE, PROMPTS, bundled};
-use crate::caches::{CacheKind, CacheSize};
+use crate::cache_kind::{CacheKind, CacheSize};
 use crate::chapters::ch09_chance::share_to_expect;
-use crate::decode::Limits;
-use crate::decode::drafting::{AcceptRule, DraftCounters, DraftSource};
-use crate::decode::generation::Generation;
-use crate::decode::sampler::{Sampler, Sampling};
+use crate::generation::Limits;
+use crate::generation::drafting::{AcceptRule, DraftCounters, DraftSource};
+use crate::generation::one_sequence::Generation;
+use crate::generation::sampler::{Sampler, Sampling};
 use crate::model::Model;
 use crate::model::tokenizer::Tokenizer;
 

@@ -4,9 +4,9 @@
 use anyhow::{Result, ensure};
 
 use super::PAGE_SIZE;
-use crate::caches::{CacheKind, CacheSize};
-use crate::decode::Limits;
-use crate::decode::generation::{Generated, Generation};
+use crate::cache_kind::{CacheKind, CacheSize};
+use crate::generation::Limits;
+use crate::generation::one_sequence::{Generated, Generation};
 use crate::model::Model;
 
 /// Continues the prompt with `new_tokens` tokens and an empty cache of this kind, with room for `capacity` tokens where

@@ -7,7 +7,7 @@ use anyhow::{Result, bail, ensure};
 
 use super::{PAGE_SIZE, SMALL, append, rows};
 use crate::cache::Rewind;
-use crate::caches::{CacheKind, CacheSize};
+use crate::cache_kind::{CacheKind, CacheSize};
 
 /// Rows copied to forget `forgotten` of the `tokens` tokens of a paged cache: when the tokens that stay are copied to a
 /// new one, and when it rewinds.

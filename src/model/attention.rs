@@ -4,7 +4,7 @@ use std::borrow::Cow;
 
 use super::rope::Rotation;
 use super::{Chunk, Model};
-use crate::cache::in_place::{Attention, F32Heads, Rows, SequenceRows};
+use crate::cache::in_place::{AttentionBackend, F32Heads, Rows, SequenceRows};
 use crate::chapters::ch13_paged_attention::attend_batch;
 use crate::chapters::ch14_half_the_bytes::{PackedHeads, encode_rows};
 use crate::kernels::{RowFormat, attend, rms_norm};
@@ -52,7 +52,7 @@ impl Model {
             }
         }
         let sequences =
-            batch.iter().zip(&rows).filter_map(|(chunk, rows)| Some(rows.as_ref()?.of_sequence(chunk.tokens.len())));
+            batch.iter().zip(&rows).filter_map(|(chunk, rows)| Some(rows.as_ref()?.sequence_rows(chunk.tokens.len())));
         self.attend(&sequences.collect::<Vec<_>>(), q, out);
     }
 
@@ -67,14 +67,14 @@ impl Model {
     fn attend(&self, sequences: &[SequenceRows<'_>], q: &[f32], out: &mut [f32]) {
         let heads = self.config.heads();
         let attended = match (self.attention, self.row_format) {
-            (Attention::Gather | Attention::Paged, format) => {
+            (AttentionBackend::Gather | AttentionBackend::PagedKernel, format) => {
                 attend(heads, format, sequences, q, out);
                 Ok(())
             }
-            (Attention::Plain, RowFormat::F32) => {
+            (AttentionBackend::PagedLoops, RowFormat::F32) => {
                 attend_batch(heads, &mut F32Heads { head_dim: heads.head_dim }, sequences, q, out)
             }
-            (Attention::Plain, format) => {
+            (AttentionBackend::PagedLoops, format) => {
                 attend_batch(heads, &mut PackedHeads::new(format, heads.head_dim), sequences, q, out)
             }
         };

@@ -5,9 +5,9 @@ use std::path::Path;
 use serde::Deserialize;
 
 use crate::cache::KvLayout;
-use crate::decode::sampler::{Sampling, SamplingDefaults};
 use crate::escape::quoted;
 use crate::files::FileError;
+use crate::generation::sampler::{Sampling, SamplingDefaults};
 use crate::kernels::Heads;
 use crate::model::checkpoint::{parse_json, read};
 

@@ -27,7 +27,7 @@ mod weights;
 use std::path::Path;
 
 use crate::cache::KvLayout;
-use crate::cache::in_place::Attention;
+use crate::cache::in_place::AttentionBackend;
 use crate::chapters::ch14_half_the_bytes::packed;
 use crate::files::FileError;
 use crate::kernels::RowFormat;
@@ -46,8 +46,8 @@ pub struct Model {
     /// `None`: the embedding serves as output too.
     output: Option<Weight>,
     mapped: MappedFiles,
-    /// How attention reads caches that let it choose; at first [`Attention::Gather`].
-    pub attention: Attention,
+    /// How attention reads caches that let it choose; at first [`AttentionBackend::Gather`].
+    pub attention: AttentionBackend,
     /// How the numbers of keys and values are stored; at first [`RowFormat::F32`].
     ///
     /// Begin with empty caches after a change. Most that hold rows are refused because their layout differs

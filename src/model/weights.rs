@@ -4,7 +4,7 @@ use std::io;
 
 use super::checkpoint::{Checkpoint, Weight};
 use super::{Model, ModelConfig, large_pages};
-use crate::cache::in_place::Attention;
+use crate::cache::in_place::AttentionBackend;
 use crate::files::FileError;
 use crate::kernels::{RowFormat, matmuls};
 
@@ -90,7 +90,7 @@ impl Model {
         } else {
             Some(checkpoint.weight("lm_head.weight", config.vocab_size, hidden)?)
         };
-        let (mapped, attention, row_format) = (checkpoint.mapped.clone(), Attention::Gather, RowFormat::F32);
+        let (mapped, attention, row_format) = (checkpoint.mapped.clone(), AttentionBackend::Gather, RowFormat::F32);
         Ok(Model { config, embedding, layers, norm, output, mapped, attention, row_format })
     }
 

@@ -16,9 +16,9 @@ use crate::serving::schedule::{
 pub(crate) struct CheckedScheduler {
     slab: SharedSlab,
     /// For calls that need no check: those that submit and those that read.
-    pub(crate) unchecked: Scheduler,
-    /// What was counted of the steps, and of the sequences that have finished.
-    pub(crate) counted: Totals,
+    pub(crate) inner: Scheduler,
+    /// Of the steps, and of the sequences that have finished; [`totals`](Self::totals) adds the others.
+    pub(crate) totals: Totals,
     /// Steps since a sequence last got a token or finished.
     idle_steps: usize,
 }
@@ -47,7 +47,7 @@ pub struct Totals {
     /// Tokens that it held when a sequence ran again.
     pub cached_again: u64,
     /// Sequences in one pass, at most.
-    pub most_sequences: usize,
+    pub peak_sequences: usize,
     /// Pages that sequences had at the same time, at most. A page that only the prefix cache owns is not counted.
     pub peak_pages: usize,
 }
@@ -76,20 +76,20 @@ impl CheckedScheduler {
         limits: StepLimits,
         end_of_text: &[u32],
     ) -> Result<Self, ScheduleError> {
-        let unchecked = Scheduler::new(slab, prefixes, limits, end_of_text)?;
-        Ok(CheckedScheduler { slab: slab.clone(), unchecked, counted: Totals::default(), idle_steps: 0 })
+        let inner = Scheduler::new(slab, prefixes, limits, end_of_text)?;
+        Ok(CheckedScheduler { slab: slab.clone(), inner, totals: Totals::default(), idle_steps: 0 })
     }
 
     /// What was done so far.
     pub(crate) fn totals(&self) -> Totals {
-        let mut totals = self.counted;
-        let running = self.unchecked.running().map(|(sequence, _)| sequence);
-        running.chain(self.unchecked.waiting()).for_each(|sequence| totals.add(sequence));
+        let mut totals = self.totals;
+        let running = self.inner.running().map(|(sequence, _)| sequence);
+        running.chain(self.inner.waiting()).for_each(|sequence| totals.add(sequence));
         totals
     }
 
     pub(crate) fn cancel(&mut self, id: SequenceId) -> Result<(), ScheduleError> {
-        self.unchecked.cancel(id)?;
+        self.inner.cancel(id)?;
         // The steps that have computed part of its prompt were not idle after all.
         self.idle_steps = 0;
         Ok(())
@@ -97,31 +97,31 @@ impl CheckedScheduler {
 
     /// Plans a step. `unfinished`: sequences that the scheduler should have. The plan is empty only if there are none.
     pub(crate) fn plan(&mut self, unfinished: usize) -> Result<Vec<ScheduledChunk>, EngineError> {
-        let plan = self.unchecked.plan().map_err(EngineError::of_step)?;
+        let plan = self.inner.plan().map_err(EngineError::of_step)?;
         if plan.is_empty() {
-            let (waiting, running) = (self.unchecked.waiting().count(), self.unchecked.running().count());
+            let (waiting, running) = (self.inner.waiting().count(), self.inner.running().count());
             return match unfinished {
                 0 => Ok(plan),
                 expected => Err(EngineError::EmptyPlan { expected, waiting, running }),
             };
         }
-        let inputs = self.unchecked.inputs();
+        let inputs = self.inner.inputs();
         if let Some((chunk, _)) =
             plan.iter().zip(0..).find(|(chunk, i)| inputs.get(*i).map(|it| it.chunk) != Some(**chunk))
         {
             return Err(EngineError::NotAmongInputs(chunk.sequence));
         }
-        self.counted.steps += 1;
-        self.counted.rows_projected += plan.iter().map(|chunk| chunk.tokens as u64).sum::<u64>();
-        self.counted.most_sequences = self.counted.most_sequences.max(plan.len());
-        self.counted.peak_pages = self.counted.peak_pages.max(self.pages_in_use());
+        self.totals.steps += 1;
+        self.totals.rows_projected += plan.iter().map(|chunk| chunk.tokens as u64).sum::<u64>();
+        self.totals.peak_sequences = self.totals.peak_sequences.max(plan.len());
+        self.totals.peak_pages = self.totals.peak_pages.max(self.pages_in_use());
         Ok(plan)
     }
 
     /// Pages that sequences have. A page that only the prefix cache owns is not counted.
     pub(crate) fn pages_in_use(&self) -> usize {
         let n_pages = self.slab.borrow().pool().n_pages();
-        n_pages.saturating_sub(available_pages(self.unchecked.prefixes(), &self.slab))
+        n_pages.saturating_sub(available_pages(self.inner.prefixes(), &self.slab))
     }
 
     /// Ends a step with the tokens that the plan asks for. The sequences of `ends` finish, some of them without one.
@@ -130,7 +130,7 @@ impl CheckedScheduler {
         tokens: &[NextToken],
         ends: &[(SequenceId, FinishReason)],
     ) -> Result<(), EngineError> {
-        self.unchecked.settle_and_finish(tokens, ends).map_err(EngineError::of_step)?;
+        self.inner.settle_and_finish(tokens, ends).map_err(EngineError::of_step)?;
         self.idle_steps = if tokens.is_empty() && ends.is_empty() { self.idle_steps + 1 } else { 0 };
         Ok(())
     }
@@ -138,9 +138,8 @@ impl CheckedScheduler {
     /// Refuses a run of steps without a new token that is longer than any sequence needs. The oldest sequence computes
     /// at least one of its tokens in every step, so it gets a new one after at most as many steps as it has tokens.
     pub(crate) fn check_progress(&self) -> Result<(), EngineError> {
-        let waiting = self.unchecked.waiting().next().map_or(0, |sequence| sequence.tokens.len());
-        let tokens =
-            self.unchecked.running().map(|(sequence, _)| sequence.tokens.len()).max().unwrap_or(0).max(waiting);
+        let waiting = self.inner.waiting().next().map_or(0, |sequence| sequence.tokens.len());
+        let tokens = self.inner.running().map(|(sequence, _)| sequence.tokens.len()).max().unwrap_or(0).max(waiting);
         if self.idle_steps > tokens {
             return Err(EngineError::NoProgress { steps: self.idle_steps, tokens });
         }
@@ -149,8 +148,8 @@ impl CheckedScheduler {
 
     /// The sequences that have finished since this was last called.
     pub(crate) fn take_finished(&mut self) -> Vec<Finished> {
-        let finished = self.unchecked.take_finished();
-        finished.iter().for_each(|finished| self.counted.add(&finished.sequence));
+        let finished = self.inner.take_finished();
+        finished.iter().for_each(|finished| self.totals.add(&finished.sequence));
         finished
     }
 }

@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, HashMap};
 use super::{Engine, EngineError, SCORED_AT_ONCE, SequenceState};
 use crate::cache::KvCache;
 use crate::chapters::ch10_fork::ForkCache;
-use crate::decode::scoring::{Scoring, TokenLogprobs};
+use crate::generation::scoring::{Scoring, TokenLogprobs};
 use crate::model::{Model, StepError};
 use crate::serving::schedule::{ChunkInput, ScheduleError, ScheduledChunk, SequenceId};
 
@@ -30,7 +30,7 @@ struct Pass {
 impl Engine<'_> {
     /// Computes the tokens of a plan. The scores of the prompts that are complete now go to their sequences' output.
     pub(super) fn compute(&mut self, plan: &[ScheduledChunk]) -> Result<Computed, EngineError> {
-        let mut inputs = self.scheduler.unchecked.inputs();
+        let mut inputs = self.scheduler.inner.inputs();
         let at_once = self.limits.sequences.min(self.limits.tokens).max(SCORED_AT_ONCE);
         let mut computed = Computed::default();
         if let Ok(pass) = forward(self.model, &self.states, at_once, &mut inputs) {
@@ -38,7 +38,7 @@ impl Engine<'_> {
         } else {
             // Which sequence's logits failed is not known: each is computed alone, and gives the same rows again.
             for input in &mut inputs {
-                self.scheduler.counted.rows_projected += input.chunk.tokens as u64;
+                self.scheduler.totals.rows_projected += input.chunk.tokens as u64;
                 match forward(self.model, &self.states, at_once, std::slice::from_mut(input)) {
                     Ok(pass) => pass.record(&mut computed, &mut self.states),
                     Err(error) => {

@@ -12,8 +12,8 @@ use std::collections::VecDeque;
 
 use super::stop_strings::StopStrings;
 use super::{OutputDelta, OutputToken, StopRules};
-use crate::decode::scoring::TokenLogprobs;
 use crate::files::FileError;
+use crate::generation::scoring::TokenLogprobs;
 use crate::model::tokenizer::{TextStream, Tokenizer};
 
 /// Turns the tokens of one sequence into its output.

@@ -28,7 +28,7 @@ mod error;
 mod output;
 mod prefetcher;
 pub mod schedule;
-mod scheduler_ext;
+mod scheduler_given;
 mod state;
 mod stop_rules;
 mod stop_strings;
@@ -39,7 +39,7 @@ use std::collections::{BTreeMap, HashMap};
 use crate::chapters::ch06_paged::SharedSlab;
 use crate::chapters::ch10_fork::ForkCache;
 use crate::chapters::ch12_scheduler::Scheduler;
-use crate::decode::sampler::Sampler;
+use crate::generation::sampler::Sampler;
 use crate::model::tokenizer::Tokenizer;
 use crate::model::{Model, StepError};
 use crate::prefix_cache::PrefixCache;
@@ -139,13 +139,13 @@ impl<'m> Engine<'m> {
             let (prompt, most) = (request.prompt.clone(), request.max_new_tokens);
             let id = if request.scores_prompt {
                 // A scheduler finishes a sequence without a new token at once. This one ends when its prompt is scored.
-                self.scheduler.unchecked.submit_without_lookup(prompt, most.max(1))?
+                self.scheduler.inner.submit_without_lookup(prompt, most.max(1))?
             } else if are_forks && !ids.is_empty() {
-                let id = self.scheduler.unchecked.reserve_id();
+                let id = self.scheduler.inner.reserve_id();
                 samples.push(Sequence::new(id, prompt, most)?);
                 id
             } else {
-                self.scheduler.unchecked.submit(prompt, most)?
+                self.scheduler.inner.submit(prompt, most)?
             };
             self.states.insert(id, SequenceState::new(&request, sampler, self.tokenizer));
             ids.push(id);
@@ -218,7 +218,7 @@ impl<'m> Engine<'m> {
 
     /// The scheduler, with the sequences that wait and run.
     pub fn scheduler(&self) -> &Scheduler {
-        &self.scheduler.unchecked
+        &self.scheduler.inner
     }
 
     /// Pages without an owner, pages that the prefix cache alone owns, and pages of sequences.
@@ -274,7 +274,7 @@ impl<'m> Engine<'m> {
         self.settle(&tokens, ends)?;
         self.begin_samples(samples, forks)?;
         self.scheduler.check_progress()?;
-        self.scheduler.counted.new_tokens += step.new_tokens.len() as u64;
+        self.scheduler.totals.new_tokens += step.new_tokens.len() as u64;
         Ok(())
     }
 
@@ -327,7 +327,7 @@ impl<'m> Engine<'m> {
                 self.finish(sample, end);
             } else {
                 let fork = forks.get_mut(&first).and_then(Vec::pop);
-                self.scheduler.unchecked.submit_fork(sample, fork)?;
+                self.scheduler.inner.submit_fork(sample, fork)?;
             }
         }
         Ok(())
@@ -345,7 +345,7 @@ impl<'m> Engine<'m> {
                 if let Some(state) = self.states.get_mut(&next.id) {
                     state.samples = samples.collect();
                 }
-                self.scheduler.unchecked.submit_fork(next, None)?;
+                self.scheduler.inner.submit_fork(next, None)?;
             }
             self.finish(sequence, error.map_or(Ok(reason), Err));
         }

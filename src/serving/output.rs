@@ -1,7 +1,7 @@
 //! What a step gives: the new output of its sequences, and those that have finished.
 
 use super::SequenceError;
-use crate::decode::scoring::TokenLogprobs;
+use crate::generation::scoring::TokenLogprobs;
 use crate::serving::schedule::{FinishReason, NextToken, ScheduledChunk, Sequence, SequenceId};
 
 /// The result of a step.

@@ -61,7 +61,7 @@ impl Sequence {
 
     /// The tokens to look up in the prefix cache before it runs: all of them, or only the first, which is always
     /// computed.
-    pub fn looked_up(&self) -> &[u32] {
+    pub fn lookup_tokens(&self) -> &[u32] {
         if self.skips_prefix_cache { &self.tokens[..1] } else { &self.tokens }
     }
 

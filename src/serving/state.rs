@@ -4,8 +4,8 @@ use std::mem;
 
 use super::detokenizer::Detokenizer;
 use super::{FinishedSequence, OutputDelta, OutputToken, SequenceError, StopRules, view};
-use crate::decode::sampler::Sampler;
-use crate::decode::scoring::{Scoring, TokenLogprobs, token_logprobs};
+use crate::generation::sampler::Sampler;
+use crate::generation::scoring::{Scoring, TokenLogprobs, token_logprobs};
 use crate::model::StepError;
 use crate::model::tokenizer::Tokenizer;
 use crate::serving::schedule::{FinishReason, Sequence};

@@ -8,7 +8,7 @@
 //! The fields mean what they mean in vLLM's
 //! [`SamplingParams`](https://github.com/vllm-project/vllm/blob/v0.33.0/vllm/sampling_params.py).
 
-use crate::decode::sampler::Sampler;
+use crate::generation::sampler::Sampler;
 
 /// When a sequence ends before its limit. By default, the model's end-of-text tokens end it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

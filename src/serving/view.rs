@@ -39,7 +39,7 @@ pub struct View {
     pub scheduled_tokens: usize,
     /// The most tokens computed in a step: the token budget.
     pub budget: usize,
-    pub most_running: usize,
+    pub max_running: usize,
     /// What was counted since the first sequence came.
     pub counts: Totals,
 }
@@ -145,7 +145,7 @@ impl View {
             sequences,
             scheduled_tokens: step.iter().map(|chunk| chunk.tokens).sum(),
             budget: limits.tokens,
-            most_running: limits.sequences,
+            max_running: limits.sequences,
             counts: totals,
             ..View::default()
         }

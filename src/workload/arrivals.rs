@@ -189,7 +189,7 @@ pub fn serve(
             // If there is nothing to do, the clock moves on to the next arrival.
             now = now.max(arrival.at);
             let TraceRequest { tokens, n_prompt } = &arrival.request;
-            let id = scheduler.unchecked.submit(tokens[..*n_prompt].to_vec(), tokens.len() - n_prompt)?;
+            let id = scheduler.inner.submit(tokens[..*n_prompt].to_vec(), tokens.len() - n_prompt)?;
             unfinished.insert(id, place);
         }
         if unfinished.is_empty() {
@@ -209,7 +209,7 @@ pub fn serve(
         }
         scheduler.settle(&picks, &[])?;
         scheduler.check_progress()?;
-        scheduler.counted.new_tokens += picks.len() as u64;
+        scheduler.totals.new_tokens += picks.len() as u64;
         for finished in scheduler.take_finished() {
             unfinished.remove(&finished.sequence.id);
             on_end();

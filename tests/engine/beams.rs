@@ -3,9 +3,9 @@
 
 use page_by_page::cache::CacheError;
 use page_by_page::chapters::ch06_paged::PageSlab;
-use page_by_page::decode::Limits;
-use page_by_page::decode::beams::{Continuation, LENGTH_PENALTY, search};
-use page_by_page::decode::scoring::log_softmax;
+use page_by_page::generation::Limits;
+use page_by_page::generation::beams::{Continuation, LENGTH_PENALTY, search};
+use page_by_page::generation::scoring::log_softmax;
 use page_by_page::model::{Model, StepError};
 
 use grading::story::assets;

@@ -4,9 +4,9 @@ use std::borrow::Cow;
 use std::cell::RefCell;
 use std::collections::HashMap;
 
-use page_by_page::cache::in_place::InPlace;
+use page_by_page::cache::in_place::ReadInPlace;
 use page_by_page::cache::{CacheError, KvCache, KvLayout, Rewind, Usage};
-use page_by_page::decode::sampler::{Sampler, Sampling};
+use page_by_page::generation::sampler::{Sampler, Sampling};
 
 use grading::story::Storyteller;
 use grading::transcript::{Transcript, assert_transcript};
@@ -77,7 +77,7 @@ impl Rewind for Misplaced<'_> {
     }
 }
 
-impl InPlace for Misplaced<'_> {}
+impl ReadInPlace for Misplaced<'_> {}
 
 struct Story<'a> {
     storyteller: &'a Storyteller,

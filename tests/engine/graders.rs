@@ -61,7 +61,7 @@ fn a_panic_in_an_earlier_chapter_is_not_called_the_readers() {
     assert_eq!(told("ch07_rewind", "solutions/ch07_rewind.rs"), "your code panicked");
     // What is no grader has no chapter of its own.
     assert_eq!(told("batch", "exercises/ch02_flat.rs"), "your code panicked");
-    assert_eq!(told("ch07_rewind", "src/decode/sampler.rs"), "the engine panicked at what your code gave it");
+    assert_eq!(told("ch07_rewind", "src/generation/sampler.rs"), "the engine panicked at what your code gave it");
     for library in ["/rustc/1f2/library/alloc/src/vec/mod.rs", "library/core/src/slice.rs"] {
         assert_eq!(told("ch07_rewind", library), "your code made Rust's library panic");
     }

@@ -1,6 +1,6 @@
 //! Rows in fewer bits, around chapter 14: they are rounded before they are read, and what does not fit is noticed.
 
-use page_by_page::cache::in_place::Attention;
+use page_by_page::cache::in_place::AttentionBackend;
 use page_by_page::chapters::ch03_contiguous::ContiguousCache;
 use page_by_page::kernels::RowFormat;
 use page_by_page::model::{Model, StepError};
@@ -23,7 +23,7 @@ fn what_a_format_cannot_hold_is_noticed() {
         tensor.data = 100_000.0_f32.to_le_bytes().repeat(tensor.shape[0]);
     });
     for format in RowFormat::ALL {
-        for attention in [Attention::Gather, Attention::Paged, Attention::Plain] {
+        for attention in [AttentionBackend::Gather, AttentionBackend::PagedKernel, AttentionBackend::PagedLoops] {
             let mut model = open(&folder, format);
             model.attention = attention;
             let mut cache = ContiguousCache::new(model.kv_layout(), 9);

@@ -3,7 +3,7 @@
 use std::collections::{HashMap, HashSet};
 
 use page_by_page::chapters::ch06_paged::SharedSlab;
-use page_by_page::decode::sampler::{Sampler, Sampling};
+use page_by_page::generation::sampler::{Sampler, Sampling};
 use page_by_page::model::Model;
 use page_by_page::serving::schedule::{FinishReason, SequenceId, StepLimits};
 use page_by_page::serving::{Engine, FinishedSequence, GenerationRequest};
@@ -109,7 +109,7 @@ fn samples_share_all_full_pages_and_copy_the_rest_but_once() {
     let copied: Vec<u64> = finished.iter().map(|finished| finished.sequence.counters.usage.rows_copied).collect();
     assert_eq!(copied, [1, 1, 1, 1, 1, 1, 1, 0], "the last owner writes in place");
     let totals = engine.totals();
-    assert_eq!((totals.steps, totals.peak_pages, totals.most_sequences), (25, 19, 8));
+    assert_eq!((totals.steps, totals.peak_pages, totals.peak_sequences), (25, 19, 8));
     assert_eq!(totals.rows_projected, 49 + 8 * 24, "the prompt is computed once");
     assert_eq!((totals.prompt_tokens, totals.cached), (49, 0), "a fork is no cache hit");
     assert_eq!(n_free(), 19);

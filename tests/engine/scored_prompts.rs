@@ -2,8 +2,8 @@
 
 use std::collections::HashMap;
 
-use page_by_page::decode::sampler::{Sampler, Sampling};
-use page_by_page::decode::scoring::{TokenLogprobs, token_logprobs};
+use page_by_page::generation::sampler::{Sampler, Sampling};
+use page_by_page::generation::scoring::{TokenLogprobs, token_logprobs};
 use page_by_page::model::{Model, StepError};
 use page_by_page::serving::{Engine, FinishedSequence, GenerationRequest};
 

@@ -3,7 +3,7 @@
 
 use grading::limits::most_held;
 use grading::story::assets;
-use page_by_page::decode::sampler::{Sampler, Sampling};
+use page_by_page::generation::sampler::{Sampler, Sampling};
 use page_by_page::model::Model;
 use page_by_page::serving::{GenerationRequest, SCORED_AT_ONCE};
 

@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use std::path::Path;
 
 use page_by_page::chapters::ch06_paged::{PageSlab, SharedSlab};
-use page_by_page::decode::sampler::{Sampler, Sampling};
+use page_by_page::generation::sampler::{Sampler, Sampling};
 use page_by_page::model::{Model, StepError};
 use page_by_page::prefix_cache::new_prefix_cache;
 use page_by_page::serving::schedule::{FinishReason, ScheduleError, SequenceId, StepLimits};
@@ -192,7 +192,7 @@ fn check_counters(setting: Setting, finished: &[FinishedSequence], totals: Total
     assert_eq!(totals.recomputed, sum(|finished| finished.sequence.counters.recomputed), "{setting:?}");
     assert_eq!(totals.new_tokens, sum(|finished| finished.sequence.new_tokens().len() as u64), "{setting:?}");
     assert!(totals.peak_pages <= setting.n_pages && totals.peak_pages > 0, "{setting:?}");
-    assert!(totals.most_sequences <= setting.limits.sequences.min(setting.limits.tokens), "{setting:?}");
+    assert!(totals.peak_sequences <= setting.limits.sequences.min(setting.limits.tokens), "{setting:?}");
     // All but one have run; nothing of a prompt is lost.
     assert_eq!(totals.prompt_tokens, 5 + 2 + 17 + 1 + 5 + 17 + 9, "{setting:?}");
 }

@@ -152,7 +152,7 @@ async function mistake(tab) {
   await tab.evaluate(() => {
     const sequence = (id) => ({ id, state: "running", prompt: "", text: "", prompt_tokens: 4, new_tokens: 4, max_new_tokens: 9, rows: 8, pages: [3], cached_tokens: 0, cached_again: 0, preemptions: 0 });
     const counts = { cached_tokens: 0, prompt_tokens: 8, new_tokens: 8, preemptions: 0, recomputed_tokens: 0 };
-    const rest = { version: 1, steps: 4, page_size: 16, ended: [], scheduled_tokens: 2, budget: 64, most_running: 8, counts };
+    const rest = { version: 1, steps: 4, page_size: 16, ended: [], scheduled_tokens: 2, budget: 64, max_running: 8, counts };
     newPool("").take([{ ...rest, owners: [0, 0, 0, 1], sequences: [sequence(0), sequence(3)] }]);
   });
   assert.equal(await tab.locator(".grid .mistake").textContent(), "!");

@@ -10,9 +10,9 @@ use std::time::Instant;
 
 use anyhow::{Context, Result, ensure};
 use clap::Args;
-use page_by_page::caches::CacheKind;
-use page_by_page::decode::sampler::{Sampler, SamplingDefaults};
+use page_by_page::cache_kind::CacheKind;
 use page_by_page::files;
+use page_by_page::generation::sampler::{Sampler, SamplingDefaults};
 use page_by_page::model::Model;
 use page_by_page::model::tokenizer::Tokenizer;
 use page_by_page::serving::schedule::SequenceId;
@@ -159,7 +159,7 @@ impl Batch {
         let totals = run.engine.totals();
         let elapsed = run.start.elapsed();
         let pool = &self.pool;
-        let (n_lines, ends, most) = (thousands(n_lines), run.results.describe(), totals.most_sequences);
+        let (n_lines, ends, most) = (thousands(n_lines), run.results.describe(), totals.peak_sequences);
         let (steps, generated) = (count(totals.steps, "step"), count(totals.new_tokens, "token"));
         let speed = rate(per_second(totals.new_tokens as usize, elapsed));
         let (rows, again) = (count(totals.rows_projected, "row"), thousands(totals.recomputed));

@@ -12,9 +12,9 @@ use std::io::{self, IsTerminal};
 
 use anyhow::{Context, Result, anyhow, bail, ensure};
 use clap::Args;
-use page_by_page::caches::CacheKind;
-use page_by_page::decode::sampler::{Sampler, Sampling};
+use page_by_page::cache_kind::CacheKind;
 use page_by_page::escape;
+use page_by_page::generation::sampler::{Sampler, Sampling};
 use page_by_page::model::Model;
 use page_by_page::model::tokenizer::Tokenizer;
 use page_by_page::serving::schedule::{FinishReason, SequenceId};

@@ -5,8 +5,8 @@ use std::path::PathBuf;
 use anyhow::{Result, bail, ensure};
 use clap::Args;
 use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
-use page_by_page::caches::{CacheKind, CacheSize};
-use page_by_page::decode::drafting::{AcceptRule, DraftCounters, DraftSource};
+use page_by_page::cache_kind::{CacheKind, CacheSize};
+use page_by_page::generation::drafting::{AcceptRule, DraftCounters, DraftSource};
 use page_by_page::model::Model;
 use page_by_page::model::tokenizer::Tokenizer;
 

@@ -3,7 +3,7 @@
 
 use anyhow::{Result, bail};
 use page_by_page::cache::{CacheError, KvLayout};
-use page_by_page::caches::{CacheKind, CacheSize};
+use page_by_page::cache_kind::{CacheKind, CacheSize};
 
 use crate::output::{count, mib, thousands};
 

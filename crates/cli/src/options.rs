@@ -5,12 +5,12 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result, ensure};
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use clap::{Args, ValueEnum};
-use page_by_page::cache::in_place::Attention;
+use page_by_page::cache::in_place::AttentionBackend;
 use page_by_page::cache::{CacheError, KvLayout};
-use page_by_page::caches::CacheKind;
+use page_by_page::cache_kind::CacheKind;
 use page_by_page::chapters::ch06_paged::{PageSlab, SharedSlab};
 use page_by_page::chapters::chapter;
-use page_by_page::decode::sampler::{Sampling, SamplingDefaults, narrow};
+use page_by_page::generation::sampler::{Sampling, SamplingDefaults, narrow};
 use page_by_page::kernels::RowFormat;
 use page_by_page::model::checkpoint::Weight;
 use page_by_page::model::tokenizer::Tokenizer;
@@ -145,14 +145,17 @@ pub struct RowOptions {
     /// How attention reads keys and values, gather (copied together first), paged (where they lie) or plain (where they
     /// lie, with the loops of chapter 13) [default: paged, or gather while chapter 13 is unfinished]
     #[arg(long, value_name = "HOW", value_parser = named(&ATTENTIONS), hide_possible_values = true)]
-    attention: Option<Attention>,
+    attention: Option<AttentionBackend>,
     /// How the numbers of keys and values are stored: f32, f16, bf16 or int8
     #[arg(long, value_name = "TYPE", value_parser = named(&FORMATS), hide_possible_values = true, default_value = "f32")]
     kv_dtype: RowFormat,
 }
 
-pub const ATTENTIONS: [(&str, Attention); 3] =
-    [("gather", Attention::Gather), ("paged", Attention::Paged), ("plain", Attention::Plain)];
+pub const ATTENTIONS: [(&str, AttentionBackend); 3] = [
+    ("gather", AttentionBackend::Gather),
+    ("paged", AttentionBackend::PagedKernel),
+    ("plain", AttentionBackend::PagedLoops),
+];
 pub const FORMATS: [(&str, RowFormat); 4] =
     [("f32", RowFormat::F32), ("f16", RowFormat::F16), ("bf16", RowFormat::Bf16), ("int8", RowFormat::Int8)];
 
@@ -166,18 +169,18 @@ pub fn named<T: Copy + Send + Sync>(values: &'static [(&'static str, T)]) -> imp
 
 impl RowOptions {
     /// How attention reads a cache: in place by default, if chapter 13 is written.
-    fn attention(self) -> Attention {
+    fn attention(self) -> AttentionBackend {
         match self.attention {
             Some(attention) => attention,
-            None if chapters::is_written(chapter(13)) => Attention::Paged,
-            None => Attention::Gather,
+            None if chapters::is_written(chapter(13)) => AttentionBackend::PagedKernel,
+            None => AttentionBackend::Gather,
         }
     }
 
     pub fn chapters(self, kv: CacheKind) -> Vec<usize> {
         let mut chapters = Vec::new();
-        let is_in_place = kv == CacheKind::Paged && self.attention() == Attention::Paged;
-        if is_in_place || self.attention() == Attention::Plain {
+        let is_in_place = kv == CacheKind::Paged && self.attention() == AttentionBackend::PagedKernel;
+        if is_in_place || self.attention() == AttentionBackend::PagedLoops {
             chapters.push(13);
         }
         if self.kv_dtype != RowFormat::F32 {

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
 use clap::Args;
-use page_by_page::caches::CacheKind;
+use page_by_page::cache_kind::CacheKind;
 use page_by_page::serving::SCORED_AT_ONCE;
 use page_by_page::serving::schedule::StepLimits;
 use page_by_page_serve::access::Access;

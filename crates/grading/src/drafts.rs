@@ -1,6 +1,6 @@
 //! What every draft model must do, whether it is greedy or samples: it drafts with a model that leaves it no choice.
 
-use page_by_page::decode::{Draft, Drafter, LanguageModel, RewindableModel};
+use page_by_page::generation::{Draft, Drafter, LanguageModel, RewindableModel};
 use page_by_page::model::StepError;
 
 use crate::calls::{expect_ok, in_call};

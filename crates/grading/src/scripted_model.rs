@@ -4,7 +4,7 @@ use std::cell::RefCell;
 use std::rc::Rc;
 
 use page_by_page::cache::CacheError;
-use page_by_page::decode::{LanguageModel, RewindableModel};
+use page_by_page::generation::{LanguageModel, RewindableModel};
 use page_by_page::model::StepError;
 
 use crate::limits;

@@ -2,9 +2,9 @@
 
 use std::path::PathBuf;
 
-use page_by_page::cache::in_place::InPlace;
-use page_by_page::decode::sampler::{Sampler, Sampling};
-use page_by_page::decode::{CachedModel, LanguageModel};
+use page_by_page::cache::in_place::ReadInPlace;
+use page_by_page::generation::sampler::{Sampler, Sampling};
+use page_by_page::generation::{CachedModel, LanguageModel};
 use page_by_page::model::Model;
 use page_by_page::model::tokenizer::Tokenizer;
 
@@ -53,7 +53,13 @@ impl Storyteller {
     /// Generates a story of `n` tokens through a cache, and compares it with the recomputed one. Before each step,
     /// `meanwhile` is called. Returns the rows that the model projected.
     #[track_caller]
-    pub fn assert_through(&self, cache: &mut dyn InPlace, what: &str, n: usize, mut meanwhile: impl FnMut()) -> u64 {
+    pub fn assert_through(
+        &self,
+        cache: &mut dyn ReadInPlace,
+        what: &str,
+        n: usize,
+        mut meanwhile: impl FnMut(),
+    ) -> u64 {
         let mut model = CachedModel::new(&self.model, cache);
         let story = self.continue_with(n, |sequence| {
             meanwhile();

@@ -17,7 +17,7 @@ use std::task::{Poll, ready};
 
 use axum::response::sse::Event as SentEvent;
 use futures_util::stream::{self, Stream};
-use page_by_page::decode::scoring::TokenLogprobs;
+use page_by_page::generation::scoring::TokenLogprobs;
 use page_by_page::model::tokenizer::Tokenizer;
 use page_by_page::serving::OutputDelta;
 use serde_json::{Map, Value, json};

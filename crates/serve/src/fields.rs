@@ -3,8 +3,8 @@
 //! As in the protocol, a field that is `null` counts as missing. Unknown fields are ignored: clients send many.
 
 use axum::http::StatusCode;
-use page_by_page::decode::sampler::narrow;
 use page_by_page::escape;
+use page_by_page::generation::sampler::narrow;
 use serde::de::DeserializeOwned;
 use serde_json::{Map, Value};
 

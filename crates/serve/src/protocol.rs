@@ -3,7 +3,7 @@
 //! Unknown fields are ignored. A known field with a value that makes no sense is refused by name, and so is one that
 //! asks for what this server does not do: an output that looks right and is not would be worse.
 
-use page_by_page::decode::sampler::{Sampling, SamplingDefaults, SamplingError};
+use page_by_page::generation::sampler::{Sampling, SamplingDefaults, SamplingError};
 use page_by_page::serving::StopRules;
 use serde::Deserialize;
 use serde::de::DeserializeOwned;

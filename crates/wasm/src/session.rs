@@ -2,8 +2,8 @@
 
 use std::num::NonZero;
 
-use page_by_page::cache::in_place::Attention;
-use page_by_page::decode::sampler::{Sampler, Sampling, SamplingDefaults};
+use page_by_page::cache::in_place::AttentionBackend;
+use page_by_page::generation::sampler::{Sampler, Sampling, SamplingDefaults};
 use page_by_page::model::checkpoint::Checkpoint;
 use page_by_page::model::tokenizer::Tokenizer;
 use page_by_page::model::{Model, ModelConfig};
@@ -115,7 +115,7 @@ fn model(config: &[u8], generation: &[u8], weights: Vec<u8>) -> Result<&'static 
         Model::from_checkpoint(config, &Checkpoint::from_bytes(weights)?)
     };
     let mut model = open().map_err(|error| error.to_string())?;
-    model.attention = Attention::Paged;
+    model.attention = AttentionBackend::PagedKernel;
     Ok(Box::leak(Box::new(model)))
 }
 

@@ -4,9 +4,9 @@
 use page_by_page::cache::KvCache;
 use page_by_page::chapters::ch06_paged::{PageSlab, PagedCache, SharedSlab};
 use page_by_page::chapters::ch08_speculative::{DraftModel, Speculation};
-use page_by_page::decode::drafting::{AcceptRule, DraftCounters};
-use page_by_page::decode::sampler::Sampler;
-use page_by_page::decode::{CachedModel, Draft};
+use page_by_page::generation::drafting::{AcceptRule, DraftCounters};
+use page_by_page::generation::sampler::Sampler;
+use page_by_page::generation::{CachedModel, Draft};
 use page_by_page::model::Model;
 use page_by_page::model::tokenizer::{TextStream, Tokenizer};
 use page_by_page::serving::schedule::FinishReason;
@@ -123,7 +123,7 @@ impl Speculating {
             page_size: self.page_size,
             owners: view::owners(self.slab.borrow().pool()),
             budget: self.drafts + 1,
-            most_running: 1,
+            max_running: 1,
             ..View::default()
         };
         let Some(sequence) = &self.sequence else { return json!(view) };

@@ -1,7 +1,7 @@
 //! The logits have these bits, wherever the engine runs: compiled for this processor, or for a browser.
 
-use page_by_page::caches::{CacheKind, CacheSize};
-use page_by_page::decode::{CachedModel, LanguageModel};
+use page_by_page::cache_kind::{CacheKind, CacheSize};
+use page_by_page::generation::{CachedModel, LanguageModel};
 use page_by_page::model::checkpoint::Checkpoint;
 use page_by_page::model::{Model, ModelConfig};
 

@@ -1,8 +1,8 @@
 //! The bundled models.
 
 use anyhow::Result;
-use page_by_page::decode::sampler::{Sampler, Sampling};
 use page_by_page::experiments::bundled;
+use page_by_page::generation::sampler::{Sampler, Sampling};
 use page_by_page::model::Model;
 use page_by_page::model::tokenizer::Tokenizer;
 

@@ -4,7 +4,7 @@
 use page_by_page::chapters::ch01_recompute::argmax;
 use page_by_page::chapters::ch03_contiguous::ContiguousCache;
 use page_by_page::chapters::ch08_speculative::{DraftModel, Speculation, accept_matching};
-use page_by_page::decode::{CachedModel, Draft, RewindableModel};
+use page_by_page::generation::{CachedModel, Draft, RewindableModel};
 use page_by_page::model::Model;
 use page_by_page::model::tokenizer::Tokenizer;
 

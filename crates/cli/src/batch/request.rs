@@ -1,7 +1,7 @@
 //! A line of a batch: one request as a JSON object.
 
-use page_by_page::decode::sampler::number;
 use page_by_page::escape;
+use page_by_page::generation::sampler::number;
 use serde::Deserialize;
 
 /// What a line asks for. All but the prompt may be missing.

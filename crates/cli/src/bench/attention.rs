@@ -7,7 +7,7 @@ use std::time::Duration;
 use anyhow::{Result, ensure};
 use clap::Args;
 use page_by_page::cache::KvCache;
-use page_by_page::cache::in_place::{Attention, InPlace};
+use page_by_page::cache::in_place::{AttentionBackend, ReadInPlace};
 use page_by_page::chapters::ch03_contiguous::ContiguousCache;
 use page_by_page::chapters::ch06_paged::{PageSlab, PagedCache, SharedSlab};
 use page_by_page::chapters::ch14_half_the_bytes::encode_rows;
@@ -46,7 +46,7 @@ pub struct AttentionBench {
     /// Ways to read pages, separated by commas: gather, paged, plain (where they lie, with the loops of chapter 13)
     #[arg(long, value_name = "HOW,…", value_delimiter = ',', value_parser = named(&ATTENTIONS), hide_possible_values = true,
           default_values = ["gather", "paged"])]
-    attention: Vec<Attention>,
+    attention: Vec<AttentionBackend>,
     /// How the numbers of keys and values are stored: f32, f16, bf16 or int8
     #[arg(long, value_name = "TYPE", value_parser = named(&FORMATS), hide_possible_values = true, default_value = "f32")]
     kv_dtype: RowFormat,
@@ -61,12 +61,12 @@ pub struct AttentionBench {
 }
 
 /// The contiguous caches, or a way to read pages.
-fn name(way: Option<Attention>) -> &'static str {
+fn name(way: Option<AttentionBackend>) -> &'static str {
     match way {
         None => "side by side",
-        Some(Attention::Gather) => "pages, gathered",
-        Some(Attention::Paged) => "pages, in place",
-        Some(Attention::Plain) => "pages, chapter 13's loops",
+        Some(AttentionBackend::Gather) => "pages, gathered",
+        Some(AttentionBackend::PagedKernel) => "pages, in place",
+        Some(AttentionBackend::PagedLoops) => "pages, chapter 13's loops",
     }
 }
 
@@ -77,7 +77,7 @@ const TURNS: std::ops::Range<usize> = 3..1000;
 
 impl AttentionBench {
     pub fn run(self) -> Result<Report> {
-        let in_place = self.attention.iter().any(|way| *way != Attention::Gather);
+        let in_place = self.attention.iter().any(|way| *way != AttentionBackend::Gather);
         chapters::ensure_started(if in_place { &[3, 4, 5, 6, 7, 13] } else { &[3, 4, 5, 6, 7] })?;
         chapters::ensure_started(if self.kv_dtype == RowFormat::F32 { &[] } else { &[14] })?;
         let mut model = self.model.open()?;
@@ -132,11 +132,12 @@ impl AttentionBench {
             paged.push(filled(PagedCache::new(&slab)?, tokens, model, seed)?);
         }
         let ways = [None].into_iter().chain(self.attention.iter().copied().map(Some));
-        let mut measured: Vec<(Option<Attention>, Times, usize)> = ways.map(|way| (way, Times::default(), 0)).collect();
+        let mut measured: Vec<(Option<AttentionBackend>, Times, usize)> =
+            ways.map(|way| (way, Times::default(), 0)).collect();
         let mut expected: Option<Vec<f32>> = None;
         for _ in turns("measuring", TURNS, Duration::from_secs(self.seconds)) {
             for (way, times, rows_copied) in &mut measured {
-                model.attention = way.unwrap_or(Attention::Gather);
+                model.attention = way.unwrap_or(AttentionBackend::Gather);
                 let logits;
                 (logits, *rows_copied) = match way {
                     None => second_step(model, &mut contiguous, times)?,
@@ -151,7 +152,7 @@ impl AttentionBench {
         }
         let row_bytes = 2 * layout.n_layers * layout.kv_width() * size_of::<f32>();
         let side_by_side = measured[0].1.median();
-        let row = |(i, (way, times, rows_copied)): (usize, &(Option<Attention>, Times, usize))| {
+        let row = |(i, (way, times, rows_copied)): (usize, &(Option<AttentionBackend>, Times, usize))| {
             let (seconds, bytes_copied) = (times.median(), rows_copied * row_bytes);
             let over = seconds / side_by_side;
             Row::default()
@@ -169,7 +170,7 @@ impl AttentionBench {
 
 /// Two steps, each of which is forgotten again. The second counts, because the first finds in the processor's caches
 /// what the way before has left there.
-fn second_step<C: InPlace>(model: &Model, caches: &mut [C], times: &mut Times) -> Result<(Vec<f32>, usize)> {
+fn second_step<C: ReadInPlace>(model: &Model, caches: &mut [C], times: &mut Times) -> Result<(Vec<f32>, usize)> {
     step(model, caches)?;
     caches.iter_mut().try_for_each(|cache| cache.rewind(1))?;
     let counted = (times.of(|| step(model, caches))?, copied(model, caches));

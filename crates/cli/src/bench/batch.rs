@@ -8,7 +8,7 @@ use std::time::Duration;
 use anyhow::Result;
 use clap::Args;
 use page_by_page::cache::Rewind;
-use page_by_page::caches::CacheKind;
+use page_by_page::cache_kind::CacheKind;
 use page_by_page::chapters::ch06_paged::{PageSlab, PagedCache};
 use page_by_page::model::Model;
 use serde_json::json;

@@ -4,12 +4,12 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use clap::Subcommand;
-use page_by_page::cache::in_place::InPlace;
+use page_by_page::cache::in_place::ReadInPlace;
 use page_by_page::cache::{CacheError, KvLayout, Usage};
-use page_by_page::caches::{CacheKind, CacheSize};
+use page_by_page::cache_kind::{CacheKind, CacheSize};
 use page_by_page::chapters::ch03_contiguous::wasted_share;
-use page_by_page::decode::sampler::{Sampler, Sampling};
 use page_by_page::experiments::{self, append, bundled, forks, generation, rows};
+use page_by_page::generation::sampler::{Sampler, Sampling};
 use page_by_page::model::{Model, ModelConfig};
 use serde_json::json;
 
@@ -134,7 +134,7 @@ fn bundled_layout() -> Result<KvLayout> {
     Ok(ModelConfig::open(&bundled("storyteller"))?.kv_layout())
 }
 
-fn filled(kind: CacheKind, layout: KvLayout, tokens: usize, size: CacheSize) -> Result<Box<dyn InPlace>> {
+fn filled(kind: CacheKind, layout: KvLayout, tokens: usize, size: CacheSize) -> Result<Box<dyn ReadInPlace>> {
     let mut cache = kind.cache(layout, size)?.with_context(|| format!("{kind} keeps no rows"))?;
     append(cache.as_mut(), &rows(layout, tokens))?;
     Ok(cache)
@@ -302,7 +302,7 @@ fn append_to_all(lengths: &[usize], kinds: &[CacheKind]) -> Result<Report> {
 fn append_in_turns(kind: CacheKind, layout: KvLayout, lengths: &[usize], sizes: &[CacheSize]) -> Result<Vec<Row>> {
     /// A cache, and what the newest turn did to it.
     struct Case {
-        cache: Box<dyn InPlace>,
+        cache: Box<dyn ReadInPlace>,
         times: Times,
         rows_copied: u64,
         slots_taken: usize,

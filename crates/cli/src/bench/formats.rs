@@ -5,7 +5,7 @@ use clap::Args;
 use page_by_page::chapters::ch01_recompute::{argmax, generate};
 use page_by_page::chapters::ch03_contiguous::ContiguousCache;
 use page_by_page::chapters::ch14_half_the_bytes::token_bytes;
-use page_by_page::decode::{CachedModel, Limits};
+use page_by_page::generation::{CachedModel, Limits};
 use page_by_page::kernels::RowFormat;
 use page_by_page::model::Model;
 use page_by_page::model::tokenizer::Tokenizer;

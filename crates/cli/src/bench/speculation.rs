@@ -5,11 +5,11 @@ use std::time::Duration;
 
 use anyhow::{Result, bail, ensure};
 use clap::Args;
-use page_by_page::caches::{CacheKind, CacheSize};
-use page_by_page::decode::drafting::{AcceptRule, DraftSource};
-use page_by_page::decode::sampler::Sampling;
+use page_by_page::cache_kind::{CacheKind, CacheSize};
 use page_by_page::experiments::drafts::{Drafted, Drafts, Stories};
 use page_by_page::experiments::{PAGE_SIZE, PROMPTS};
+use page_by_page::generation::drafting::{AcceptRule, DraftSource};
+use page_by_page::generation::sampler::Sampling;
 use page_by_page::model::Model;
 use page_by_page::model::tokenizer::Tokenizer;
 use serde_json::json;

@@ -3,16 +3,16 @@
 
 use anyhow::{Result, ensure};
 use page_by_page::cache::Usage;
-use page_by_page::caches::CacheKind;
+use page_by_page::cache_kind::CacheKind;
 use page_by_page::chapters::ch01_recompute::argmax;
 use page_by_page::chapters::ch03_contiguous::{cache_bytes, wasted_share};
 use page_by_page::chapters::ch14_half_the_bytes::token_bytes;
-use page_by_page::decode::drafting::AcceptRule;
-use page_by_page::decode::generation::Generated;
 use page_by_page::experiments::drafts::Bundled;
 use page_by_page::experiments::forks::Samples;
 use page_by_page::experiments::prefixes::{passes_for_sixteen, replay};
 use page_by_page::experiments::{PAGE_SIZE, SMALL, attention, bundled, disk, generation, memory, rewind, simulation};
+use page_by_page::generation::drafting::AcceptRule;
+use page_by_page::generation::one_sequence::Generated;
 use page_by_page::kernels::RowFormat;
 use page_by_page::model::tokenizer::Tokenizer;
 use page_by_page::model::{Model, ModelConfig};

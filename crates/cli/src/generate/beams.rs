@@ -2,9 +2,9 @@
 
 use anyhow::{Context, Result, anyhow, ensure};
 use page_by_page::cache::CacheError;
-use page_by_page::caches::CacheKind;
-use page_by_page::decode::Limits;
-use page_by_page::decode::beams::{Continuation, LENGTH_PENALTY, SearchCounters, search};
+use page_by_page::cache_kind::CacheKind;
+use page_by_page::generation::Limits;
+use page_by_page::generation::beams::{Continuation, LENGTH_PENALTY, SearchCounters, search};
 use page_by_page::model::{Model, StepError};
 use serde_json::{Value, json};
 

@@ -6,13 +6,13 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 use page_by_page::cache::Rewind;
-use page_by_page::cache::in_place::InPlace;
-use page_by_page::caches::{CacheKind, CacheSize};
-use page_by_page::decode::drafting::{DraftCounters, DraftSource};
-use page_by_page::decode::generation::{Generated, Generation};
-use page_by_page::decode::sampler::Sampler;
-use page_by_page::decode::{Draft, Limits};
+use page_by_page::cache::in_place::ReadInPlace;
+use page_by_page::cache_kind::{CacheKind, CacheSize};
 use page_by_page::disk::snapshot::Snapshot;
+use page_by_page::generation::drafting::{DraftCounters, DraftSource};
+use page_by_page::generation::one_sequence::{Generated, Generation};
+use page_by_page::generation::sampler::Sampler;
+use page_by_page::generation::{Draft, Limits};
 use page_by_page::kernels::RowFormat;
 use page_by_page::model::Model;
 use page_by_page::model::tokenizer::{TextStream, Tokenizer};
@@ -30,7 +30,7 @@ struct OneSetup<'m> {
     tokenizer: &'m Tokenizer,
     request: &'m OutputRequest<'m>,
     /// `None`: nothing is kept.
-    cache: Option<Box<dyn InPlace>>,
+    cache: Option<Box<dyn ReadInPlace>>,
     /// The pages of that cache, if it has any.
     pool: Option<PoolSize>,
     restored: Option<Restored>,
@@ -129,7 +129,7 @@ impl Generate {
     }
 
     /// Writes the file of `--save-cache`, if there is one. `tokens`: begin with those that the cache holds.
-    fn save(&self, cache: Option<&dyn InPlace>, tokens: &[u32], model: &Model) -> Result<Option<Saved>> {
+    fn save(&self, cache: Option<&dyn ReadInPlace>, tokens: &[u32], model: &Model) -> Result<Option<Saved>> {
         let (Some(file), Some(cache)) = (&self.cache.save_cache, cache) else {
             return Ok(None);
         };

@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::Result;
 use page_by_page::cache::{PageId, Usage};
-use page_by_page::decode::sampler::Sampler;
+use page_by_page::generation::sampler::Sampler;
 use page_by_page::model::Model;
 use page_by_page::model::tokenizer::Tokenizer;
 use page_by_page::prefix_cache::new_prefix_cache;

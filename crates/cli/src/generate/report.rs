@@ -1,7 +1,7 @@
 //! What several outputs cost together: one report, as lines for people and as JSON.
 
 use page_by_page::cache::Usage;
-use page_by_page::caches::CacheKind::Paged;
+use page_by_page::cache_kind::CacheKind::Paged;
 use page_by_page::model::Model;
 use page_by_page::serving::SequenceError;
 use serde_json::{Value, json};
@@ -50,7 +50,7 @@ impl OutputSet<'_> {
             ("sampling", describe(self.outputs[0].request.sampling)),
             (
                 if setup.are_samples { "samples" } else { "outputs" },
-                format!("{n_outputs}, at most {} in a step", totals.most_sequences),
+                format!("{n_outputs}, at most {} in a step", totals.peak_sequences),
             ),
         ];
         let (prefill, decode) = (self.prefill, self.decode);

@@ -4,9 +4,9 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Result, bail};
-use page_by_page::caches::{CacheKind, CacheSize};
+use page_by_page::cache_kind::{CacheKind, CacheSize};
 use page_by_page::chapters::ch06_paged::SharedSlab;
-use page_by_page::decode::sampler::Sampling;
+use page_by_page::generation::sampler::Sampling;
 use page_by_page::model::Model;
 use page_by_page::serving::schedule::{ScheduleError, max_rows};
 

@@ -3,7 +3,7 @@
 //! Here the model is asked for one token after the other: no cache, no draft, no chapter. What beams find is compared
 //! with a search without a cache in `tests/engine/beams.rs`.
 
-use page_by_page::decode::sampler::{Sampler, Sampling};
+use page_by_page::generation::sampler::{Sampler, Sampling};
 use page_by_page::model::Model;
 use page_by_page::model::tokenizer::Tokenizer;
 use serde_json::{Value, json};

@@ -2,7 +2,7 @@
 
 use std::thread;
 
-use page_by_page::decode::sampler::Sampling;
+use page_by_page::generation::sampler::Sampling;
 use page_by_page::serving::schedule::StepLimits;
 use serde_json::{Value, json};
 

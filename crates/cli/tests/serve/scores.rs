@@ -1,6 +1,6 @@
 //! Log probabilities of new tokens and of prompts: those of the model, each token once.
 
-use page_by_page::decode::sampler::Sampling;
+use page_by_page::generation::sampler::Sampling;
 use page_by_page::serving::schedule::StepLimits;
 use serde_json::{Value, json};
 

@@ -1,7 +1,7 @@
 //! What ends a sequence: token ids, stop strings, and the model's end of text, each after a least number of tokens.
 //! What a request asks for is compared with a model that generates alone, and whose logits are changed here.
 
-use page_by_page::decode::sampler::Sampling;
+use page_by_page::generation::sampler::Sampling;
 use page_by_page::serving::schedule::StepLimits;
 use serde_json::{Value, json};
 

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 use std::time::Duration;
 
-use page_by_page::decode::sampler::Sampling;
+use page_by_page::generation::sampler::Sampling;
 use page_by_page::serving::schedule::StepLimits;
 use serde_json::{Value, json};
 

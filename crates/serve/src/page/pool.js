@@ -437,7 +437,7 @@
     }
 
     #drawNumbers() {
-      const { owners, sequences, page_size, budget, most_running, steps, counts } = this.#view;
+      const { owners, sequences, page_size, budget, max_running, steps, counts } = this.#view;
       const all = owners.length;
       const free = owners.filter((count) => count === 0).length;
       const used = this.#holders.filter((ids) => ids.length > 0).length;
@@ -454,7 +454,7 @@
         "pages-say": `${used} owned by sequences, ${cached} by the prefix cache alone, ${free} free`,
         "budget-says": `${scheduled} of ${plural(budget, "token")} scheduled`,
         "hits-say": counts.prompt_tokens === 0 ? "no prompt yet" : `${number(counts.cached_tokens)} of ${number(counts.prompt_tokens)} prompt tokens cached`,
-        "queue-says": `${running} of at most ${most_running} running, ${sequences.length - running} waiting`,
+        "queue-says": `${running} of at most ${max_running} running, ${sequences.length - running} waiting`,
         "steps-say": `${number(steps)}, for ${plural(counts.new_tokens, "new token")}`,
         "lost-says": `${number(counts.preemptions)}, ${recomputed}`,
         about: `${this.#options.model}: ${plural(all, "page")} of ${plural(page_size, "slot")}${drawn}`,

@@ -2,7 +2,7 @@
 
 use page_by_page::chapters::ch01_recompute::{Recompute, generate};
 use page_by_page::chapters::ch02_flat::FlatCache;
-use page_by_page::decode::{CachedModel, LanguageModel, Limits};
+use page_by_page::generation::{CachedModel, LanguageModel, Limits};
 
 use super::prelude::*;
 

@@ -1,7 +1,7 @@
 //! Chapter 1: without a cache every new token computes all rows before it again.
 
 use page_by_page::chapters::ch01_recompute::{Recompute, generate};
-use page_by_page::decode::Limits;
+use page_by_page::generation::Limits;
 
 use super::prelude::*;
 

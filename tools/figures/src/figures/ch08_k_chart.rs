@@ -1,9 +1,9 @@
 //! Chapter 8: longer drafts, and passes of the target. The stories are by `chapters::ch08_speculative` and
 //! `chapters::ch09_chance`, over caches that rewind by `chapters::ch07_rewind`.
 
-use page_by_page::decode::drafting::AcceptRule;
 use page_by_page::experiments::PROMPTS;
 use page_by_page::experiments::drafts::Bundled;
+use page_by_page::generation::drafting::AcceptRule;
 
 use super::prelude::*;
 

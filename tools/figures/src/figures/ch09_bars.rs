@@ -1,7 +1,7 @@
 //! Chapter 9: two rows of probabilities as bars: what is accepted, what is rejected, what is left.
 
 use page_by_page::chapters::ch09_chance::{accept_sampled, residual, share_to_expect};
-use page_by_page::decode::Draft;
+use page_by_page::generation::Draft;
 
 use super::prelude::*;
 

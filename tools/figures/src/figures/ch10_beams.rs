@@ -1,8 +1,8 @@
 //! Chapter 10: a beam search as a tree, and the pages that its beams share. They are forks by `chapters::ch10_fork`.
 
 use page_by_page::chapters::ch06_paged::PageSlab;
-use page_by_page::decode::Limits;
-use page_by_page::decode::beams::search;
+use page_by_page::generation::Limits;
+use page_by_page::generation::beams::search;
 
 use super::prelude::*;
 

@@ -2,7 +2,7 @@
 
 use std::borrow::Cow;
 
-use page_by_page::cache::in_place::{F32Heads, InPlace};
+use page_by_page::cache::in_place::{F32Heads, ReadInPlace};
 use page_by_page::chapters::ch06_paged::PagedCache;
 use page_by_page::chapters::ch13_paged_attention::{attend_row, row_starts};
 use page_by_page::kernels::{Heads, Run, add_scaled, dot, softmax_scaled};
@@ -28,7 +28,7 @@ pub fn figure() -> Result<Figure> {
         }
     })?;
     let cache = caches.remove(&'a').context("no sequence a")?;
-    let copied = if std::ptr::eq(cache.rows(0).of_sequence(0).keys, slab.borrow().keys()) { 0 } else { cache.len() };
+    let copied = if std::ptr::eq(cache.rows(0).sequence_rows(0).keys, slab.borrow().keys()) { 0 } else { cache.len() };
     let copied_by_gather = if matches!(cache.gather(0), (Cow::Owned(_), _)) { cache.len() } else { 0 };
     let mut figure = Figure {
         label: format!(
@@ -65,7 +65,7 @@ struct Seen {
 /// The two passes, run by run. Compares the sum with what the chapter's code gives.
 fn walk(figure: &mut Figure, cache: &PagedCache, slab: &[Page]) -> Result<()> {
     let rows = cache.rows(0);
-    let sequence = rows.of_sequence(1);
+    let sequence = rows.sequence_rows(1);
     let runs = || sequence.runs.iter().zip(cache.table().pages().iter().map(|page| page.index()));
     let mut seen = Seen::default();
     let stale: Vec<&String> = slab.iter().flat_map(Page::stale).collect();

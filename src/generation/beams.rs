@@ -22,8 +22,8 @@ use std::time::{Duration, Instant};
 use crate::cache::{CacheError, KvCache};
 use crate::chapters::ch06_paged::SharedSlab;
 use crate::chapters::ch10_fork::ForkCache;
-use crate::decode::Limits;
-use crate::decode::scoring::log_softmax;
+use crate::generation::Limits;
+use crate::generation::scoring::log_softmax;
 use crate::model::{Model, StepError};
 
 /// How much a score makes up for length: 0 compares the log-probabilities as they are and prefers short continuations;

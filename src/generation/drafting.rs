@@ -6,8 +6,8 @@ use super::prompt_lookup::PromptLookup;
 use super::sampler::{Sampler, Sampling};
 use super::{CachedModel, Draft, Drafter, RewindableModel};
 use crate::cache::CacheError;
-use crate::cache::in_place::InPlace;
-use crate::caches::{CacheKind, CacheSize};
+use crate::cache::in_place::ReadInPlace;
+use crate::cache_kind::{CacheKind, CacheSize};
 use crate::chapters::ch01_recompute::Recompute;
 use crate::chapters::ch08_speculative::{DraftModel, accept_matching};
 use crate::chapters::ch09_chance::{SamplingDraftModel, accept_sampled};
@@ -99,7 +99,7 @@ pub enum DraftSource {
         /// The model.
         model: Box<Model>,
         /// `None`: it recomputes everything.
-        cache: Option<Box<dyn InPlace>>,
+        cache: Option<Box<dyn ReadInPlace>>,
     },
     /// The sequence itself.
     Lookup(PromptLookup),

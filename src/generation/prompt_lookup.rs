@@ -11,7 +11,7 @@
 //! prompt lookup decoding ([Saxena, 2023](https://github.com/apoorvumang/prompt-lookup-decoding)), and in vLLM as
 //! n-gram speculation.
 
-use crate::decode::{Draft, Drafter};
+use crate::generation::{Draft, Drafter};
 use crate::model::StepError;
 
 /// Drafts what followed the same tokens earlier in the sequence.

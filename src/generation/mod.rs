@@ -2,13 +2,13 @@
 
 pub mod beams;
 pub mod drafting;
-pub mod generation;
+pub mod one_sequence;
 pub mod prompt_lookup;
 pub mod sampler;
 pub mod scoring;
 
 use crate::cache::CacheError;
-use crate::cache::in_place::InPlace;
+use crate::cache::in_place::ReadInPlace;
 use crate::chapters::ch01_recompute::Recompute;
 use crate::model::{Model, StepError};
 
@@ -34,13 +34,13 @@ pub struct Limits<'a> {
 /// A model with a cache: it computes only the tokens that the cache does not hold.
 pub struct CachedModel<'a> {
     model: &'a Model,
-    cache: &'a mut dyn InPlace,
+    cache: &'a mut dyn ReadInPlace,
     rows_projected: u64,
 }
 
 impl<'a> CachedModel<'a> {
     /// A model with a sequence's cache, which is read as the model's [attention setting](Model::attention) says.
-    pub fn new(model: &'a Model, cache: &'a mut dyn InPlace) -> Self {
+    pub fn new(model: &'a Model, cache: &'a mut dyn ReadInPlace) -> Self {
         CachedModel { model, cache, rows_projected: 0 }
     }
 

@@ -68,7 +68,7 @@ impl Scheduler {
         }
         let cache = match fork {
             Some(fork) => fork,
-            None => ForkCache::with_prefix(&self.slab, &mut *self.prefixes, sequence.looked_up())?,
+            None => ForkCache::with_prefix(&self.slab, &mut *self.prefixes, sequence.lookup_tokens())?,
         };
         while !self.fits(&sequence, &cache)
             && let Some(newest) = self.running.pop_if(|running| running.sequence.id > sequence.id)
