@@ -17,9 +17,10 @@
 //! - [`model`]: Qwen3, tokens in and logits out; its [checkpoint](model::checkpoint) and its
 //!   [tokenizer](model::tokenizer).
 //! - [`kernels`]: the arithmetic, in one fixed order for every sum; the only place with SIMD.
-//! - [`generation`]: what generates one sequence asks of a model; one sequence [generated](generation::one_sequence) with any
+//! - [`generation`]: what generates one sequence asks of a model; [one sequence](generation::one_sequence) with any
 //!   cache, and with [drafts](generation::drafting); how the next token is [chosen](generation::sampler), how
-//!   [likely](generation::scoring) tokens were, drafts by [lookup](generation::prompt_lookup), and [beams](generation::beams).
+//!   [likely](generation::scoring) tokens were, drafts by [lookup](generation::prompt_lookup), and
+//!   [beams](generation::beams).
 //! - [`serving`]: the loop around the scheduler, with many sequences in the pages of one slab. What [scheduler and
 //!   loop](serving::schedule) agree on, and what a [page](serving::view) shows of a run.
 //! - [`prefix_cache`]: what a scheduler asks of one.
