@@ -248,14 +248,6 @@ mod checks {
         }
     }
 
-    #[test]
-    fn task_3_an_empty_table_asks_no_pool() {
-        let mut other = pool(1);
-        let mut table = table(4, 0, &mut other);
-        release(&mut table, &mut other);
-        same!(other.n_free(), 1, "free pages of the pool, of 1, after the release of a table without pages");
-    }
-
     // All tasks
 
     #[test]

@@ -131,14 +131,8 @@ fn is_in_debug_assert(place: &Location<'_>) -> bool {
     let Some(text) = chapters::all().iter().find(is_file).map(|chapter| chapter.exercise) else { return false };
     let lines: usize = text.split_inclusive('\n').take(place.line() as usize - 1).map(str::len).sum();
     let Some((before, after)) = text.split_at_checked(lines + place.column() as usize - 1) else { return false };
-    let is_open = |(_, macro_call): (&str, &str)| {
-        let Some((which, arguments)) = macro_call.split_once("!(") else { return false };
-        let close = |depth: usize, next: char| match next {
-            '(' => Some(depth + 1),
-            ')' => depth.checked_sub(1),
-            _ => Some(depth),
-        };
-        ["", "_eq", "_ne"].contains(&which) && arguments.chars().try_fold(0, close).is_some()
+    let is_open = |(_, rest): (&str, &str)| {
+        ["!(", "_eq!(", "_ne!("].iter().any(|start| rest.starts_with(start)) && !rest.contains(';')
     };
     after.starts_with("debug_assert") || before.rsplit_once("debug_assert").is_some_and(is_open)
 }

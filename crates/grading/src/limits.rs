@@ -212,7 +212,7 @@ struct Check {
     /// Its processor time when the watch first found it silent, and how many seconds ago that was; none after a sign.
     silent: Mutex<Option<(Duration, u32)>>,
     /// Where Linux keeps the processor time of the check's thread, in nanoseconds.
-    schedstat: Option<PathBuf>,
+    schedstat: PathBuf,
 }
 
 static CHECKS: Mutex<Vec<Arc<Check>>> = Mutex::new(Vec::new());
@@ -238,8 +238,8 @@ thread_local! {
             WATCH.call_once(|| drop(thread::spawn(watch)));
         }
         let name = thread::current().name().unwrap_or("a check").into();
-        let thread = (!cfg!(miri)).then(|| std::fs::read_link("/proc/thread-self").ok()).flatten();
-        let schedstat = thread.map(|thread| Path::new("/proc").join(thread).join("schedstat"));
+        let thread = if cfg!(miri) { None } else { std::fs::read_link("/proc/thread-self").ok() };
+        let schedstat = Path::new("/proc").join(thread.unwrap_or_default()).join("schedstat");
         let check = Arc::new(Check { name, newest_call: Mutex::default(), silent: Mutex::default(), schedstat });
         lock(&CHECKS).push(check.clone());
         Watched(check)
@@ -267,7 +267,7 @@ pub fn newest_call() -> String {
 impl Check {
     /// Processor time so far, where that is known.
     fn time(&self) -> Duration {
-        let text = self.schedstat.as_ref().and_then(|file| std::fs::read_to_string(file).ok()).unwrap_or_default();
+        let text = std::fs::read_to_string(&self.schedstat).unwrap_or_default();
         Duration::from_nanos(text.split(' ').next().and_then(|time| time.parse().ok()).unwrap_or(0))
     }
 }
