@@ -20,7 +20,7 @@ pub struct Samples {
 }
 
 /// What one way to keep the sequences costs.
-pub struct Cost {
+pub struct SamplesCost {
     pub way: &'static str,
     /// Tokens whose rows a model would have computed.
     pub rows_computed: usize,
@@ -38,14 +38,14 @@ impl Samples {
     }
 
     /// Each sequence computes the prompt in a cache of its own.
-    pub fn apart(self) -> Result<Cost, CacheError> {
+    pub fn apart(self) -> Result<SamplesCost, CacheError> {
         let slab = self.slab()?;
         let caches = (0..self.samples).map(|_| self.with_prompt(PagedCache::new(&slab)?));
         self.cost("caches apart", caches.collect::<Result<_, _>>()?, self.samples, 0, &slab)
     }
 
     /// The prompt is computed once, and its rows are restored into each of the other caches.
-    pub fn restored(self) -> Result<Cost> {
+    pub fn restored(self) -> Result<SamplesCost> {
         let slab = self.slab()?;
         let mut caches = vec![self.with_prompt(PagedCache::new(&slab)?)?];
         let snapshot = Snapshot::freeze(&caches[0], &vec![0; self.prompt_tokens]);
@@ -60,7 +60,7 @@ impl Samples {
     }
 
     /// The prompt is computed once, and its cache is forked.
-    pub fn forked(self) -> Result<Cost, CacheError> {
+    pub fn forked(self) -> Result<SamplesCost, CacheError> {
         let slab = self.slab()?;
         let mut caches = vec![self.with_prompt(ForkCache::new(&slab)?)?];
         for _ in 1..self.samples {
@@ -87,7 +87,7 @@ impl Samples {
         prompts: usize,
         restored: u64,
         slab: &SharedSlab,
-    ) -> Result<Cost, CacheError> {
+    ) -> Result<SamplesCost, CacheError> {
         let row = rows(self.layout, 1);
         let mut rows_computed = prompts * self.prompt_tokens;
         for _ in 1..self.new_tokens {
@@ -99,6 +99,6 @@ impl Samples {
         let slab = slab.borrow();
         let pages_held = slab.pool().n_pages() - slab.pool().n_free();
         let copied: u64 = caches.iter().map(|cache| cache.usage().rows_copied).sum();
-        Ok(Cost { way, rows_computed, pages_held, rows_copied: restored + copied })
+        Ok(SamplesCost { way, rows_computed, pages_held, rows_copied: restored + copied })
     }
 }

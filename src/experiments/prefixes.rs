@@ -7,7 +7,7 @@ use super::PAGE_SIZE;
 use crate::chapters::ch06_paged::PageSlab;
 use crate::chapters::ch11_prefix_cache::PrefixTrie;
 use crate::serving::schedule::StepLimits;
-use crate::workload::arrivals::{Cost, LAYOUT, serve, tiny_llm};
+use crate::workload::arrivals::{LAYOUT, StepCost, serve, tiny_llm};
 use crate::workload::{PageCounters, PrefixCacheKind, Replay, Trace};
 
 /// A whole trace in a pool of `n_pages` pages of 16 slots, as many sequences at a time as it says.
@@ -20,6 +20,6 @@ pub fn replay(trace: Trace, n_pages: usize, prefix_cache: PrefixCacheKind) -> Re
 pub fn passes_for_sixteen(n_pages: usize, limits: StepLimits) -> Result<u64> {
     let slab = PageSlab::new(LAYOUT, PAGE_SIZE, n_pages)?;
     let prefixes = Box::new(PrefixTrie::new(PAGE_SIZE)?);
-    let served = serve(&tiny_llm(), &slab, prefixes, limits, Cost { step: 1, token: 1 }, || {})?;
+    let served = serve(&tiny_llm(), &slab, prefixes, limits, StepCost { step: 1, token: 1 }, || {})?;
     Ok(served.totals.steps)
 }

@@ -1,6 +1,6 @@
 //! Requests that arrive at random, served by the scheduler in simulated time.
 //!
-//! There is no model here and no clock. A step [costs](Cost) a fixed time and a fixed time more for each token that it
+//! There is no model here and no clock. A step [costs](StepCost) a fixed time and a fixed time more for each token that it
 //! computes:
 //!
 //! ```text
@@ -42,7 +42,7 @@ pub struct Arrival {
 
 /// What a step costs, in microseconds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Cost {
+pub struct StepCost {
     /// However many tokens it computes: the weights are read once.
     pub step: u64,
     /// For each token.
@@ -113,11 +113,11 @@ pub fn tiny_llm() -> Vec<Arrival> {
     arrivals.collect()
 }
 
-/// What a run measured. Times are in microseconds.
+/// What a run measured. RequestTimes are in microseconds.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Served {
     /// Of each request, in the order of arrival.
-    pub requests: Vec<Times>,
+    pub requests: Vec<RequestTimes>,
     /// From the first arrival to the last token.
     pub elapsed: u64,
     /// Of that, the time of all steps together.
@@ -133,7 +133,7 @@ pub struct Served {
 
 /// When a request got its tokens.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Times {
+pub struct RequestTimes {
     /// From its arrival to its first token.
     pub first_token: u64,
     /// From its first token to its last.
@@ -142,7 +142,7 @@ pub struct Times {
     pub tokens: u64,
 }
 
-impl Times {
+impl RequestTimes {
     /// Microseconds from one token to the next, on average; `None` with fewer than two tokens.
     pub fn per_token(&self) -> Option<f64> {
         (self.tokens > 1).then(|| self.rest as f64 / (self.tokens - 1) as f64)
@@ -173,11 +173,11 @@ pub fn serve(
     slab: &SharedSlab,
     prefixes: Box<dyn PrefixCache>,
     limits: StepLimits,
-    cost: Cost,
+    cost: StepCost,
     mut on_end: impl FnMut(),
 ) -> Result<Served, EngineError> {
     let mut scheduler = CheckedScheduler::new(slab, prefixes, limits, &[])?;
-    let mut served = Served { requests: vec![Times::default(); arrivals.len()], ..Served::default() };
+    let mut served = Served { requests: vec![RequestTimes::default(); arrivals.len()], ..Served::default() };
     // The places of unfinished requests among the arrivals.
     let mut unfinished: HashMap<SequenceId, usize> = HashMap::new();
     let mut coming = arrivals.iter().enumerate().peekable();

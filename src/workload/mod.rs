@@ -123,27 +123,27 @@ impl Replay {
         let mut requests = requests.into_iter().peekable();
         let (pool, prefixes) = (PagePool::new(self.n_pages)?, self.prefix_cache.cache(self.page_size)?);
         let counters = PageCounters::default();
-        let mut memory = Memory { pool, prefixes, page_size: self.page_size, running: Vec::new(), counters };
+        let mut state = ReplayState { pool, prefixes, page_size: self.page_size, running: Vec::new(), counters };
         let (mut in_use, mut fragmentation) = (0, 0.0);
         loop {
-            while memory.running.len() < self.max_running
-                && let Some(request) = requests.next_if(|next| memory.has_room(next))
+            while state.running.len() < self.max_running
+                && let Some(request) = requests.next_if(|next| state.has_room(next))
             {
-                memory.begin(request)?;
+                state.begin(request)?;
             }
-            if memory.running.is_empty() {
+            if state.running.is_empty() {
                 match requests.peek() {
-                    Some(next) => return Err(memory.never_fits(next)),
+                    Some(next) => return Err(state.never_fits(next)),
                     None => break,
                 }
             }
-            memory.step(&mut on_end)?;
-            in_use += memory.n_in_use() as u64;
-            let slots: usize = memory.running.iter().map(|sequence| sequence.table.slots()).sum();
-            let tokens: usize = memory.running.iter().map(|sequence| sequence.table.len()).sum();
+            state.step(&mut on_end)?;
+            in_use += state.n_in_use() as u64;
+            let slots: usize = state.running.iter().map(|sequence| sequence.table.slots()).sum();
+            let tokens: usize = state.running.iter().map(|sequence| sequence.table.len()).sum();
             fragmentation += share((slots - tokens) as f64, slots as u64);
         }
-        let mut counters = memory.counters;
+        let mut counters = state.counters;
         counters.hit_rate = share(counters.cached_tokens as f64, counters.prompt_tokens);
         counters.utilisation = share(in_use as f64, counters.steps) / self.n_pages as f64;
         counters.fragmentation = share(fragmentation, counters.steps);
@@ -152,7 +152,7 @@ impl Replay {
 }
 
 /// The pages, and the sequences that have them.
-struct Memory {
+struct ReplayState {
     pool: PagePool,
     prefixes: Box<dyn PrefixCache>,
     page_size: usize,
@@ -165,7 +165,7 @@ struct ActiveSequence {
     table: PageTable,
 }
 
-impl Memory {
+impl ReplayState {
     /// Pages that running sequences have; a shared page counts once. All others are free, or can be evicted.
     fn n_in_use(&self) -> usize {
         self.pool.n_pages().saturating_sub(self.pool.n_free() + self.prefixes.n_evictable(&self.pool))

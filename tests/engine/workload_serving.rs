@@ -7,9 +7,11 @@ use page_by_page::prefix_cache::none::NoPrefixCache;
 use page_by_page::serving::EngineError;
 use page_by_page::serving::schedule::StepLimits;
 use page_by_page::workload::TraceRequest;
-use page_by_page::workload::arrivals::{Arrival, Cost, LAYOUT, LatencyTarget, Served, Times, poisson, serve};
+use page_by_page::workload::arrivals::{
+    Arrival, LAYOUT, LatencyTarget, RequestTimes, Served, StepCost, poisson, serve,
+};
 
-const COST: Cost = Cost { step: 10_000, token: 200 };
+const COST: StepCost = StepCost { step: 10_000, token: 200 };
 
 fn arrival(at: u64, first_token: u32, prompt: usize, written: usize) -> Arrival {
     let text = (first_token..).take(prompt + written).collect();
@@ -36,9 +38,9 @@ fn a_step_is_as_late_as_all_before_it_have_cost() {
     let served = served(&arrivals, 20, (200, 8), false).unwrap();
     // 100 tokens take 30 ms; 51 take 20.2; the last of the first sequence 10.2. Then there is none until 900 ms.
     let expected = [
-        Times { first_token: 30_000, rest: 30_400, tokens: 3 },
-        Times { first_token: 25_200, rest: 0, tokens: 1 },
-        Times { first_token: 12_000, rest: 10_200, tokens: 2 },
+        RequestTimes { first_token: 30_000, rest: 30_400, tokens: 3 },
+        RequestTimes { first_token: 25_200, rest: 0, tokens: 1 },
+        RequestTimes { first_token: 12_000, rest: 10_200, tokens: 2 },
     ];
     assert_eq!(served.requests, expected);
     assert_eq!((served.elapsed, served.busy), (922_200, 30_000 + 20_200 + 10_200 + 12_000 + 10_200));

@@ -125,12 +125,12 @@ impl Batch {
 
     fn lines(&self) -> Result<Lines> {
         if self.is_stdin() {
-            return Ok(Lines::of(io::stdin())?);
+            return Ok(Lines::read(io::stdin())?);
         }
         let open = files::open(&self.file).with_context(|| {
             format!("{}: name a file with one JSON object a line, or - for standard input", self.file.display())
         })?;
-        Ok(Lines::of(open)?)
+        Ok(Lines::read(open)?)
     }
 
     /// Says what the requests cost together; an error if any of them was not completed.

@@ -126,7 +126,7 @@ impl ConversationOptions {
 
 impl Conversation<'_> {
     fn run(mut self, mut first: Option<String>) -> Result<()> {
-        let lines = Lines::of(io::stdin())?;
+        let lines = Lines::read(io::stdin())?;
         loop {
             let next = match first.take() {
                 Some(line) => Some(Ok(line)),

@@ -34,8 +34,8 @@ pub struct GainsCommand {
 impl GainsCommand {
     pub fn run(self) -> Result<()> {
         let gains: Vec<Gain> = match self.chapter {
-            Some(number) => vec![one(number)?],
-            None => all().iter().map(|chapter| measures::of(chapter.number)).filter(is_written).collect(),
+            Some(number) => vec![written_gain(number)?],
+            None => all().iter().map(|chapter| measures::gain(chapter.number)).filter(is_written).collect(),
         };
         if gains.is_empty() {
             bail!(
@@ -46,7 +46,7 @@ impl GainsCommand {
         }
         for (place, gain) in gains.iter().enumerate() {
             let of = if gains.len() > 1 { format!(" ({} of {})", place + 1, gains.len()) } else { String::new() };
-            let progress = Progress::of_one(format!("counting for chapter {}{of}", gain.number));
+            let progress = Progress::spinner(format!("counting for chapter {}{of}", gain.number));
             let text = describe(gain)?;
             drop(progress);
             print(&format!("{}{text}", if place == 0 { "" } else { "\n" }))?;
@@ -56,12 +56,12 @@ impl GainsCommand {
 }
 
 /// The gain of a chapter; refuses one that the book does not have, or whose code is not written.
-fn one(number: usize) -> Result<Gain> {
+fn written_gain(number: usize) -> Result<Gain> {
     let last = all().len();
     if !(1..=last).contains(&number) {
         bail!("there is no chapter {}; the book has 1 to {last}", thousands(number));
     }
-    let gain = measures::of(number);
+    let gain = measures::gain(number);
     for CompiledChapter { number, title, name, source, .. } in needed(&gain) {
         chapters::ensure_started(&[*number])?;
         if let (Source::Yours, Some((task, what))) = (source, chapter(*number).tasks_left.first()) {
@@ -112,7 +112,7 @@ mod tests {
     #[test]
     fn every_chapter_has_a_measure_that_runs_its_code() {
         for chapter in all() {
-            let gain = measures::of(chapter.number);
+            let gain = measures::gain(chapter.number);
             assert_eq!(gain.number, chapter.number);
             assert!(gain.after.1.contains(&chapter.number), "{}", chapter.title);
             let is_older = |side: &[usize]| side.is_sorted() && side.iter().all(|number| *number <= chapter.number);

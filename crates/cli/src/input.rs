@@ -31,7 +31,7 @@ pub enum Next {
 }
 
 impl Lines {
-    pub fn of(input: impl Read + Send + 'static) -> io::Result<Self> {
+    pub fn read(input: impl Read + Send + 'static) -> io::Result<Self> {
         let (sender, receiver) = sync_channel(AHEAD);
         thread::Builder::new().name("lines".into()).spawn(move || send(BufReader::new(input), &sender))?;
         Ok(Lines { receiver })

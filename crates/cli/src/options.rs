@@ -48,8 +48,9 @@ impl ModelOption {
     }
 
     pub fn with_rows(&self, rows: RowOptions, kv: CacheKind) -> Result<Model> {
+        chapters::ensure_started(&rows.chapters(kv))?;
         let mut model = self.open()?;
-        rows.apply(&mut model, kv)?;
+        (model.attention, model.row_format) = (rows.attention(), rows.kv_dtype);
         Ok(model)
     }
 
@@ -188,17 +189,6 @@ impl RowOptions {
         }
         chapters
     }
-
-    /// Sets up the model.
-    ///
-    /// # Errors
-    /// If a chapter that this needs is not started.
-    pub fn apply(self, model: &mut Model, kv: CacheKind) -> Result<()> {
-        chapters::ensure_started(&self.chapters(kv))?;
-        model.attention = self.attention();
-        model.row_format = self.kv_dtype;
-        Ok(())
-    }
 }
 
 /// How many pages a pool has, and how large they are.
@@ -265,9 +255,19 @@ impl PoolSize {
 
     /// `256 pages of 16 tokens, 4,096 tokens in all, 12.00 MiB`
     pub fn describe(self) -> String {
-        let bytes = memory::slot_bytes(self.layout, self.n_slots()).unwrap_or(usize::MAX);
         let (pages, size) = (count(self.n_pages, "page"), count(self.page_size, "token"));
-        format!("{pages} of {size}, {} in all, {}", count(self.n_slots(), "token"), mib(bytes))
+        format!("{pages} of {size}, {} in all, {}", count(self.n_slots(), "token"), self.mib(self.n_pages))
+    }
+
+    /// `28 of 32 at the peak, 16 slots each`
+    pub fn describe_peak(self, peak_pages: usize) -> String {
+        let (peak, all) = (thousands(peak_pages), thousands(self.n_pages));
+        format!("{peak} of {all} at the peak, {} each", count(self.page_size, "slot"))
+    }
+
+    /// What so many of its pages take.
+    pub fn mib(self, n_pages: usize) -> String {
+        mib(memory::slot_bytes(self.layout, n_pages.saturating_mul(self.page_size)).unwrap_or(usize::MAX))
     }
 }
 

@@ -247,7 +247,7 @@ impl Progress {
     }
 
     /// For work whose steps are not known: says what is done, and for how long already, from the beginning.
-    pub fn of_one(what: String) -> Self {
+    pub fn spinner(what: String) -> Self {
         let style = ProgressStyle::with_template("{spinner} {msg}, {elapsed}").expect("a valid template");
         let bar = ProgressBar::new_spinner().with_style(style).with_message(what);
         bar.enable_steady_tick(Duration::from_millis(200));

@@ -173,7 +173,7 @@ impl AttentionBench {
 fn second_step<C: ReadInPlace>(model: &Model, caches: &mut [C], times: &mut Times) -> Result<(Vec<f32>, usize)> {
     step(model, caches)?;
     caches.iter_mut().try_for_each(|cache| cache.rewind(1))?;
-    let counted = (times.of(|| step(model, caches))?, copied(model, caches));
+    let counted = (times.measure(|| step(model, caches))?, copied(model, caches));
     caches.iter_mut().try_for_each(|cache| cache.rewind(1))?;
     Ok(counted)
 }

@@ -10,6 +10,7 @@ use clap::Args;
 use page_by_page::cache::Rewind;
 use page_by_page::cache_kind::CacheKind;
 use page_by_page::chapters::ch06_paged::{PageSlab, PagedCache};
+use page_by_page::experiments::attention::step;
 use page_by_page::model::Model;
 use serde_json::json;
 
@@ -30,7 +31,7 @@ Examples:
   page-by-page bench batch
   page-by-page bench batch --context 512 --attention gather
   page-by-page bench batch --model /tmp/qwen3-0.6b --threads 2")]
-pub struct Batch {
+pub struct BatchBench {
     #[command(flatten)]
     model: ModelOption,
     /// Tokens that each sequence has before the step
@@ -46,7 +47,7 @@ pub struct Batch {
 const SIZES: [usize; 7] = [1, 2, 3, 4, 8, 9, MAX_SEQUENCES];
 const MAX_SEQUENCES: usize = 16;
 
-impl Batch {
+impl BatchBench {
     pub fn run(self) -> Result<Report> {
         // The pages, and a sequence that reads a token and forgets it again.
         chapters::ensure_started(&[4, 5, 6, 7])?;
@@ -57,7 +58,7 @@ impl Batch {
         for turn in turns("measuring", 3..usize::MAX, Duration::from_secs(self.seconds)) {
             n_turns = turn + 1;
             for (size, times) in SIZES.iter().zip(&mut times) {
-                times.of(|| step(&model, &mut caches[..*size], token(&model, turn)))?;
+                times.measure(|| step(&model, &mut caches[..*size]))?;
                 caches[..*size].iter_mut().try_for_each(|cache| cache.rewind(1))?;
             }
         }
@@ -113,11 +114,4 @@ impl Batch {
 
 fn token(model: &Model, place: usize) -> u32 {
     (place * 7919 % model.config().vocab_size) as u32
-}
-
-fn step(model: &Model, caches: &mut [PagedCache], token: u32) -> Result<()> {
-    let tokens = [token];
-    let chunks = caches.iter_mut().map(|cache| model.chunk(&tokens, Some(cache), 1)).collect::<Result<Vec<_>, _>>()?;
-    std::hint::black_box(model.forward(chunks)?);
-    Ok(())
 }

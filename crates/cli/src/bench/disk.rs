@@ -32,7 +32,7 @@ Examples:
   page-by-page bench disk
   page-by-page bench disk --kv-dtype int8
   page-by-page bench disk --model /tmp/qwen3-0.6b")]
-pub struct Disk {
+pub struct DiskBench {
     #[command(flatten)]
     model: ModelOption,
     #[command(flatten)]
@@ -51,7 +51,7 @@ impl Drop for Scratch {
     }
 }
 
-impl Disk {
+impl DiskBench {
     pub fn run(self) -> Result<Report> {
         // Pool, tables, slab, forks, the prefix cache, and the file.
         chapters::ensure_started(&[4, 5, 6, 10, 11, 16])?;
@@ -127,15 +127,15 @@ fn measure(model: &Model, tokens: &[u32], file: &mut PageFile, parts: &mut [Time
     let (in_pages, rest) = tokens.split_at(full * PAGE_SIZE);
     let slab = PageSlab::new(model.kv_layout(), PAGE_SIZE, n_pages)?;
     let mut cache = ForkCache::new(&slab)?;
-    compute.of(|| read(model, in_pages, &mut cache, 0))?;
-    let written = write.of(|| file.store(in_pages, cache.table(), &slab.borrow()))?;
+    compute.measure(|| read(model, in_pages, &mut cache, 0))?;
+    let written = write.measure(|| file.store(in_pages, cache.table(), &slab.borrow()))?;
     let expected = read(model, rest, &mut cache, 1)?;
 
     let other = PageSlab::new(model.kv_layout(), PAGE_SIZE, n_pages)?;
     let mut prefixes = PrefixTrie::new(PAGE_SIZE)?;
     let pages = file.pages_to_load(tokens, &mut prefixes, &other)?;
-    let pages: Vec<_> = read_back.of(|| pages.into_iter().map(|page| file.read(page)).collect());
-    let restored = check_and_copy.of(|| file.load(tokens, &pages, &mut prefixes, &other))?;
+    let pages: Vec<_> = read_back.measure(|| pages.into_iter().map(|page| file.read(page)).collect());
+    let restored = check_and_copy.measure(|| file.load(tokens, &pages, &mut prefixes, &other))?;
     ensure!(
         (written, restored) == (full, full),
         "of {full} pages {written} were written and {restored} brought back; run the checks of chapter 16"

@@ -36,7 +36,7 @@ use crate::output::{Table, count, rate, thousands};
 Example:
   page-by-page synth --shape qwen3-0.6b --out /tmp/qwen3-0.6b
   page-by-page bench engine --model /tmp/qwen3-0.6b --threads 2")]
-pub struct Engine {
+pub struct EngineBench {
     #[command(flatten)]
     model: ModelOption,
     /// Tokens before the step in the lines on long sequences, if the model has as many positions: a list
@@ -72,7 +72,7 @@ struct Measured {
 /// A rate as it is printed: its name, how, and in what.
 struct Line(String, Rates, fn(f64) -> String, &'static str);
 
-impl Engine {
+impl EngineBench {
     pub fn run(self) -> Result<Report> {
         chapters::ensure_started(&[3])?;
         let model = self.model.open()?;
@@ -115,8 +115,8 @@ impl Engine {
         let (mut sums, mut steps) = (Times::default(), Times::default());
         let patience = Duration::from_secs(self.seconds) / 2;
         for step in turns("measuring long sequences", STEPS.min(most)..most, patience) {
-            sums.of(|| sum_all(model, &cache));
-            steps.of(|| model.step(&[step as u32 % model.config().vocab_size as u32], Some(&mut cache)))?;
+            sums.measure(|| sum_all(model, &cache));
+            steps.measure(|| model.step(&[step as u32 % model.config().vocab_size as u32], Some(&mut cache)))?;
         }
         let of_sum = steps.rates(1.0).over(sums.rates(1.0));
         Ok([
@@ -152,9 +152,9 @@ impl Measured {
     fn turn(&mut self, model: &Model, in_files: Option<&Model>, prefill: &[u32], decode: &[u32]) -> Result<()> {
         let cache = |slots| ContiguousCache::new(model.config().kv_layout(), slots);
         let start = Instant::now();
-        self.prefills.of(|| model.step(prefill, Some(&mut cache(prefill.len()))))?;
+        self.prefills.measure(|| model.step(prefill, Some(&mut cache(prefill.len()))))?;
         let prefill_time = start.elapsed();
-        self.in_loop = self.loops.of(|| rayon::broadcast(|_| multiply_adds(LOOP)).into_iter().sum());
+        self.in_loop = self.loops.measure(|| rayon::broadcast(|_| multiply_adds(LOOP)).into_iter().sum());
 
         let start = Instant::now();
         let (mut cache, mut beside) = (cache(decode.len()), cache(decode.len()));
@@ -166,13 +166,13 @@ impl Measured {
             if step >= 5 && start.elapsed() > prefill_time {
                 break;
             }
-            self.sums.of(|| sum(model));
+            self.sums.measure(|| sum(model));
             if let Some(model) = in_files {
-                self.sums_in_files.of(|| sum(model));
+                self.sums_in_files.measure(|| sum(model));
             }
-            self.decodes.of(|| model.step(std::slice::from_ref(token), Some(&mut cache)))?;
+            self.decodes.measure(|| model.step(std::slice::from_ref(token), Some(&mut cache)))?;
             if let Some(three) = threes.next() {
-                self.small.of(|| model.step(three, Some(&mut beside)))?;
+                self.small.measure(|| model.step(three, Some(&mut beside)))?;
             }
         }
         Ok(())

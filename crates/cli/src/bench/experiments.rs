@@ -174,7 +174,7 @@ fn compare_caches(model: &Model, tokens: usize) -> Result<Vec<Row>> {
             let mut sampler = Sampler::new(Sampling { temperature: 0.8, top_k: 0, top_p: 0.95, seed: 1 });
             let mut pick = |logits: &[f32]| sampler.pick(logits);
             let cache = (kind, config.max_positions);
-            runs.push(times.of(|| generation::generate(model, cache, prompt, tokens, &mut pick))?);
+            runs.push(times.measure(|| generation::generate(model, cache, prompt, tokens, &mut pick))?);
         }
     }
     let shortest = times.iter().map(Times::best).fold(f64::INFINITY, f64::min);
@@ -316,7 +316,7 @@ fn append_in_turns(kind: CacheKind, layout: KvLayout, lengths: &[usize], sizes: 
     for _ in turns("appending", 5..50, Duration::from_secs(2)) {
         for Case { cache, times, rows_copied, slots_taken } in &mut cases {
             let before = cache.usage();
-            times.of(|| (0..TURN).try_for_each(|_| append(cache.as_mut(), &row)))?;
+            times.measure(|| (0..TURN).try_for_each(|_| append(cache.as_mut(), &row)))?;
             let after = cache.usage();
             (*rows_copied, *slots_taken) = (after.rows_copied - before.rows_copied, after.slots - before.slots);
             cache.rewind(TURN)?;
@@ -373,9 +373,9 @@ fn rewind_or_copy(kind: CacheKind, layout: KvLayout, tokens: usize, forgotten: u
     for _ in turns("forgetting", TURNS..TURNS, Duration::ZERO) {
         other.rewind(other.len())?;
         let left = tokens - forgotten;
-        rows_to_copy = copies.of(|| experiments::rewind::copy(cache.as_ref(), left, other.as_mut()))?;
+        rows_to_copy = copies.measure(|| experiments::rewind::copy(cache.as_ref(), left, other.as_mut()))?;
         let before = cache.usage();
-        rewinds.of(|| cache.rewind(forgotten))?;
+        rewinds.measure(|| cache.rewind(forgotten))?;
         let after = cache.usage();
         (rows_copied, slots_returned) = (after.rows_copied - before.rows_copied, before.slots - after.slots);
         append(cache.as_mut(), &again)?;
@@ -403,7 +403,7 @@ fn samples(page_size: usize) -> Result<Report> {
     // The snapshot holds the prompt once more.
     let slots = samples.n_pages().saturating_mul(page_size).saturating_add(samples.prompt_tokens);
     memory::ensure_slots(layout, slots)?;
-    let row = |cost: forks::Cost| {
+    let row = |cost: forks::SamplesCost| {
         Row::default()
             .text("way", cost.way)
             .count("rows computed", cost.rows_computed)

@@ -30,7 +30,7 @@ use crate::output::{Progress, count, thousands};
 Example:
   page-by-page bench formats
   page-by-page bench formats --model DIR")]
-pub struct Formats {
+pub struct FormatsBench {
     #[command(flatten)]
     model: ModelOption,
     /// New tokens of each story
@@ -59,7 +59,7 @@ struct Answers {
     stories: Vec<Vec<u32>>,
 }
 
-impl Formats {
+impl FormatsBench {
     pub fn run(self) -> Result<Report> {
         chapters::ensure_started(&[1, 3, 13, 14])?;
         let mut model = self.model.open()?;

@@ -30,22 +30,22 @@ use times::{Times, turns};
 #[derive(Args)]
 pub struct Bench {
     #[command(subcommand)]
-    what: What,
+    benchmark: Benchmark,
     /// Write the numbers to this file too, as JSON
     #[arg(long, global = true, value_name = "FILE")]
     json: Option<PathBuf>,
 }
 
 #[derive(Subcommand)]
-enum What {
-    Engine(engine::Engine),
-    Batch(batch::Batch),
+enum Benchmark {
+    Engine(engine::EngineBench),
+    Batch(batch::BatchBench),
     #[command(flatten)]
     Experiment(experiments::Experiment),
     Attention(attention::AttentionBench),
-    Disk(disk::Disk),
-    Formats(formats::Formats),
-    Speculation(speculation::Speculation),
+    Disk(disk::DiskBench),
+    Formats(formats::FormatsBench),
+    Speculation(speculation::SpeculationBench),
 }
 
 /// What a benchmark found: as text, and as the JSON of `--json`.
@@ -73,14 +73,14 @@ impl Bench {
     pub fn run(self) -> Result<()> {
         // A file that cannot be written is refused before anything is measured.
         self.json.as_deref().map_or(Ok(()), output::ensure_writable)?;
-        let report = match self.what {
-            What::Engine(bench) => bench.run(),
-            What::Batch(bench) => bench.run(),
-            What::Experiment(bench) => bench.run(),
-            What::Attention(bench) => bench.run(),
-            What::Disk(bench) => bench.run(),
-            What::Formats(bench) => bench.run(),
-            What::Speculation(bench) => bench.run(),
+        let report = match self.benchmark {
+            Benchmark::Engine(bench) => bench.run(),
+            Benchmark::Batch(bench) => bench.run(),
+            Benchmark::Experiment(bench) => bench.run(),
+            Benchmark::Attention(bench) => bench.run(),
+            Benchmark::Disk(bench) => bench.run(),
+            Benchmark::Formats(bench) => bench.run(),
+            Benchmark::Speculation(bench) => bench.run(),
         }?;
         print(&report.text)?;
         self.json.map_or(Ok(()), |file| output::write_file(&file, format!("{:#}\n", report.json).as_bytes()))

@@ -35,7 +35,7 @@ Examples:
   page-by-page bench speculation
   page-by-page bench speculation --temperature 0.8 --accept sample
   page-by-page bench speculation --draft prompt-lookup")]
-pub struct Speculation {
+pub struct SpeculationBench {
     /// What drafts: a model folder, storyteller-draft, or prompt-lookup
     #[arg(long, value_name = "DIR", default_value = "storyteller-draft")]
     draft: PathBuf,
@@ -67,7 +67,7 @@ const BEFORE: usize = 64;
 const ROUNDS: std::ops::Range<usize> = 15..60;
 const PATIENCE: Duration = Duration::from_secs(2);
 
-impl Speculation {
+impl SpeculationBench {
     pub fn run(self) -> Result<Report> {
         chapters::ensure_started(&[KV.chapters(), self.accept.chapters()].concat())?;
         Sampling { temperature: self.temperature, top_k: 0, top_p: 0.95, seed: 0 }.check()?;
@@ -104,7 +104,7 @@ impl Speculation {
         for _ in turns("generating", TURNS..TURNS, Duration::ZERO) {
             for (k, (times, drafted)) in lengths.iter().zip(&mut runs) {
                 let drafts = (*k > 0).then_some(Drafts { source, k: *k, accept: self.accept });
-                *drafted = times.of(|| stories.generate(drafts))?;
+                *drafted = times.measure(|| stories.generate(drafts))?;
             }
         }
         let alone = runs[0].0.median();
@@ -140,7 +140,7 @@ fn passes(model: &Model, source: &DraftSource) -> Result<Vec<Row>> {
             let Some(mut cache) = KV.cache(model.kv_layout(), size)? else { bail!("a pass needs a cache") };
             model.step(&tokens[..BEFORE], Some(cache.as_mut()))?;
             let rest = &tokens[BEFORE..];
-            times.of(|| model.forward(vec![model.chunk(rest, Some(cache.as_mut()), rest.len())?]))?;
+            times.measure(|| model.forward(vec![model.chunk(rest, Some(cache.as_mut()), rest.len())?]))?;
         }
     }
     let one = cases[0].2.best();

@@ -24,7 +24,7 @@ pub fn turns(what: &'static str, range: Range<usize>, patience: Duration) -> imp
 pub struct Times(Vec<f64>);
 
 impl Times {
-    pub fn of<T>(&mut self, work: impl FnOnce() -> T) -> T {
+    pub fn measure<T>(&mut self, work: impl FnOnce() -> T) -> T {
         let start = Instant::now();
         let result = work();
         self.0.push(start.elapsed().as_secs_f64());

@@ -45,7 +45,7 @@ fn counts(what: &str, before: impl TryInto<u64>, after: impl TryInto<u64>) -> St
 /// The scheduler, and its file of pages.
 const DISK: [usize; 7] = [4, 5, 6, 10, 11, 12, 16];
 
-pub fn of(number: usize) -> Gain {
+pub fn gain(number: usize) -> Gain {
     let gain = |before, after, measure| Gain { number, before, after, measure };
     match number {
         1 => gain(("the first of 200 tokens", &[1]), ("the last of them", &[1]), recompute),

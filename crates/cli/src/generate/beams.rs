@@ -12,7 +12,7 @@ use super::{Generate, one_line, pages_of_forks, timings, token_ids};
 use crate::chapters;
 use crate::memory;
 use crate::options::PoolSize;
-use crate::output::{Lines, Progress, Table, count, mib, print, print_json, say_report, thousands};
+use crate::output::{Lines, Progress, Table, count, print, print_json, say_report, thousands};
 
 /// The pages, forks and beams.
 const CHAPTERS: [usize; 4] = [4, 5, 6, 10];
@@ -49,40 +49,33 @@ impl Generate {
         let found = found.into_iter().map(in_characters).collect::<Result<Vec<_>, _>>()?;
         let (_, best) = found.first().context("the search has found no text")?;
         if self.json {
-            return print_json(&report(&prompt, &found, counters));
+            return print_json(&to_json(&prompt, &found, counters));
         }
         print(&format!("{beginning}{best}\n"))?;
-        say_report(Some(&table(&found, max_new_tokens)), &self.lines_of_beams(&model, prompt.len(), pool, counters)?);
+        say_report(Some(&table(&found, max_new_tokens)), &self.lines_of_beams(&model, prompt.len(), pool, counters));
         Ok(())
     }
 
-    fn lines_of_beams(
-        &self,
-        model: &Model,
-        n_prompt: usize,
-        pool: PoolSize,
-        counters: SearchCounters,
-    ) -> Result<Lines> {
+    fn lines_of_beams(&self, model: &Model, n_prompt: usize, pool: PoolSize, counters: SearchCounters) -> Lines {
         let width = self.sequences.beams.unwrap_or(0);
-        let peak_bytes = memory::slot_bytes(pool.layout, counters.peak_pages * pool.page_size)?;
         let steps = format!("{}, ", count(counters.steps.saturating_sub(1), "step"));
         let rows = counters.rows_projected as usize;
         let (prefill, decode) =
             ((rows.min(n_prompt), counters.prefill), (rows.saturating_sub(n_prompt), counters.decode));
         let [prefill, decode] = timings(prefill, decode, [String::new(), steps]);
-        let (peak, size) = (thousands(counters.peak_pages), count(pool.page_size, "slot"));
+        let (peak, copied) = (pool.mib(counters.peak_pages), count(counters.rows_copied, "row"));
         let chapters = [&CHAPTERS[..], &self.cache.rows.chapters(CacheKind::Paged)].concat();
-        Ok(vec![
+        vec![
             ("model", self.describe_model(model)),
             ("beams", format!("{width}; score: log-probability / tokens^{LENGTH_PENALTY:?}")),
             prefill,
             decode,
             ("projected", count(counters.rows_projected, "row")),
-            ("cache", format!("paged: {} at the peak, {} copied", mib(peak_bytes), count(counters.rows_copied, "row"))),
-            ("pages", format!("{peak} of {} at the peak, {size} each", thousands(pool.n_pages))),
+            ("cache", format!("paged: {peak} at the peak, {copied} copied")),
+            ("pages", pool.describe_peak(counters.peak_pages)),
             ("KV cache", pool.describe()),
             ("chapters", chapters::describe(&chapters)),
-        ])
+        ]
     }
 }
 
@@ -98,7 +91,7 @@ fn ensure_memory(model: &Model, n_prompt: usize, width: usize) -> Result<()> {
     memory::ensure(&what, bytes, advice)
 }
 
-fn report(prompt: &[u32], found: &[(Continuation, String)], counters: SearchCounters) -> Value {
+fn to_json(prompt: &[u32], found: &[(Continuation, String)], counters: SearchCounters) -> Value {
     let output = |(found, text): &(Continuation, String)| {
         let tokens = token_ids(prompt, &found.tokens);
         json!({ "text": text, "tokens": tokens, "log_probability": found.log_probability, "score": found.score })

@@ -88,7 +88,7 @@ impl Generate {
         (done.saved, not_saved) = saved.map_or_else(|error| (None, Err(error)), |saved| (saved, Ok(())));
         let text = text?;
         if self.json {
-            print_json(&self.report(&setup, &done, &text))?;
+            print_json(&self.to_json(&setup, &done, &text))?;
         } else {
             say_report(None, &self.lines(&setup, &done));
         }
@@ -183,18 +183,18 @@ impl Generate {
         Ok((Done { generated: generated?, clock, elapsed, drafts, saved: None }, text))
     }
 
-    fn report(&self, setup: &OneSetup<'_>, done: &Done, text: &str) -> Value {
-        let mut report = json!({
+    fn to_json(&self, setup: &OneSetup<'_>, done: &Done, text: &str) -> Value {
+        let mut json = json!({
             "prompt": setup.request.beginning,
             "text": text,
             "tokens": token_ids(&setup.request.prompt, &done.generated.tokens),
             "kv": self.kv().to_string(),
             "counters": counters(done.generated.rows_projected, done.generated.usage),
         });
-        add(&mut report, "restored", setup.restored);
-        add(&mut report, "draft", setup.draft.as_ref().map(|_| done.drafts));
-        add(&mut report, "saved", done.saved.as_ref());
-        report
+        add(&mut json, "restored", setup.restored);
+        add(&mut json, "draft", setup.draft.as_ref().map(|_| done.drafts));
+        add(&mut json, "saved", done.saved.as_ref());
+        json
     }
 
     fn lines(&self, setup: &OneSetup<'_>, done: &Done) -> Lines {

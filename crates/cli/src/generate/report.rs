@@ -9,7 +9,6 @@ use serde_json::{Value, json};
 use super::outputs::{Output, OutputSet};
 use super::{Generate, OutputRequest, counters, describe_cache, one_line, timings, token_ids};
 use crate::chapters;
-use crate::memory;
 use crate::output::{Lines, Table, add, count, describe, mib, thousands};
 
 const MAX_LINES: usize = 20;
@@ -59,11 +58,9 @@ impl OutputSet<'_> {
         let rows = count(totals.rows_projected, "row");
         lines.push(("projected", rows + &self.apart(|| count(usage.tokens, "row"))));
         lines.push(("cache", self.describe_memory()));
-        let pool = setup.pool;
-        let (peak, of, slots) = (thousands(totals.peak_pages), thousands(pool.n_pages), count(pool.page_size, "slot"));
         let apart = self.apart(|| count(self.pages_at_ends(), "page"));
-        lines.push(("pages", format!("{peak} of {of} at the peak, {slots} each{apart}")));
-        lines.push(("KV cache", pool.describe()));
+        lines.push(("pages", setup.pool.describe_peak(totals.peak_pages) + &apart));
+        lines.push(("KV cache", setup.pool.describe()));
         lines.extend(self.room_for().map(|line| ("room for", line)));
         lines.push(("chapters", chapters::describe(&setup.chapters)));
         lines
@@ -133,10 +130,11 @@ impl OutputSet<'_> {
 
     /// What the caches held. Where pages are shared: all pages that had an owner at the same time, at most.
     fn describe_memory(&self) -> String {
-        let pool = self.setup.pool;
-        let peak = memory::slot_bytes(pool.layout, self.totals().peak_pages * pool.page_size);
-        let (true, Ok(peak)) = (self.are_forks(), peak) else { return describe_cache(Paged, "", self.usage()) };
-        let (peak, copied) = (mib(peak), count(self.usage().rows_copied, "row"));
+        if !self.are_forks() {
+            return describe_cache(Paged, "", self.usage());
+        }
+        let peak = self.setup.pool.mib(self.totals().peak_pages);
+        let copied = count(self.usage().rows_copied, "row");
         let apart = self.apart(|| format!("{}, nothing copied", mib(self.usage().bytes)));
         format!("{Paged}: {peak} at the peak, {copied} copied{apart}")
     }

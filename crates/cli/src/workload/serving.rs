@@ -5,7 +5,7 @@ use clap::Args;
 use page_by_page::chapters::ch06_paged::PageSlab;
 use page_by_page::prefix_cache::new_prefix_cache;
 use page_by_page::serving::schedule::StepLimits;
-use page_by_page::workload::arrivals::{Cost, LAYOUT, LatencyTarget, Served, Times, poisson, serve};
+use page_by_page::workload::arrivals::{LAYOUT, LatencyTarget, RequestTimes, Served, StepCost, poisson, serve};
 
 use super::{MAX_PAGE_SIZE, MAX_PAGES};
 use crate::chapters::{self, SCHEDULER};
@@ -58,7 +58,7 @@ pub struct Serving {
 }
 
 /// Of a step, in microseconds.
-const COST: Cost = Cost { step: 10_000, token: 200 };
+const COST: StepCost = StepCost { step: 10_000, token: 200 };
 /// A request is on time if its first token comes within a second and the others every 50 ms on average.
 const LIMITS: LatencyTarget = LatencyTarget { first_token: 1_000_000, per_token: 50_000 };
 
@@ -83,7 +83,7 @@ impl Serving {
         drop(progress);
         let mut table = Table::new(1, &["ms", "mean", "p50", "p99"]);
         table.line(spread("to the first token", served.requests.iter().map(|times| times.first_token as f64)));
-        table.line(spread("per token", served.requests.iter().filter_map(Times::per_token)));
+        table.line(spread("per token", served.requests.iter().filter_map(RequestTimes::per_token)));
         print(&format!(
             "serving: {}, {rate} a second at random (seed {seed}), at most {} at a time and {} a step\na step costs {} ms \
              and {} ms a token; time is counted, not measured\n\n{}\n{}",
