@@ -17,7 +17,6 @@ pub mod generation;
 pub mod memory;
 pub mod prefixes;
 pub mod rewind;
-pub mod simulation;
 
 use std::path::{Path, PathBuf};
 

@@ -8,12 +8,13 @@ use crate::chapters::ch06_paged::PageSlab;
 use crate::chapters::ch11_prefix_cache::PrefixTrie;
 use crate::serving::schedule::StepLimits;
 use crate::workload::arrivals::{LAYOUT, StepCost, serve, tiny_llm};
-use crate::workload::{PageCounters, PrefixCacheKind, Replay, Trace};
+use crate::workload::{PageCounters, PrefixCacheKind, Replay, Trace, TraceDefaults};
 
 /// A whole trace in a pool of `n_pages` pages of 16 slots, as many sequences at a time as it says.
 pub fn replay(trace: Trace, n_pages: usize, prefix_cache: PrefixCacheKind) -> Result<PageCounters> {
-    let replay = Replay { n_pages, page_size: PAGE_SIZE, max_running: trace.max_running(), prefix_cache };
-    Ok(replay.run(trace.requests(trace.n_requests()), || {})?)
+    let TraceDefaults { n_requests, max_running, .. } = trace.defaults();
+    let replay = Replay { n_pages, page_size: PAGE_SIZE, max_running, prefix_cache };
+    Ok(replay.run(trace.requests(n_requests), || {})?)
 }
 
 /// Passes of a model that serve the sixteen requests of tiny-llm from a pool of `n_pages`.

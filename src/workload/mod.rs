@@ -21,7 +21,7 @@ pub mod hash_chain;
 mod traces;
 
 pub use hash_chain::{EvictionOrder, HashChain};
-pub use traces::{Trace, TraceRequest};
+pub use traces::{Trace, TraceDefaults, TraceRequest};
 
 use crate::cache::CacheError;
 use crate::chapters::ch04_page_pool::PagePool;

@@ -21,11 +21,17 @@ pub enum Trace {
     Documents,
 }
 
-struct Described {
-    name: &'static str,
-    n_requests: usize,
-    max_running: usize,
-    n_pages: usize,
+/// What a trace has, unless a run says otherwise.
+pub struct TraceDefaults {
+    /// Its name on the command line.
+    pub name: &'static str,
+    /// Requests.
+    pub n_requests: usize,
+    /// Sequences that run at the same time. A chat asks again when it has its answer: turns and questions come one after
+    /// the other.
+    pub max_running: usize,
+    /// Pages of the pool. The documents alone fill 128 pages of 16 tokens: the last two are where it gets tight.
+    pub n_pages: usize,
 }
 
 /// Tokens below this are what users write and models generate; the others are what many prompts begin with.
@@ -43,34 +49,13 @@ impl Trace {
     /// All of them.
     pub const ALL: [Trace; 3] = [Trace::Shared, Trace::Chats, Trace::Documents];
 
-    /// Its name on the command line.
-    pub fn name(self) -> &'static str {
-        self.described().name
-    }
-
-    /// Requests that it has, by default.
-    pub fn n_requests(self) -> usize {
-        self.described().n_requests
-    }
-
-    /// Sequences that run at the same time, by default. A chat asks again when it has its answer: turns
-    /// and questions come one after the other.
-    pub fn max_running(self) -> usize {
-        self.described().max_running
-    }
-
-    /// Pages of the pool, by default. The documents alone fill 128 pages of 16 tokens: the last two are where it gets
-    /// tight.
-    pub fn n_pages(self) -> usize {
-        self.described().n_pages
-    }
-
-    fn described(self) -> Described {
+    /// What it has by default.
+    pub fn defaults(self) -> TraceDefaults {
         match self {
-            Trace::Shared => Described { name: "shared", n_requests: REQUESTS, max_running: 16, n_pages: 512 },
-            Trace::Chats => Described { name: "chats", n_requests: CHATS * TURNS, max_running: 1, n_pages: 300 },
+            Trace::Shared => TraceDefaults { name: "shared", n_requests: REQUESTS, max_running: 16, n_pages: 512 },
+            Trace::Chats => TraceDefaults { name: "chats", n_requests: CHATS * TURNS, max_running: 1, n_pages: 300 },
             Trace::Documents => {
-                Described { name: "documents", n_requests: DOCUMENTS * ROUNDS, max_running: 1, n_pages: 130 }
+                TraceDefaults { name: "documents", n_requests: DOCUMENTS * ROUNDS, max_running: 1, n_pages: 130 }
             }
         }
     }

@@ -2,7 +2,7 @@
 
 use page_by_page::workload::EvictionOrder::{HeadsFirst, TailsFirst};
 use page_by_page::workload::PrefixCacheKind::{self, HashChain, Trie};
-use page_by_page::workload::{PageCounters, Replay, Trace, TraceRequest};
+use page_by_page::workload::{PageCounters, Replay, Trace, TraceDefaults, TraceRequest};
 
 use grading::oracle::Dice;
 
@@ -42,11 +42,12 @@ fn pages_evicted_from_the_end_of_each_sequence_are_the_least_recently_used_leave
 #[test]
 fn on_every_trace_both_count_the_same_and_heads_first_finds_less() {
     for trace in Trace::ALL {
-        let requests: Vec<TraceRequest> = trace.requests(trace.n_requests()).collect();
+        let TraceDefaults { name, n_requests, max_running, .. } = trace.defaults();
+        let requests: Vec<TraceRequest> = trace.requests(n_requests).collect();
         let needed = requests.iter().map(|request| request.tokens.len().div_ceil(16)).max().unwrap();
         for n_pages in [13, 40, 130, 300, 512, 2000].into_iter().filter(|n_pages| *n_pages >= needed) {
-            let run = format!("{} in {n_pages} pages", trace.name());
-            let pool = (n_pages, 16, trace.max_running());
+            let run = format!("{} in {n_pages} pages", name);
+            let pool = (n_pages, 16, max_running);
             let [trie, tails, heads] = [Trie, HashChain(TailsFirst), HashChain(HeadsFirst)]
                 .map(|prefix_cache| replayed(&requests, pool, prefix_cache));
             assert_eq!(tails, trie, "{run}");

@@ -105,11 +105,11 @@ impl Workload {
 
 impl Common {
     fn run_whole(self, trace: Trace) -> Result<()> {
-        self.run(trace, trace.n_requests(), trace.max_running())
+        self.run(trace, trace.defaults().n_requests, trace.defaults().max_running)
     }
 
     fn run(self, trace: Trace, n_requests: usize, max_running: usize) -> Result<()> {
-        let pools = if self.pages.is_empty() { vec![trace.n_pages()] } else { self.pages.clone() };
+        let pools = if self.pages.is_empty() { vec![trace.defaults().n_pages] } else { self.pages.clone() };
         let prefix_cache = if self.no_prefix_cache { PrefixCacheKind::None } else { self.evict };
         let (chapters, prefixes): (&[usize], _) = match prefix_cache {
             PrefixCacheKind::None => (&[4, 5], "without the prefix cache"),
@@ -145,7 +145,7 @@ impl Common {
         drop(progress);
         print(&format!(
             "{}: {}, at most {} at a time, pages of {}, {prefixes}\n\n{}",
-            trace.name(),
+            trace.defaults().name,
             count(n_requests, "request"),
             thousands(max_running),
             count(page_size, "slot"),

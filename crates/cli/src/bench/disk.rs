@@ -1,6 +1,5 @@
 //! `bench disk`: what it takes to read a page, and what to compute it.
 
-use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
@@ -14,6 +13,7 @@ use page_by_page::disk::{PageFile, PageShape};
 use page_by_page::experiments::attention::same_bits;
 use page_by_page::model::Model;
 use serde_json::json;
+use tempfile::NamedTempFile;
 
 use super::{PAGE_SIZE, Report, Row, Times, numbers, table, turns};
 use crate::chapters;
@@ -43,14 +43,6 @@ const TOKENS: usize = 512;
 const TURNS: usize = 5;
 const PARTS: [&str; 4] = ["compute", "write", "read", "check and copy"];
 
-struct Scratch(PathBuf);
-
-impl Drop for Scratch {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_file(&self.0);
-    }
-}
-
 impl DiskBench {
     pub fn run(self) -> Result<Report> {
         // Pool, tables, slab, forks, the prefix cache, and the file.
@@ -61,14 +53,12 @@ impl DiskBench {
         memory::ensure_pages(model.kv_layout(), PAGE_SIZE, 2 * n_tokens.div_ceil(PAGE_SIZE))?;
         memory::ensure("reading the tokens", model.step_bytes(n_tokens, 1), "take a smaller model")?;
 
-        let file = format!("page-by-page-bench-{}.pages", std::process::id());
-        let scratch = Scratch(std::env::temp_dir().join(file));
-        let at = || scratch.0.display().to_string();
-        let disk = FileDisk::open(&scratch.0).with_context(at)?;
-        if cfg!(unix) {
-            // An open file needs no name: however the program ends, nothing is left.
-            let _ = std::fs::remove_file(&scratch.0);
-        }
+        let scratch = NamedTempFile::new()?;
+        let path = scratch.path().to_path_buf();
+        let at = || path.display().to_string();
+        let disk = FileDisk::open(&path).with_context(at)?;
+        // On Unix an open file needs no name: however the program ends, nothing is left.
+        let _scratch = (!cfg!(unix)).then_some(scratch);
         let shape = PageShape::for_model(&model, PAGE_SIZE);
         let mut parts = PARTS.map(|_| Times::default());
         for turn in turns("measuring", TURNS..TURNS, Duration::ZERO) {
