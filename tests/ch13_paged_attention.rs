@@ -74,37 +74,11 @@ mod checks {
             let at = format!(
                 "runs({layer}) as start+rows, {held} in {pages_held}, page size {page_size}, 3 layers of 10 numbers"
             );
-            same!(
-                shown(&in_call(&at, || cache.runs(layer))),
-                shown(&runs_of(page_size, &pages, tokens, layer)),
-                "{at}"
-            );
+            same!(shown(&cache.runs(layer)), shown(&runs_of(page_size, &pages, tokens, layer)), "{at}");
         }
     }
 
     // Task 1
-
-    /// Where all rows of some runs start, and two more than there can be.
-    fn all_starts(runs: &[Run], width: usize) -> Vec<usize> {
-        let rows: usize = runs.iter().map(|run| run.rows).sum();
-        row_starts(runs, width).take(rows + 2).collect()
-    }
-
-    #[test]
-    fn task_1_row_starts_of_all_runs_in_order() {
-        for (runs, width, expected) in [
-            (&[run(40, 2), run(8, 1)][..], 2, &[40, 42, 8][..]),
-            (&[run(0, 3)], 10, &[0, 10, 20]),
-            (&[run(7, 1), run(3, 1), run(5, 1)], 1, &[7, 3, 5]),
-            (&[run(64, 4), run(0, 2)], 8, &[64, 72, 80, 88, 0, 8]),
-            (&[], 3, &[]),
-            (&[run(9, 0)], 3, &[]),
-            (&[run(9, 0), run(4, 1), run(1, 0), run(2, 0), run(6, 2), run(5, 0)], 3, &[4, 6, 9]),
-        ] {
-            let what = format!("row starts of the runs {} (start+rows), width {width}", shown(runs));
-            same!(all_starts(runs, width), expected, "{what}");
-        }
-    }
 
     #[test]
     fn task_1_runs_are_the_filled_slots_of_each_page_in_table_order() {
@@ -175,12 +149,45 @@ mod checks {
 
     // Task 2
 
-    /// Attention of one query over the first positions, compared with a gather.
-    fn check_row(rows: &ScatteredRows, seen: usize, q: &[f32], what: &str) -> Vec<f32> {
-        let mut out = vec![INITIAL_OUTPUT; q_width(rows.heads)];
-        in_call(what, || attend_row(rows.heads, &mut f32_heads(rows.heads), &rows.rows(1), seen, q, &mut out));
+    /// Counts the heads that are read. Each has this many words, the last of which are its numbers.
+    struct CountingHeads {
+        words: usize,
+        head_dim: usize,
+        n_read: usize,
+    }
+
+    impl HeadReader for CountingHeads {
+        fn words(&self) -> usize {
+            self.words
+        }
+
+        fn read<'a>(&'a mut self, words: &'a [f32]) -> &'a [f32] {
+            same!(words.len(), self.words, "words that attend_row gives a reader of {} words a head", self.words);
+            self.n_read += 1;
+            &words[self.words - self.head_dim..]
+        }
+    }
+
+    /// Attention of one query over the first positions, compared with a gather. A head is stored in this many words.
+    fn check_row_of(rows: &ScatteredRows, words: usize, seen: usize, q: &[f32], what: &str) -> Vec<f32> {
+        let Heads { n_heads, head_dim, .. } = rows.heads;
+        let (mut reader, mut out) = (CountingHeads { words, head_dim, n_read: 0 }, vec![INITIAL_OUTPUT; q.len()]);
+        in_call(what, || attend_row(rows.heads, &mut reader, &rows.rows(1), seen, q, &mut out));
         rows.check_row(seen, q, &out, what);
+        let most = 2 * n_heads * seen;
+        assert!(
+            reader.n_read <= most,
+            "heads that are read by {what}: later rows must not be read at all, and each head but once by a query head\n  \
+             expected: {most}, a key and a value for each of {} and {}\n  yours:    {}",
+            count(n_heads, "query head"),
+            count(seen, "position"),
+            reader.n_read
+        );
         out
+    }
+
+    fn check_row(rows: &ScatteredRows, seen: usize, q: &[f32], what: &str) -> Vec<f32> {
+        check_row_of(rows, rows.heads.head_dim, seen, q, what)
     }
 
     fn check_attend_row(rows: &ScatteredRows, seen: usize, seed: usize) {
@@ -211,47 +218,32 @@ mod checks {
         }
     }
 
-    /// Heads of one word more than they have numbers; the first word is never a number.
-    struct OneMore {
-        head_dim: usize,
-    }
-
-    impl HeadReader for OneMore {
-        fn words(&self) -> usize {
-            self.head_dim + 1
-        }
-
-        fn read<'a>(&'a mut self, words: &'a [f32]) -> &'a [f32] {
-            same!(words.len(), self.words(), "words that attend_row gives a reader of {} words a head", self.words());
-            &words[1..]
-        }
-    }
-
     /// Chapter 14 packs heads: the words that a head takes are not its numbers.
     #[test]
     fn task_2_heads_of_more_words_than_numbers() {
         for (heads, page_size) in SHAPES.into_iter().zip([3, 4, 16, 1]) {
             let dense = [1, 2].map(|seed| numbers(40 * kv_width(heads), seed));
             let store = |head: &[f32]| [&[POISON], head].concat();
-            let rows = ScatteredRows::encoded(heads, dense, page_size, heads.head_dim + 1, store);
-            let (q, mut out) = (numbers(q_width(heads), 3), vec![INITIAL_OUTPUT; q_width(heads)]);
-            let mut reader = OneMore { head_dim: heads.head_dim };
-            let wider = format!("a reader of {} words a head: its rows are that much wider", reader.words());
+            let words = heads.head_dim + 1;
+            let rows = ScatteredRows::encoded(heads, dense, page_size, words, store);
+            let wider = format!("a reader of {words} words a head: its rows are that much wider");
             let what = format!("attend_row over 40 positions, {heads:?}, with {wider}");
-            in_call(&what, || attend_row(heads, &mut reader, &rows.rows(1), 40, &q, &mut out));
-            rows.check_row(40, &q, &out, &what);
+            check_row_of(&rows, words, 40, &numbers(q_width(heads), 3), &what);
         }
     }
 
-    /// A weight of exactly 0 times an infinity is NaN: it must not be hidden.
+    /// A weight of exactly 0 times an infinity is NaN, and so is the score of a key that is: neither must be hidden.
     #[test]
     fn task_2_infinities_are_not_hidden() {
         let heads = Heads { n_heads: 1, n_kv_heads: 1, head_dim: 2 };
-        let keys = vec![0.0, 0.0, -3e4, -3e4, 1.0, 1.0];
-        let values = vec![1.0, 2.0, f32::INFINITY, 4.0, 5.0, 6.0];
-        let rows = ScatteredRows::from_dense(heads, [keys, values], 2);
-        let what = "attend_row over 3 positions; the value of position 1 is infinite, and its weight is exactly 0";
-        check_row(&rows, 3, &[1.0, 1.0], what);
+        for (key, value, what) in [
+            (-3e4, f32::INFINITY, "the value of position 1 is infinite, and its weight is exactly 0"),
+            (f32::NAN, 3.0, "the key of position 1 has a NaN"),
+        ] {
+            let dense = [vec![0.0, 0.0, key, -3e4, 1.0, 1.0], vec![1.0, 2.0, value, 4.0, 5.0, 6.0]];
+            let rows = ScatteredRows::from_dense(heads, dense, 2);
+            check_row(&rows, 3, &[1.0, 1.0], &format!("attend_row over 3 positions; {what}"));
+        }
     }
 
     #[test]
@@ -314,7 +306,7 @@ mod checks {
     fn task_3_a_token_sees_the_positions_up_to_its_own() {
         for heads in [SHAPES[0], SHAPES[1]] {
             for page_size in PAGE_SIZES {
-                for (tokens, queries) in [(1, 1), (6, 2), (6, 6), (6, 0), (17, 1), (17, 16), (40, 3), (40, 40)] {
+                for (tokens, queries) in [(1, 1), (6, 2), (6, 6), (6, 0), (17, 1), (17, 16), (40, 40), (330, 300)] {
                     check_attend_chunk(&ScatteredRows::new(heads, tokens, page_size, tokens), queries, tokens);
                 }
             }
@@ -330,6 +322,7 @@ mod checks {
                 &[(20, 7, 1), (33, 1, 3), (5, 5, 16), (40, 2, 256)],
                 &[(9, 3, 4), (7, 0, 4), (0, 0, 4), (12, 1, 4)],
                 &[(4, 0, 4), (4, 4, 4)],
+                &[(2, 1, 4); 300],
                 &[],
             ] {
                 let sequence = |(seed, &(tokens, queries, page_size))| {
@@ -339,7 +332,8 @@ mod checks {
                 let rows: Vec<SequenceRows<'_>> = sequences.iter().map(|(rows, queries)| rows.rows(*queries)).collect();
                 let n: usize = rows.iter().map(|rows| rows.queries).sum();
                 let (q, mut out) = (numbers(n * q_width(heads), 77), vec![INITIAL_OUTPUT; n * q_width(heads)]);
-                let what = format!("attend_batch: (tokens, queries, page size) {batch:?}");
+                let (length, first) = (count(batch.len(), "sequence"), &batch[..batch.len().min(4)]);
+                let what = format!("attend_batch of {length}: (tokens, queries, page size) {first:?}");
                 expect_ok(&what, || attend_batch(heads, &mut f32_heads(heads), &rows, &q, &mut out));
                 check_batch(&sequences, &q, &out, &what);
             }
@@ -368,10 +362,10 @@ mod checks {
         for queries in [1, 0] {
             let rows = SequenceRows { queries, keys: &memory, values: &memory, runs: &[run(0, 5)] };
             let (q, mut out) = (numbers(queries * width, 1), vec![INITIAL_OUTPUT; queries * width]);
-            let found = attend_batch(heads, &mut OneMore { head_dim: 5 }, &[rows], &q, &mut out);
+            let mut reader = CountingHeads { words: 6, head_dim: 5, n_read: 0 };
+            let what = format!("attend_batch with 6 words a head, 5 rows of 2 heads in 59 numbers, {queries} queries");
             let error = BatchError::RunBeyondMemory { sequence: 0, end: 60, numbers: 59 };
-            let what = "a reader of 6 words a head, 5 rows of 2 heads in 59 numbers";
-            same!(found, Err(error), "attend_batch with {what}, {queries} queries");
+            same!(attend_batch(heads, &mut reader, &[rows], &q, &mut out), Err(error), "{what}");
         }
     }
 

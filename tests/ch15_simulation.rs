@@ -9,6 +9,7 @@ mod checks {
     use std::collections::BTreeSet;
 
     use page_by_page::cache::PageId;
+    use page_by_page::chapters::ch06_paged::SharedSlab;
     use page_by_page::chapters::ch12_scheduler::Scheduler;
     use page_by_page::chapters::ch15_simulation::{
         check, check_fits, check_order, check_output, check_pages, check_plan, check_progress, run, shrink,
@@ -101,6 +102,7 @@ mod checks {
     #[test]
     fn task_1_a_owners_of_pages() {
         let pool = |owners: &[u32], n_free| WorldState { owners: owners.to_vec(), n_free, ..WorldState::default() };
+        let waits = |numbers, pool| WorldState { waiting: vec![with_pages(sequence(0, 4, 4), numbers)], ..pool };
         let table = |numbers, pool| WorldState { running: vec![with_pages(sequence(0, 4, 4), numbers)], ..pool };
         let cached = |numbers, pool| WorldState { cached: pages(numbers), ..pool };
         let strangers = |numbers, pool| WorldState { strangers: pages(numbers), ..pool };
@@ -113,6 +115,8 @@ mod checks {
             ("3 free pages", Holds, pool(&[0; 3], 3)),
             ("page 1 is that of a sequence", Holds, table(&[1], pool(&[0, 1], 1))),
             ("page 1 has an owner, and is in no table", Broken("1"), pool(&[0, 1], 1)),
+            ("page 0 has 256 owners, and is in no table", Broken("0"), pool(&[256], 1)),
+            ("page 1 is that of a sequence that waits", Broken("1"), waits(&[1], pool(&[0, 1], 1))),
             ("a sequence has page 1, which has no owner", Broken("1"), table(&[1], pool(&[0; 2], 2))),
             ("two sequences and a prefix cache share page 0", Holds, shared(&[3, 1, 1, 0], 1)),
             ("three have page 0, and its owners are 2, one too few", Broken("0"), shared(&[2, 1, 1, 0], 1)),
@@ -124,6 +128,7 @@ mod checks {
             ("a table has page 1 twice, and it has one owner", Broken("1"), table(&[1, 1], pool(&[0, 1], 1))),
             ("a table has page 2 of a pool with pages 0 and 1", Broken("2"), table(&[2], pool(&[0; 2], 2))),
             ("page 2 is cached, of a pool with pages 0 and 1", Broken("2"), cached(&[2], pool(&[0; 2], 2))),
+            ("strangers have page 2 of a pool with pages 0 and 1", Broken("2"), strangers(&[2], pool(&[0; 2], 2))),
             ("one page has no owner, and the free list has 0", Broken(""), shared(&[3, 1, 1, 0], 0)),
             ("one page has no owner, and the free list has 2", Broken(""), shared(&[3, 1, 1, 0], 2)),
         ] {
@@ -134,7 +139,7 @@ mod checks {
     #[test]
     fn task_1_b_order_of_arrival() {
         type Ids = &'static [u64];
-        let cases: [(Expected, Ids, Ids, Ids); 13] = [
+        let cases: [(Expected, Ids, Ids, Ids); 14] = [
             (Holds, &[], &[], &[]),
             (Holds, &[0], &[], &[0]),
             (Holds, &[4, 7], &[8, 9], &[4, 7, 8, 9]),
@@ -150,6 +155,7 @@ mod checks {
             (Broken(""), &[4, 7], &[7, 9], &[4, 7, 9]),
             (Broken(""), &[4, 4], &[], &[4]),
             // Not there.
+            (Broken(""), &[4], &[8, 9], &[4, 7, 9]),
             (Broken(""), &[4], &[9], &[4]),
             (Broken(""), &[3], &[], &[]),
         ];
@@ -170,7 +176,7 @@ mod checks {
         let two = there(&[(0, 5, 5), (1, 8, 8)], &[]);
         let left = there(&[(6, 5, 2), (7, 5, 6)], &[]);
         let last = there(&[(6, 5, 4), (7, 5, 5)], &[]);
-        let gaps = there(&[(0, 5, 5), (2, 5, 5)], &[(3, 4, 0)]);
+        let gaps = there(&[(0, 5, 5), (2, 5, 5)], &[(3, 4, 4)]);
         let budget = there(&[(0, 20, 8), (1, 9, 9)], &[]);
         let many = there(&[(0, 5, 5), (1, 5, 5), (2, 5, 5), (3, 5, 4)], &[]);
         let huge = there(&[(0, usize::MAX, usize::MAX), (1, 9, 9)], &[]);
@@ -275,8 +281,11 @@ mod checks {
             ("its prompt differs in the end", &other_prompt, &output),
             ("its prompt is gone in the end", &output, &output),
         ] {
-            let (tokens, received) = (tokens.to_vec(), received.to_vec());
-            check_output_of(what, Broken("3"), &FinishedRequest { tokens, received, ..right.clone() });
+            for reason in [FinishReason::Limit, FinishReason::Cancelled] {
+                let (tokens, received) = (tokens.to_vec(), received.to_vec());
+                let what = format!("{what}, and it finished by {reason:?}");
+                check_output_of(&what, Broken("3"), &FinishedRequest { tokens, received, reason, ..right.clone() });
+            }
         }
     }
 
@@ -296,6 +305,12 @@ mod checks {
             // None is passed over; the first of these is the example of the stub.
             ("1 gets nothing", Broken("1"), &[(0, 1), (2, 1)], there(&[(0, 5, 5), (1, 9, 0), (2, 4, 4)], &[])),
             ("2 gets all that is left", Broken("1"), &[(0, 1), (2, 7)], there(&[(0, 5, 5), (1, 9, 0), (2, 7, 7)], &[])),
+            (
+                "1 gets nothing, 2 a part",
+                Broken("1"),
+                &[(0, 1), (2, 7)],
+                there(&[(0, 5, 5), (1, 9, 0), (2, 9, 7)], &[]),
+            ),
             ("0 gets nothing, 1 does", Broken("0"), &[(1, 8)], there(&[(0, 9, 8), (1, 4, 4)], &[])),
             ("0 has 6 tokens left", Broken("0"), &[(0, 3), (1, 5)], there(&[(0, 9, 3), (1, 5, 5)], &[])),
             // The budget is used.
@@ -437,9 +452,11 @@ mod checks {
         fails("a scheduler whose steps may have no tokens", &planted(None), &case, (0, 0, Rule::Stopped));
     }
 
-    /// A scheduler that shows a number of new tokens that was not requested.
+    /// A scheduler that shows a number of new tokens that was not requested, and no sequence once so many pages are free.
     struct Shows {
         max_new_tokens: usize,
+        most_free: usize,
+        slab: SharedSlab,
         inner: Box<dyn TestedScheduler>,
     }
 
@@ -463,6 +480,7 @@ mod checks {
         fn running(&self) -> Vec<SequenceState> {
             let mut running = self.inner.running();
             running.iter_mut().for_each(|sequence| sequence.max_new_tokens = self.max_new_tokens);
+            running.retain(|_| self.slab.borrow().pool().n_free() < self.most_free);
             running
         }
 
@@ -477,21 +495,26 @@ mod checks {
 
     #[test]
     fn task_3_e_finish_gives_up() {
-        let shows = |max_new_tokens| -> Box<SchedulerFactory<'static>> {
+        let shows = |max_new_tokens, most_free| -> Box<SchedulerFactory<'static>> {
             Box::new(move |slab, prefixes, limits| {
-                let inner = planted(None)(slab, prefixes, limits)?;
-                Ok(Box::new(Shows { max_new_tokens, inner }))
+                let (slab, inner) = (slab.clone(), planted(None)(slab, prefixes, limits)?);
+                Ok(Box::new(Shows { max_new_tokens, most_free, slab, inner }))
             })
         };
         let event = Event::Arrive { name: 1, prefix_id: kind(3, 60, &[]), prompt: 3, max_new_tokens: 60 };
         let case = Case { setup: setup(100, 8, 2), events: vec![event, Event::Step, Event::Step] };
         let what = "a sequence of 3 tokens that is to get 3 more and goes on and on, with 2 steps before";
-        fails(what, &shows(3), &case, (3, 2 + 6, Rule::Ends));
+        fails(what, &shows(3, usize::MAX), &case, (3, 2 + 6, Rule::Ends));
+        // It has 2 of the 4 pages, and strangers the others until the end.
+        let case = Case { setup: setup(4, 8, 2), events: vec![Event::Take { pages: 2 }, arrive(1, 5, 3), Event::Step] };
+        let what =
+            "a scheduler that hides its sequence when strangers give pages back: a rule is broken before any step";
+        fails(what, &shows(3, 1), &case, (3, 1, Rule::Pages));
         // Whatever a scheduler shows: the bound on the steps is a number.
         let case = Case { setup: setup(8, 8, 2), events: vec![arrive(1, 3, 4), Event::Step, arrive(2, 3, 1)] };
         let what = "run of a scheduler that shows usize::MAX new tokens for each request";
         let _question = enter_call(what);
-        let found = run(&shows(usize::MAX), &case);
+        let found = run(&shows(usize::MAX, usize::MAX), &case);
         assert!(found.is_ok(), "{what}\n  expected: Ok(…)\n  yours:    {found:?}");
     }
 
@@ -550,6 +573,43 @@ mod checks {
         }
     }
 
+    /// The example of the page, and a number that gets smaller: which lists are tried first, and what is left.
+    #[test]
+    fn task_4_a_what_is_tried_first() {
+        type Tried = &'static [&'static [usize]];
+        let pieces: Tried = &[&[], &[4, 5, 6, 7], &[0, 1, 2, 3], &[2, 3, 4, 5, 6, 7], &[4, 5, 6, 7], &[2, 3, 6, 7]];
+        let singles: Tried = &[&[2, 3, 4, 5], &[3, 4, 5], &[2, 4, 5], &[2, 5], &[2]];
+        let numbers: Tried = &[&[], &[1], &[6], &[1], &[3], &[1], &[2]];
+        let takes = |pages: &[usize]| pages.iter().map(|pages| Event::Take { pages: *pages }).collect::<Vec<_>>();
+        for (what, events, tried, left) in [
+            (
+                "pages taken, of which just 2 and 5 matter",
+                &[0, 1, 2, 3, 4, 5, 6, 7][..],
+                [pieces, singles].concat(),
+                &[2, 5][..],
+            ),
+            ("12 pages taken, of which 3 are enough", &[12], numbers.to_vec(), &[3]),
+        ] {
+            let mut tried = tried.into_iter().enumerate();
+            let is_broken = |events: &[Event]| match left {
+                [_, _] => takes(left).iter().all(|event| events.contains(event)),
+                _ => takes(&[3, 6, 12]).iter().any(|event| events.contains(event)),
+            };
+            let _question = enter_call(format!("shrink of {events:?} {what}"));
+            let found = shrink(&takes(events), &mut |kept| {
+                if let Some((n, expected)) = tried.next() {
+                    same!(
+                        kept.events,
+                        takes(expected),
+                        "list number {n} that is tried, from 0: shrink of {events:?} {what}"
+                    );
+                }
+                is_broken(&kept.events)
+            });
+            same!(found, takes(left), "shrink of {events:?} {what}");
+        }
+    }
+
     #[test]
     fn task_4_b_numbers_get_smaller() {
         let arrive =
@@ -564,9 +624,6 @@ mod checks {
             let what = format!("{from:?} (prefix_id, prompt, new tokens), of which {least:?} are enough");
             shrinks_to(&arrive(least), &what, &arrive(from), 2000, is_broken);
         }
-        let take = |pages| Event::Take { pages };
-        let takes = |events: &[Event]| events.iter().any(|event| matches!(event, Event::Take { pages } if *pages >= 3));
-        shrinks_to(&[take(3)], "pages taken, of which 3 are enough", &[take(12), Event::Step], 40, takes);
     }
 
     #[test]
@@ -632,6 +689,7 @@ mod checks {
     /// No rule is broken in cases of this scheduler.
     #[track_caller]
     fn passes(what: &str, factory: &SchedulerFactory<'_>, seeds: u64) {
+        let _question = enter_call(format!("seeds of {what}"));
         search(factory, 0..seeds, STEPS, heartbeat).unwrap_or_else(|found| {
             panic!("{what}, seed {}: {}\n{:?}", found.seed, found.shrunk.violation, found.case)
         });

@@ -39,6 +39,8 @@ pub struct FaultyDisk {
 pub struct Faults {
     /// Bytes that can be written before a write is cut off, once.
     pub room: Option<usize>,
+    /// Where the write was that was cut off.
+    pub cut_off: Option<u64>,
     pub unreadable: Option<Range<u64>>,
     pub refuses_to_truncate: bool,
     /// Each write: where, and what.
@@ -100,6 +102,7 @@ impl Disk for FaultyDisk {
         let fits = faults.room.unwrap_or(usize::MAX).min(bytes.len());
         let is_cut_off = fits < bytes.len();
         faults.room = faults.room.filter(|_| !is_cut_off).map(|room| room - fits);
+        faults.cut_off = if is_cut_off { Some(offset) } else { faults.cut_off };
         faults.writes.push((offset, bytes[..fits].to_vec()));
         if fits > 0 {
             self.memory.write(offset, &bytes[..fits])?;
