@@ -120,8 +120,9 @@ impl Serve {
         if settings.watchers > 0 {
             say("the pages: open this address in a browser");
         }
-        let address = format!("http://{}\n", listener.local_addr()?);
-        if print(&address).is_err() {
+        let address = format!("http://{}", listener.local_addr()?);
+        // Nobody may listen, and it serves all the same.
+        if print(&format!("{address}\n")).is_err() {
             say(&address);
         }
         page_by_page_serve::serve(settings, &model, memory, tokenizer, template, listener, &stop)?;

@@ -20,9 +20,8 @@ use page_by_page::serving::disk_tier::{DiskTier, TierCounters};
 use page_by_page::serving::schedule::{FinishReason, NextToken, ScheduleError, ScheduledChunk, SequenceId};
 use page_by_page::serving::view::{EndedView, View};
 use page_by_page::serving::{Engine, EngineError, FinishedSequence, GenerationRequest, OutputDelta, Prefetcher, Step};
-use tokio::sync::mpsc::UnboundedSender;
 
-use crate::messages::{Command, Event, NewRequest, Output, OutputEnd};
+use crate::messages::{Asker, Command, NewRequest, Output, OutputEnd};
 use crate::metrics::Metrics;
 use crate::refusal::Refusal;
 use crate::views::ViewPublisher;
@@ -43,13 +42,6 @@ pub struct EngineThread<'m> {
     /// The plan of the last step.
     chunks: Vec<ScheduledChunk>,
     views: ViewPublisher,
-}
-
-/// Who asked, and until when it can be answered.
-struct Asker {
-    events: UnboundedSender<Event>,
-    arrived: Instant,
-    until: Instant,
 }
 
 /// The client of a sequence that has not finished.
@@ -168,14 +160,13 @@ impl<'m> EngineThread<'m> {
     }
 
     fn begin(&mut self, request: NewRequest) -> Result<(), EngineThreadError> {
-        let NewRequest { requests, events, accepted, arrived, until } = request;
+        let NewRequest { requests, asker, accepted } = request;
         // All of them are accepted, or none.
         if let Some(error) = requests.iter().find_map(|request| self.engine.check(request).err()) {
             let _ = accepted.send(Err(refusal_of(&error)));
             return Ok(());
         }
-        let asker = Rc::new(Asker { events, arrived, until });
-        self.backlogs.push(Backlog { asker, requests: requests.into(), index: 0 });
+        self.backlogs.push(Backlog { asker: Rc::new(asker), requests: requests.into(), index: 0 });
         self.take_turns()?;
         self.views.note_change();
         // A client that has gone does not receive it, and its sequences are cancelled before the next step.

@@ -28,7 +28,7 @@ use crate::Settings;
 use crate::access;
 use crate::answer::{Answer, Kind, blocking};
 use crate::connections::ClientLimits;
-use crate::messages::{Command, Event, NewRequest};
+use crate::messages::{Asker, Command, Event, NewRequest};
 use crate::metrics::{self, Metrics};
 use crate::page;
 use crate::protocol::{Chat, Completion, GenerationOptions, Prompt, any_number};
@@ -38,6 +38,9 @@ use crate::views::{self, Watchers};
 
 /// How often a comment is sent on a stream without new output, so that the connection stays open.
 const KEEP_ALIVE: Duration = Duration::from_secs(10);
+
+/// Bytes of a body that is read in a few milliseconds, and so without waiting for the threads that read long ones.
+const SHORT_BODY: usize = 4 << 10;
 
 /// Log probabilities of all answers that are not read to their end. As JSON each takes about a hundred bytes.
 pub const MOST_PROBABILITIES: usize = 1 << 19;
@@ -201,6 +204,9 @@ impl Shared {
     async fn parse(self: Arc<Self>, kind: Kind, body: Vec<u8>) -> Result<ParsedRequest, Refusal> {
         let this = self.clone();
         match kind {
+            Kind::Completion if body.len() <= SHORT_BODY => {
+                this.read_completion(Completion::read(&body, this.sampling)?)
+            }
             Kind::Completion => blocking(move || this.read_completion(Completion::read(&body, this.sampling)?)).await,
             Kind::Chat => {
                 let _place = self.renderers.acquire().await;
@@ -367,7 +373,7 @@ impl Shared {
         let (events, received) = mpsc::unbounded_channel();
         let (accepted, answer) = oneshot::channel();
         let until = arrived + self.settings.client_limits.request;
-        let request = NewRequest { requests, events, accepted, arrived, until };
+        let request = NewRequest { requests, asker: Asker { events, arrived, until }, accepted };
         self.engine.send(Command::Submit(request)).map_err(|_| self.gone())?;
         answer.await.map_err(|_| self.gone())??;
         Ok(received)

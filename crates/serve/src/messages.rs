@@ -34,9 +34,13 @@ pub enum Command {
 /// What a client asks for: sequences of one prompt, or of several. They are accepted together, or not at all.
 pub struct NewRequest {
     pub requests: Vec<GenerationRequest>,
-    /// Where their output goes. A client that has gone closes it.
-    pub events: mpsc::UnboundedSender<Event>,
+    pub asker: Asker,
     pub accepted: oneshot::Sender<Result<(), Refusal>>,
+}
+
+pub struct Asker {
+    /// Where the output goes. A client that has gone closes it.
+    pub events: mpsc::UnboundedSender<Event>,
     pub arrived: Instant,
     /// When it is cut off.
     pub until: Instant,

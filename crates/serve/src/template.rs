@@ -5,8 +5,8 @@
 //! a process of its own, the *renderer*: this program, started again with one argument.
 //!
 //! ```text
-//!   server ── {"source": "{% for m in …", "context": {"messages": […], …}} ──► renderer   has 5 seconds and 512 MiB
-//!   server ◄── the text, with exit code 0; or what is wrong, with 1 ────────── renderer   anything else: it was ended
+//!   server ── ["{% for m in …", {"messages": […], …}] ────────────► renderer   has 5 seconds and 512 MiB
+//!   server ◄── the text, with exit code 0; or what is wrong, with 1 ── renderer   anything else: it was ended
 //! ```
 //!
 //! Only Linux heeds the limit of memory. The others hold everywhere: a stack that overflows is the renderer's, and it ends
@@ -21,7 +21,6 @@ use std::time::Duration;
 
 use page_by_page::escape;
 use page_by_page::files::{self, FileError};
-use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 
 use crate::jinja;
@@ -41,14 +40,6 @@ const MOST_MEMORY: u64 = 512 << 20;
 
 const FAILED: i32 = 1;
 const OUT_OF_TIME: i32 = 3;
-
-/// What a renderer is asked.
-#[derive(Serialize, Deserialize)]
-struct Job {
-    source: String,
-    /// The template's variables. Without them it is only checked.
-    context: Option<Map<String, Value>>,
-}
 
 /// Turns messages into the text of a prompt.
 pub struct ChatTemplate {
@@ -119,9 +110,9 @@ impl ChatTemplate {
         context
     }
 
-    /// What a renderer makes of the template, or why there is nothing.
+    /// What a renderer makes of the template, or why there is nothing. Without variables it only checks the template.
     fn ask(&self, context: Option<Map<String, Value>>) -> Result<String, String> {
-        let job = json!(Job { source: self.source.clone(), context }).to_string();
+        let job = json!([self.source, context]).to_string();
         let (code, text) = run(&self.program, job.as_bytes()).map_err(|error| format!("no renderer: {error}"))?;
         match code {
             _ if text.len() > MOST_TEXT => Err(format!("it writes more than {MOST_TEXT} bytes")),
@@ -162,7 +153,7 @@ pub fn be_renderer() -> ! {
         process::exit(OUT_OF_TIME);
     });
     let job = serde_json::from_reader(io::stdin().lock()).map_err(|error| error.to_string());
-    let (code, text) = match job.and_then(|Job { source, context }| jinja::render(&source, context)) {
+    let (code, text) = match job.and_then(|(source, context): (String, _)| jinja::render(&source, context)) {
         Ok(text) => (0, text),
         Err(problem) => (FAILED, problem),
     };

@@ -72,6 +72,25 @@ fn what_cannot_be_answered_is_refused_by_name() {
 }
 
 #[test]
+fn only_the_names_of_the_local_computer_are_answered() {
+    let server = Server::start(Options::default());
+    let status = |path: &str, names: &[&str]| {
+        let headers: Vec<_> = names.iter().map(|name| ("host", *name)).collect();
+        ask(server.address, "GET", path, &headers, b"").status
+    };
+    for host in ["localhost", "LOCALHOST:8080", "127.0.0.1:80", "127.1.2.3", "[::1]:8080", "[::1]"] {
+        assert_eq!(status("/v1/models", &[host]), 200, "{host}");
+    }
+    for host in ["evil.example:8080", "localhost.evil.example", "10.0.0.1", "[::2]", "", "[127.0.0.1.nip.io]"] {
+        assert_eq!(status("/v1/models", &[host]), 403, "{host}");
+    }
+    assert_eq!(status("/v1/models", &["localhost", "evil.example"]), 403);
+    // The name in the request's first line counts before the header.
+    assert_eq!(status("http://evil.example/v1/models", &["localhost"]), 403);
+    assert_eq!(status("http://localhost:1/v1/models", &["localhost"]), 200);
+}
+
+#[test]
 fn with_a_key_only_those_who_have_it_are_served() {
     let server = Server::start(Options { access: Access::Key("sesame".into()), ..Options::default() });
     let body = json!({ "prompt": "a", "max_tokens": 1 }).to_string();
