@@ -96,12 +96,12 @@ impl Scheduler {
         todo!("ch12 task 2: which sequences compute how many tokens in this step?")
     }
 
-    /// Makes room for `n` more tokens of the sequence at `place`. If pages are missing, it evicts
+    /// Makes room for `n` more tokens of the sequence at `index`. If pages are missing, it evicts
     /// that many and no more. If the prefix cache has too few, it preempts the newest sequence
     /// and tries again. Returns false if the sequence preempted in the end was this one.
-    fn make_room(&mut self, place: usize, n: usize) -> Result<bool, CacheError> {
+    fn make_room(&mut self, index: usize, n: usize) -> Result<bool, CacheError> {
         // Enough until task 4, which replaces these lines.
-        if self.running[place].cache.extend(n).is_ok() {
+        if self.running[index].cache.extend(n).is_ok() {
             return Ok(true);
         }
         todo!("ch12 task 4: evict, then preempt, until the tokens have room")
@@ -139,17 +139,17 @@ impl Scheduler {
         todo!("ch12 task 3: cache the full pages, hand out the next tokens")
     }
 
-    /// Adds a token to the sequence at `place`. If the sequence finishes with it, returns the
+    /// Adds a token to the sequence at `index`. If the sequence finishes with it, returns the
     /// reason. An end of text isn't added, and if it comes with the last token allowed, it is
     /// the reason.
-    fn append(&mut self, place: usize, token: u32) -> Option<FinishReason> {
+    fn append(&mut self, index: usize, token: u32) -> Option<FinishReason> {
         todo!("ch12 task 3: add the token; does the sequence finish with it?")
     }
 
     /// Where a sequence is among those that run.
-    fn place(&self, id: SequenceId) -> Result<usize, ScheduleError> {
-        let place = self.running.iter().position(|running| running.sequence.id == id);
-        place.ok_or(ScheduleError::UnknownSequence(id))
+    fn index_of(&self, id: SequenceId) -> Result<usize, ScheduleError> {
+        let index = self.running.iter().position(|running| running.sequence.id == id);
+        index.ok_or(ScheduleError::UnknownSequence(id))
     }
 
     /// Finishes a sequence that waits or runs. Its pages are back in the pool when this returns.

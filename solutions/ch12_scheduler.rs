@@ -115,16 +115,16 @@ impl Scheduler {
         // ch12 task 2: which sequences compute how many tokens in this step?
         self.planned.check_settled()?;
         let mut budget = self.limits.tokens;
-        let mut place = 0;
+        let mut index = 0;
         while budget > 0 {
-            if place == self.running.len() && !self.admit()? {
+            if index == self.running.len() && !self.admit()? {
                 break;
             }
-            let n = self.running[place].uncomputed().min(budget);
-            if self.make_room(place, n)? {
-                self.planned.schedule(&mut self.running, place, n);
+            let n = self.running[index].uncomputed().min(budget);
+            if self.make_room(index, n)? {
+                self.planned.schedule(&mut self.running, index, n);
                 budget -= n;
-                place += 1;
+                index += 1;
             }
         }
         Ok(self.planned.chunks.clone())
@@ -132,17 +132,17 @@ impl Scheduler {
     // ANCHOR_END: plan
 
     // ANCHOR: make_room
-    /// Makes room for `n` more tokens of the sequence at `place`. If pages are missing, it evicts
+    /// Makes room for `n` more tokens of the sequence at `index`. If pages are missing, it evicts
     /// that many and no more. If the prefix cache has too few, it preempts the newest sequence
     /// and tries again. Returns false if the sequence preempted in the end was this one.
-    fn make_room(&mut self, place: usize, n: usize) -> Result<bool, CacheError> {
+    fn make_room(&mut self, index: usize, n: usize) -> Result<bool, CacheError> {
         // stub: // Enough until task 4, which replaces these lines.
-        // stub: if self.running[place].cache.extend(n).is_ok() {
+        // stub: if self.running[index].cache.extend(n).is_ok() {
         // stub:     return Ok(true);
         // stub: }
         // ch12 task 4: evict, then preempt, until the tokens have room
-        while place < self.running.len() {
-            let missing = match self.running[place].cache.extend(n) {
+        while index < self.running.len() {
+            let missing = match self.running[index].cache.extend(n) {
                 Ok(()) => return Ok(true),
                 Err(CacheError::OutOfPages { needed, free }) => needed - free,
                 Err(error) => return Err(error),
@@ -210,14 +210,14 @@ impl Scheduler {
         // ch12 task 3: cache the full pages, hand out the next tokens
         self.planned.check_tokens(next)?;
         for chunk in std::mem::take(&mut self.planned.chunks) {
-            let place = self.place(chunk.sequence)?;
-            let Running { sequence, cache } = &mut self.running[place];
+            let index = self.index_of(chunk.sequence)?;
+            let Running { sequence, cache } = &mut self.running[index];
             cache.insert_into(&mut *self.prefixes, &sequence.tokens)?;
         }
         for next in next {
-            let place = self.place(next.sequence)?;
-            if let Some(reason) = self.append(place, next.token) {
-                let sequence = self.running.remove(place).sequence;
+            let index = self.index_of(next.sequence)?;
+            if let Some(reason) = self.append(index, next.token) {
+                let sequence = self.running.remove(index).sequence;
                 self.finished.push(Finished { sequence, reason });
             }
         }
@@ -225,12 +225,12 @@ impl Scheduler {
     }
     // ANCHOR_END: settle
 
-    /// Adds a token to the sequence at `place`. If the sequence finishes with it, returns the
+    /// Adds a token to the sequence at `index`. If the sequence finishes with it, returns the
     /// reason. An end of text isn't added, and if it comes with the last token allowed, it is
     /// the reason.
-    fn append(&mut self, place: usize, token: u32) -> Option<FinishReason> {
+    fn append(&mut self, index: usize, token: u32) -> Option<FinishReason> {
         // ch12 task 3: add the token; does the sequence finish with it?
-        let sequence = &mut self.running[place].sequence;
+        let sequence = &mut self.running[index].sequence;
         if self.end_of_text.contains(&token) {
             return Some(FinishReason::EndOfText);
         }
@@ -239,9 +239,9 @@ impl Scheduler {
     }
 
     /// Where a sequence is among those that run.
-    fn place(&self, id: SequenceId) -> Result<usize, ScheduleError> {
-        let place = self.running.iter().position(|running| running.sequence.id == id);
-        place.ok_or(ScheduleError::UnknownSequence(id))
+    fn index_of(&self, id: SequenceId) -> Result<usize, ScheduleError> {
+        let index = self.running.iter().position(|running| running.sequence.id == id);
+        index.ok_or(ScheduleError::UnknownSequence(id))
     }
 
     // ANCHOR: cancel
@@ -254,9 +254,9 @@ impl Scheduler {
         // ch12 task 3: finish a sequence wherever it is
         self.planned.check_settled()?;
         let waiting = self.waiting.iter().position(|sequence| sequence.id == id);
-        let sequence = match waiting.and_then(|place| self.waiting.remove(place)) {
+        let sequence = match waiting.and_then(|index| self.waiting.remove(index)) {
             Some(sequence) => sequence,
-            None => self.running.remove(self.place(id)?).sequence,
+            None => self.running.remove(self.index_of(id)?).sequence,
         };
         self.finished.push(Finished { sequence, reason: FinishReason::Cancelled });
         Ok(())

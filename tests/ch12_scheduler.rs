@@ -698,13 +698,13 @@ mod checks {
             let what = format!("settle with tokens for the sequences {given:?}, where 0, 1 and 2 have caught up");
             let given: Vec<SequenceId> = given.iter().copied().map(SequenceId).collect();
             let tokens: Vec<NextToken> = given.iter().map(|id| NextToken { sequence: *id, token: 100 }).collect();
-            let why = ScheduleError::WrongTokens { wanted: [0, 1, 2].map(SequenceId).to_vec(), given };
+            let why = ScheduleError::WrongTokens { expected: [0, 1, 2].map(SequenceId).to_vec(), given };
             world.refused(&what, why, |it| it.settle(&tokens));
             same!(world.compute(), next, "the tokens that are due, after the refused {what}");
         }
         world.settle(&next);
         let given: Vec<SequenceId> = next.iter().map(|next| next.sequence).collect();
-        let why = ScheduleError::WrongTokens { wanted: vec![], given };
+        let why = ScheduleError::WrongTokens { expected: vec![], given };
         world.refused("settle of the same tokens a second time", why, |it| it.settle(&next));
         world.run(20);
     }

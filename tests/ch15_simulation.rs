@@ -788,7 +788,7 @@ mod checks {
             let what = format!("{}, seed {seed}, {steps} steps", bug.name());
             let _question = enter_call(what.clone());
             let factory = planted(Some(bug));
-            let case = Case::of_seed(seed, steps);
+            let case = Case::from_seed(seed, steps);
             let found = run(&factory, &case).map_err(|failure| failure.event);
             let expected = "steps, or the index of the first event after which a rule is broken";
             same!(found, by_hand(&factory, &case), "{expected}, {what}");

@@ -27,7 +27,7 @@ pub struct Sampling {
 #[derive(Clone, Copy, Debug, PartialEq, thiserror::Error)]
 pub enum SamplingError {
     /// A temperature that logits cannot be divided by.
-    #[error("the temperature is {0}, expected 0 (greedy) or {LEAST_TEMPERATURE} to {MOST_TEMPERATURE}")]
+    #[error("the temperature is {0}, expected 0 (greedy) or {MIN_TEMPERATURE} to {MAX_TEMPERATURE}")]
     Temperature(f32),
     /// Not a probability.
     #[error("top-p is {0}, expected a probability from 0 to 1")]
@@ -35,9 +35,9 @@ pub enum SamplingError {
 }
 
 /// Models whose authors mean greedy choice publish this temperature, because some engines refuse 0.
-const LEAST_TEMPERATURE: f32 = 0.000_001;
+const MIN_TEMPERATURE: f32 = 0.000_001;
 /// At this temperature all tokens are about equally likely.
-const MOST_TEMPERATURE: f32 = 1000.0;
+const MAX_TEMPERATURE: f32 = 1000.0;
 
 impl Sampling {
     /// Gives these back if a [`Sampler`] can use them.
@@ -46,7 +46,7 @@ impl Sampling {
     /// number.
     pub fn check(self) -> Result<Self, SamplingError> {
         let Sampling { temperature, top_p, .. } = self;
-        if temperature != 0.0 && !(LEAST_TEMPERATURE..=MOST_TEMPERATURE).contains(&temperature) {
+        if temperature != 0.0 && !(MIN_TEMPERATURE..=MAX_TEMPERATURE).contains(&temperature) {
             return Err(SamplingError::Temperature(temperature));
         }
         if !(0.0..=1.0).contains(&top_p) {

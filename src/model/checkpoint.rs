@@ -44,7 +44,7 @@ fn missing_file_hint(path: &Path, error: &std::io::Error) -> &'static str {
 }
 
 /// Bytes of a safetensors header, or of an index of shards: a hundred times what Qwen3's largest have.
-const MOST_HEADER: usize = 16 << 20;
+const MAX_HEADER_BYTES: usize = 16 << 20;
 
 /// Reads a JSON file, if it is not too large.
 pub(crate) fn read(path: &Path, at_most: usize) -> Result<Vec<u8>, FileError> {
@@ -130,7 +130,7 @@ impl Checkpoint {
             let tensors = map_file(&single, &mut mapped)?;
             return Ok(Checkpoint { source: single, tensors, mapped });
         }
-        let weight_map = parse_json::<ShardIndex>(&index, &read(&index, MOST_HEADER)?)?.weight_map;
+        let weight_map = parse_json::<ShardIndex>(&index, &read(&index, MAX_HEADER_BYTES)?)?.weight_map;
         let mut shards: HashMap<&String, HashMap<String, Stored>> = HashMap::new();
         let mut tensors = HashMap::new();
         for (name, shard) in &weight_map {
@@ -272,8 +272,10 @@ fn map_file(path: &Path, mapped: &mut MappedFiles) -> Result<HashMap<String, Sto
 /// The tensors of a safetensors file.
 fn tensors_of(path: &Path, memory: Memory) -> Result<HashMap<String, Stored>, FileError> {
     let bytes = (*memory).as_ref();
-    if let Some(header_len) = header_len(bytes).filter(|len| (MOST_HEADER as u64..bytes.len() as u64).contains(len)) {
-        let problem = format!("its header has {header_len} bytes, at most {MOST_HEADER} are expected");
+    if let Some(header_len) =
+        header_len(bytes).filter(|len| (MAX_HEADER_BYTES as u64..bytes.len() as u64).contains(len))
+    {
+        let problem = format!("its header has {header_len} bytes, at most {MAX_HEADER_BYTES} are expected");
         return Err(damaged(path, &problem));
     }
     let (header_len, metadata) =

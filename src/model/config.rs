@@ -45,7 +45,7 @@ pub struct ModelConfig {
 }
 
 /// Bytes of a config: hundreds of times what any has.
-const MOST_BYTES: usize = 1 << 20;
+const MAX_BYTES: usize = 1 << 20;
 
 impl ModelConfig {
     /// Reads and checks the config of a model folder.
@@ -54,9 +54,9 @@ impl ModelConfig {
     /// [`FileError`] for a file that cannot be read or is not JSON; a different architecture, rope scaling, sliding
     /// windows or quantized weights; and numbers that cannot be.
     pub fn open(dir: &Path) -> Result<Self, FileError> {
-        let config = read(&dir.join("config.json"), MOST_BYTES)?;
+        let config = read(&dir.join("config.json"), MAX_BYTES)?;
         let generation_path = dir.join("generation_config.json");
-        let generation = if generation_path.exists() { read(&generation_path, MOST_BYTES)? } else { b"{}".to_vec() };
+        let generation = if generation_path.exists() { read(&generation_path, MAX_BYTES)? } else { b"{}".to_vec() };
         Self::parse(dir, &config, &generation)
     }
 

@@ -12,16 +12,16 @@ use crate::files::FileError;
 use crate::{escape, files, panics};
 
 /// Bytes of a `tokenizer.json`: several times what the largest vocabularies take.
-const MOST_BYTES: usize = 64 << 20;
+const MAX_BYTES: usize = 64 << 20;
 
 /// Characters of an added token: many times what the longest have. The library takes their square in time.
-const MOST_CHARACTERS: usize = 256;
+const MAX_CHARACTERS: usize = 256;
 
 /// The tokenizer of a model folder. Its calls return [`FileError`] if the library fails.
 pub struct Tokenizer {
     path: PathBuf,
     inner: tokenizers::Tokenizer,
-    most_bytes_per_token: usize,
+    max_bytes_per_token: usize,
 }
 
 impl Tokenizer {
@@ -29,7 +29,7 @@ impl Tokenizer {
     /// as it is.
     pub fn open(dir: &Path) -> Result<Self, FileError> {
         let path = dir.join("tokenizer.json");
-        let bytes = files::read(&path, MOST_BYTES).map_err(|error| error.to_string());
+        let bytes = files::read(&path, MAX_BYTES).map_err(|error| error.to_string());
         Self::parse(path, bytes)
     }
 
@@ -49,7 +49,7 @@ impl Tokenizer {
             Ok(inner)
         });
         match opened {
-            Ok(inner) => Ok(Tokenizer { path, most_bytes_per_token: most_bytes_per_token(&inner), inner }),
+            Ok(inner) => Ok(Tokenizer { path, max_bytes_per_token: max_bytes_per_token(&inner), inner }),
             Err(problem) => {
                 let advice = "a model folder holds the tokenizer.json that came with the model";
                 Err(FileError::new(&path, format!("{problem}; {advice}")))
@@ -59,8 +59,8 @@ impl Tokenizer {
 
     /// Bytes of a text that one token stands for, at most: a longer text has more tokens than its bytes divided by
     /// this. `usize::MAX` where the tokenizer drops characters, so that there is no such limit.
-    pub fn most_bytes_per_token(&self) -> usize {
-        self.most_bytes_per_token
+    pub fn max_bytes_per_token(&self) -> usize {
+        self.max_bytes_per_token
     }
 
     /// The ids of a text, with the special tokens that the model expects around it.
@@ -102,8 +102,8 @@ impl Tokenizer {
     }
 }
 
-/// See [`Tokenizer::most_bytes_per_token`].
-fn most_bytes_per_token(inner: &tokenizers::Tokenizer) -> usize {
+/// See [`Tokenizer::max_bytes_per_token`].
+fn max_bytes_per_token(inner: &tokenizers::Tokenizer) -> usize {
     // Composed, characters take a third of their bytes at the least: a Hangul syllable for three letters.
     let shrinks_to = match inner.get_normalizer() {
         None => 1,
@@ -130,9 +130,9 @@ fn check_added_tokens(file: &[u8]) -> Result<(), String> {
     let tokens = serde_json::from_slice::<File>(file).map_or(Vec::new(), |file| file.added_tokens);
     let lengths = tokens.iter().map(|token| (token, token.content.chars().count()));
     match lengths.max_by_key(|(_, length)| *length) {
-        Some((token, length)) if length > MOST_CHARACTERS => {
+        Some((token, length)) if length > MAX_CHARACTERS => {
             let token = escape::quoted(&token.content);
-            Err(format!("its added token {token} has {length} characters, at most {MOST_CHARACTERS} are expected"))
+            Err(format!("its added token {token} has {length} characters, at most {MAX_CHARACTERS} are expected"))
         }
         _ => Ok(()),
     }

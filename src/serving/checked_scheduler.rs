@@ -97,7 +97,7 @@ impl CheckedScheduler {
 
     /// Plans a step. `unfinished`: sequences that the scheduler should have. The plan is empty only if there are none.
     pub(crate) fn plan(&mut self, unfinished: usize) -> Result<Vec<ScheduledChunk>, EngineError> {
-        let plan = self.inner.plan().map_err(EngineError::of_step)?;
+        let plan = self.inner.plan().map_err(EngineError::from_step)?;
         if plan.is_empty() {
             let (waiting, running) = (self.inner.waiting().count(), self.inner.running().count());
             return match unfinished {
@@ -130,7 +130,7 @@ impl CheckedScheduler {
         tokens: &[NextToken],
         ends: &[(SequenceId, FinishReason)],
     ) -> Result<(), EngineError> {
-        self.inner.settle_and_finish(tokens, ends).map_err(EngineError::of_step)?;
+        self.inner.settle_and_finish(tokens, ends).map_err(EngineError::from_step)?;
         self.idle_steps = if tokens.is_empty() && ends.is_empty() { self.idle_steps + 1 } else { 0 };
         Ok(())
     }

@@ -3,7 +3,7 @@
 
 use std::collections::{BTreeMap, HashMap};
 
-use super::{Engine, EngineError, SCORED_AT_ONCE, SequenceState};
+use super::{ActiveSequence, Engine, EngineError, SCORED_AT_ONCE};
 use crate::cache::KvCache;
 use crate::chapters::ch10_fork::ForkCache;
 use crate::generation::scoring::{Scoring, TokenLogprobs};
@@ -68,7 +68,7 @@ impl Engine<'_> {
 
 impl Pass {
     /// Adds its logits and scores to the results. Called only when the whole pass has succeeded.
-    fn record(self, computed: &mut Computed, states: &mut BTreeMap<SequenceId, SequenceState<'_>>) {
+    fn record(self, computed: &mut Computed, states: &mut BTreeMap<SequenceId, ActiveSequence<'_>>) {
         for (sequence, score) in self.scores {
             if let Some(scoring) = states.get_mut(&sequence).and_then(|state| state.scoring.as_mut()) {
                 scoring.push(score);
@@ -82,7 +82,7 @@ impl Pass {
 /// `at_once` rows of logits are there at the same time, beside those that are returned.
 fn forward(
     model: &Model,
-    states: &BTreeMap<SequenceId, SequenceState<'_>>,
+    states: &BTreeMap<SequenceId, ActiveSequence<'_>>,
     at_once: usize,
     inputs: &mut [ChunkInput<'_>],
 ) -> Result<Pass, StepError> {

@@ -31,7 +31,7 @@ pub enum EngineError {
 
 impl EngineError {
     /// The error of a plan or of settling it: only the scheduler itself has named a sequence.
-    pub(crate) fn of_step(error: ScheduleError) -> Self {
+    pub(crate) fn from_step(error: ScheduleError) -> Self {
         match error {
             ScheduleError::UnknownSequence(id) => EngineError::UnknownSequence(id),
             error => EngineError::Schedule(error),

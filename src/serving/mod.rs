@@ -20,6 +20,7 @@
 //!
 //! With a [tokenizer](Engine::with_tokenizer), a step yields the output in characters, and stop strings end sequences.
 
+mod active_sequence;
 mod checked_scheduler;
 mod compute;
 mod detokenizer;
@@ -29,7 +30,6 @@ mod output;
 mod prefetcher;
 pub mod schedule;
 mod scheduler_given;
-mod state;
 mod stop_rules;
 mod stop_strings;
 pub mod view;
@@ -46,15 +46,15 @@ use crate::prefix_cache::PrefixCache;
 use crate::serving::schedule::{
     FinishReason, Finished, NextToken, ScheduleError, Sequence, SequenceId, StepLimits, max_rows,
 };
+use active_sequence::{ActiveSequence, Next};
 pub(crate) use checked_scheduler::CheckedScheduler;
 use compute::Computed;
-use state::{Next, SequenceState};
 
+pub use active_sequence::GenerationRequest;
 pub use checked_scheduler::Totals;
 pub use error::{EngineError, SequenceError};
 pub use output::{FinishedSequence, OutputDelta, OutputToken, Step};
 pub use prefetcher::Prefetcher;
-pub use state::GenerationRequest;
 pub use stop_rules::StopRules;
 
 /// Rows of logits that a step with prompts to score has at the same time, at most, where fewer sequences than that can
@@ -71,7 +71,7 @@ pub struct Engine<'m> {
     limits: StepLimits,
     end_of_text: Vec<u32>,
     /// The sequences that have not finished.
-    states: BTreeMap<SequenceId, SequenceState<'m>>,
+    states: BTreeMap<SequenceId, ActiveSequence<'m>>,
     /// Sequences that have finished and were not reported yet.
     finished: Vec<FinishedSequence>,
 }
@@ -147,7 +147,7 @@ impl<'m> Engine<'m> {
             } else {
                 self.scheduler.inner.submit(prompt, most)?
             };
-            self.states.insert(id, SequenceState::new(&request, sampler, self.tokenizer));
+            self.states.insert(id, ActiveSequence::new(&request, sampler, self.tokenizer));
             ids.push(id);
         }
         if let Some(first) = ids.first().and_then(|first| self.states.get_mut(first)) {
@@ -213,7 +213,7 @@ impl<'m> Engine<'m> {
 
     /// How the prompt of a sequence begins, and its output so far. Both are empty without a tokenizer.
     pub(crate) fn text(&self, id: SequenceId) -> (&str, &str) {
-        self.states.get(&id).map_or(("", ""), SequenceState::text)
+        self.states.get(&id).map_or(("", ""), ActiveSequence::text)
     }
 
     /// The scheduler, with the sequences that wait and run.
@@ -278,7 +278,7 @@ impl<'m> Engine<'m> {
         Ok(())
     }
 
-    fn state(&mut self, sequence: SequenceId) -> Result<&mut SequenceState<'m>, EngineError> {
+    fn state(&mut self, sequence: SequenceId) -> Result<&mut ActiveSequence<'m>, EngineError> {
         self.states.get_mut(&sequence).ok_or(EngineError::UnknownSequence(sequence))
     }
 

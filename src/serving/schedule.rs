@@ -140,14 +140,14 @@ pub(crate) struct Plan {
 
 #[allow(dead_code)] // Chapter 12 calls all of these once it is written.
 impl Plan {
-    /// Adds `n` tokens of the sequence at `place`. Room for them has been made.
+    /// Adds `n` tokens of the sequence at `index`. Room for them has been made.
     #[track_caller]
-    pub(crate) fn schedule(&mut self, running: &mut [Running], place: usize, n: usize) {
+    pub(crate) fn schedule(&mut self, running: &mut [Running], index: usize, n: usize) {
         let n_running = running.len();
-        assert!(place < n_running, "schedule of place {place}, but only {n_running} run: did make_room return false?");
-        let running = &mut running[place];
+        assert!(index < n_running, "schedule of index {index}, but only {n_running} run: did make_room return false?");
+        let running = &mut running[index];
         let (sequence, held) = (running.sequence.id, running.cache.len());
-        assert!(n > 0, "schedule of 0 tokens of sequence {sequence}: does a loop of plan stay at the same place?");
+        assert!(n > 0, "schedule of 0 tokens of sequence {sequence}: does a loop of plan stay at the same index?");
         assert!(n <= held, "schedule of {n} tokens of sequence {sequence}, with room for {held}: make it first");
         running.sequence.counters.schedule(n, &running.cache);
         let caught_up = running.uncomputed() == 0;
@@ -182,9 +182,9 @@ impl Plan {
     /// The tokens must be those of the sequences that have caught up, in the plan's order.
     pub(crate) fn check_tokens(&self, next: &[NextToken]) -> Result<(), ScheduleError> {
         let due = self.chunks.iter().filter(|chunk| chunk.caught_up);
-        let wanted: Vec<SequenceId> = due.map(|chunk| chunk.sequence).collect();
+        let expected: Vec<SequenceId> = due.map(|chunk| chunk.sequence).collect();
         let given: Vec<SequenceId> = next.iter().map(|next| next.sequence).collect();
-        if wanted == given { Ok(()) } else { Err(ScheduleError::WrongTokens { wanted, given }) }
+        if expected == given { Ok(()) } else { Err(ScheduleError::WrongTokens { expected, given }) }
     }
 }
 
@@ -263,7 +263,7 @@ pub struct SequenceCounters {
     /// Pages of its table after the newest step.
     pub pages: usize,
     /// Tokens that it has had rows of at the same time, at most.
-    most_rows: usize,
+    peak_rows: usize,
     /// Rows copied in caches that it has lost.
     copied_before: u64,
 }
@@ -280,13 +280,13 @@ impl SequenceCounters {
         self.computed += n as u64;
         // Rows that the sequence has had before. Say it had 10, lost them to a preemption, and the prefix cache brought 4
         // back: when it has computed 6 more, `rows` is 10, and all 6 were recomputed.
-        self.recomputed += self.most_rows.min(rows).saturating_sub(rows - n) as u64;
+        self.recomputed += self.peak_rows.min(rows).saturating_sub(rows - n) as u64;
         if rows - n < self.usage.tokens {
             self.copied_before = self.usage.rows_copied;
         }
         self.usage = Usage { rows_copied: self.copied_before + usage.rows_copied, ..usage };
         self.pages = cache.table().pages().len();
-        self.most_rows = self.most_rows.max(rows);
+        self.peak_rows = self.peak_rows.max(rows);
     }
 }
 
@@ -319,8 +319,8 @@ pub enum ScheduleError {
     #[error("chunks of the last plan that are not settled: {chunks}; hand their tokens to settle before the next plan")]
     NotSettled { chunks: usize },
     /// The tokens are not the ones that the plan asked for.
-    #[error("the plan asks for tokens of the sequences {wanted:?}, in this order; there are tokens of {given:?}")]
-    WrongTokens { wanted: Vec<SequenceId>, given: Vec<SequenceId> },
+    #[error("the plan asks for tokens of the sequences {expected:?}, in this order; there are tokens of {given:?}")]
+    WrongTokens { expected: Vec<SequenceId>, given: Vec<SequenceId> },
     /// The sequence never came, or has finished.
     #[error("sequence {0} is neither waiting nor running")]
     UnknownSequence(SequenceId),

@@ -5,7 +5,7 @@
 //!                               sequence 1  pages 0 1 2      page 4: free; page 5: the prefix cache alone
 //! ```
 //!
-//! [`View::of`] asks the pool, the page tables and the scheduler, between two steps. `serve` shows it in a page, and
+//! [`PoolView::new`] asks the pool, the page tables and the scheduler, between two steps. `serve` shows it in a page, and
 //! the book shows a run of it.
 
 use serde::Serialize;
@@ -23,7 +23,7 @@ const PREVIEW_TOKENS: usize = 96;
 /// The state after a step.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 #[allow(missing_docs)] // Where the name says it.
-pub struct View {
+pub struct PoolView {
     /// Higher than that of every earlier view of the same run.
     pub version: u64,
     /// Passes of the model so far.
@@ -49,7 +49,7 @@ pub struct View {
 #[allow(missing_docs)] // Where the name says it.
 pub struct SequenceView {
     pub id: u64,
-    pub state: State,
+    pub state: SequenceStatus,
     /// Its prompt; if it is long, how it begins, with `…` at the end.
     pub prompt: String,
     /// Its output; if it is long, the newest part, with `…` before it.
@@ -76,7 +76,7 @@ pub struct SequenceView {
 /// What a sequence does.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
-pub enum State {
+pub enum SequenceStatus {
     /// It has pages, and takes part in steps.
     #[default]
     Running,
@@ -101,17 +101,19 @@ pub struct EndedView {
     pub reason: &'static str,
 }
 
-impl View {
+impl PoolView {
     /// The state now. `step`: the chunks of the last step.
     ///
     /// [`version`](Self::version) is 0, and [`ended`](Self::ended) is empty: the caller fills both in.
-    pub fn of(engine: &Engine<'_>, step: &[ScheduledChunk]) -> Self {
+    pub fn new(engine: &Engine<'_>, step: &[ScheduledChunk]) -> Self {
         let (scheduler, totals, limits) = (engine.scheduler(), engine.totals(), engine.limits());
         let slab = engine.slab.borrow();
-        let running =
-            scheduler.running().map(|(sequence, table)| (sequence, State::Running, table.pages(), table.len()));
+        let running = scheduler
+            .running()
+            .map(|(sequence, table)| (sequence, SequenceStatus::Running, table.pages(), table.len()));
         let waiting = engine.waiting().map(|sequence| {
-            let state = if sequence.counters.preemptions > 0 { State::Preempted } else { State::Waiting };
+            let state =
+                if sequence.counters.preemptions > 0 { SequenceStatus::Preempted } else { SequenceStatus::Waiting };
             (sequence, state, &[][..], 0)
         });
         let sequences = running.chain(waiting).map(|(sequence, state, pages, rows)| {
@@ -138,7 +140,7 @@ impl View {
             }
         });
         let sequences = sequences.collect();
-        View {
+        PoolView {
             steps: totals.steps,
             page_size: engine.page_size,
             owners: owners(slab.pool()),
@@ -147,20 +149,20 @@ impl View {
             budget: limits.tokens,
             max_running: limits.sequences,
             counts: totals,
-            ..View::default()
+            ..PoolView::default()
         }
     }
 
     /// This view without the sequences that had finished by `version`.
-    pub fn since(&self, version: u64) -> View {
+    pub fn since(&self, version: u64) -> PoolView {
         let ended = self.ended.iter().filter(|ended| ended.at > version).cloned().collect();
-        View { ended, ..self.clone() }
+        PoolView { ended, ..self.clone() }
     }
 }
 
 impl EndedView {
     /// What is shown of a sequence that has finished.
-    pub fn of(finished: &FinishedSequence) -> Self {
+    pub fn new(finished: &FinishedSequence) -> Self {
         EndedView {
             id: finished.sequence.id.0,
             at: 0,

@@ -9,7 +9,7 @@ impl Case {
     /// A case of `steps` steps, drawn by a seed: a small world in which pages are nearly always short.
     ///
     /// The first steps of a longer case are those of a shorter one of the same seed.
-    pub fn of_seed(seed: u64, steps: u64) -> Case {
+    pub fn from_seed(seed: u64, steps: u64) -> Case {
         let mut dice = Dice::new(seed);
         let setup = Setup {
             page_size: dice.roll(1, 4),

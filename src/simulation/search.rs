@@ -51,7 +51,7 @@ pub fn search(
     let mut passed = Passed::default();
     for seed in seeds {
         on_run();
-        let case = Case::of_seed(seed, steps);
+        let case = Case::from_seed(seed, steps);
         match run(factory, &case) {
             Ok(made) => {
                 passed.seeds += 1;

@@ -1,7 +1,7 @@
 //! What scoring a prompt takes of the memory: rows of logits are many numbers each, and only some are there at the same
 //! time.
 
-use grading::limits::most_held;
+use grading::limits::peak_held;
 use grading::story::assets;
 use page_by_page::generation::sampler::{Sampler, Sampling};
 use page_by_page::model::Model;
@@ -19,7 +19,7 @@ fn taken(model: &Model, is_scored: bool) -> usize {
     let request = GenerationRequest::new(prompt, 1, vec![Sampler::new(Sampling::GREEDY)]);
     let logprobs = is_scored.then_some(1);
     engine.submit_request(GenerationRequest { scores_prompt: is_scored, logprobs, ..request }).unwrap();
-    let (step, taken) = most_held(|| engine.step().unwrap());
+    let (step, taken) = peak_held(|| engine.step().unwrap());
     let scores = &step.deltas[0].1.scores;
     assert_eq!(scores.as_ref().map(Vec::len), is_scored.then_some(TOKENS - 1));
     taken

@@ -6,7 +6,7 @@ use page_by_page::simulation::{Case, World, chapter_12, examples};
 #[test]
 fn without_a_bug_the_planted_scheduler_is_that_of_chapter_12() {
     for seed in 0..300 {
-        let case = Case::of_seed(seed, 80);
+        let case = Case::from_seed(seed, 80);
         let mut plain = World::new(&planted(None), case.setup).unwrap();
         let mut chapter = World::new(&chapter_12, case.setup).unwrap();
         for (place, event) in case.events.iter().enumerate() {

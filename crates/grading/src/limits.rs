@@ -28,7 +28,7 @@ pub fn allocated<T>(call: impl FnOnce() -> T) -> (T, usize) {
 }
 
 /// Calls `call`; the most bytes that this thread holds meanwhile, beyond those that it holds now.
-pub fn most_held<T>(call: impl FnOnce() -> T) -> (T, usize) {
+pub fn peak_held<T>(call: impl FnOnce() -> T) -> (T, usize) {
     let before = HELD_HERE.get();
     MAX_HELD_HERE.set(before);
     let value = call();
@@ -47,7 +47,7 @@ pub fn assert_allocates<T>(most: usize, what: impl AsRef<str>, why: &str, call: 
 thread_local! {
     /// Bytes that this thread has asked for.
     static ASKED: Cell<usize> = const { Cell::new(0) };
-    /// Bytes that it holds, and the most since [`most_held`] began. What another thread gave it counts against it.
+    /// Bytes that it holds, and the most since [`peak_held`] began. What another thread gave it counts against it.
     static HELD_HERE: Cell<isize> = const { Cell::new(0) };
     static MAX_HELD_HERE: Cell<isize> = const { Cell::new(0) };
 }

@@ -18,7 +18,7 @@ use page_by_page::cache::CacheError;
 use page_by_page::model::StepError;
 use page_by_page::serving::disk_tier::{DiskTier, TierCounters};
 use page_by_page::serving::schedule::{FinishReason, NextToken, ScheduleError, ScheduledChunk, SequenceId};
-use page_by_page::serving::view::{EndedView, View};
+use page_by_page::serving::view::{EndedView, PoolView};
 use page_by_page::serving::{Engine, EngineError, FinishedSequence, GenerationRequest, OutputDelta, Prefetcher, Step};
 
 use crate::messages::{Asker, Command, NewRequest, Output, OutputEnd};
@@ -122,7 +122,7 @@ impl<'m> EngineThread<'m> {
             // Before the output is sent: a client that has its answer also finds it in the counters.
             self.update_metrics();
             step.into_iter().for_each(|step| self.send(step));
-            self.views.show(|| View::of(&self.engine, &self.chunks));
+            self.views.show(|| PoolView::new(&self.engine, &self.chunks));
         }
     }
 
@@ -278,7 +278,7 @@ impl<'m> EngineThread<'m> {
         let Some(client) = self.clients.remove(&sequence.id) else { return };
         // Counted first, so that a client that has its answer also finds it in the counters.
         self.metrics.end(reason, client.asker.arrived.elapsed());
-        self.views.note_end(|| EndedView::of(&finished));
+        self.views.note_end(|| EndedView::new(&finished));
         let end = OutputEnd { reason, new_tokens: sequence.new_tokens().len(), cached: sequence.counters.cached };
         let failure = finished.end.err().map(|error| Refusal::failed(error.to_string()));
         match refusal.or(failure) {

@@ -235,7 +235,7 @@ impl Shared {
 
     /// Refuses a prompt that has too many bytes to fit, before time is spent on turning it into tokens.
     fn check_bytes(&self, kind: Kind, prompt: &str) -> Result<(), Refusal> {
-        let most = self.most_tokens.saturating_mul(self.tokenizer.most_bytes_per_token());
+        let most = self.most_tokens.saturating_mul(self.tokenizer.max_bytes_per_token());
         if prompt.len() <= most {
             return Ok(());
         }

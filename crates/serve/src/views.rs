@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!   watcher ── ViewRequest(newer than 7) ──► engine   after its next step, or at once if something has changed
-//!   watcher ◄── View, version 12 ──────────── engine   and 50 ms later the watcher asks again
+//!   watcher ◄── PoolView, version 12 ──────── engine   and 50 ms later the watcher asks again
 //! ```
 //!
 //! The engine makes a view only when a watcher asks for one. A watcher has at most one request under way, and asks
@@ -18,7 +18,7 @@ use std::time::Duration;
 use axum::http::StatusCode;
 use axum::response::sse::Event as SentEvent;
 use futures_util::stream::{self, Stream};
-use page_by_page::serving::view::{EndedView, View};
+use page_by_page::serving::view::{EndedView, PoolView};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
 use tokio::time::sleep;
 
@@ -71,7 +71,7 @@ impl Watchers {
 pub struct ViewRequest {
     /// The version last seen, 0 for none.
     pub seen: u64,
-    pub view: oneshot::Sender<Arc<View>>,
+    pub view: oneshot::Sender<Arc<PoolView>>,
 }
 
 /// What the engine keeps for watchers.
@@ -110,7 +110,7 @@ impl ViewPublisher {
     }
 
     /// Sends `view` to those who have not seen this version, if there are any.
-    pub fn show(&mut self, view: impl FnOnce() -> View) {
+    pub fn show(&mut self, view: impl FnOnce() -> PoolView) {
         if self.requests.is_empty() {
             return;
         }
@@ -120,7 +120,7 @@ impl ViewPublisher {
         if self.requests.iter().all(|request| request.seen == version) {
             return;
         }
-        let view = Arc::new(View { version, ended: self.ended.iter().cloned().collect(), ..view() });
+        let view = Arc::new(PoolView { version, ended: self.ended.iter().cloned().collect(), ..view() });
         for request in self.requests.extract_if(.., |request| request.seen != version) {
             let _ = request.view.send(view.clone());
         }

@@ -5,7 +5,7 @@ use page_by_page::model::Model;
 use page_by_page::model::tokenizer::Tokenizer;
 use page_by_page::prefix_cache::new_prefix_cache;
 use page_by_page::serving::schedule::{ScheduledChunk, SequenceId, StepLimits};
-use page_by_page::serving::view::{EndedView, View};
+use page_by_page::serving::view::{EndedView, PoolView};
 use page_by_page::serving::{Engine, GenerationRequest};
 use serde_json::Value;
 
@@ -51,7 +51,7 @@ impl SharedPool {
     /// Ends a sequence.
     pub fn cancel(&mut self, id: u64) -> Result<(), String> {
         let finished = self.engine.cancel(SequenceId(id)).map_err(text_of)?;
-        self.ended.push(EndedView::of(&finished));
+        self.ended.push(EndedView::new(&finished));
         Ok(())
     }
 
@@ -59,7 +59,7 @@ impl SharedPool {
     pub fn step(&mut self) -> Result<(), String> {
         let step = self.engine.step().map_err(text_of)?;
         self.chunks = step.chunks;
-        self.ended.extend(step.finished.iter().map(EndedView::of));
+        self.ended.extend(step.finished.iter().map(EndedView::new));
         Ok(())
     }
 
@@ -67,7 +67,7 @@ impl SharedPool {
     pub fn view(&mut self) -> Value {
         self.version += 1;
         let ended = std::mem::take(&mut self.ended);
-        let view = View { version: self.version, ended, ..View::of(&self.engine, &self.chunks) };
+        let view = PoolView { version: self.version, ended, ..PoolView::new(&self.engine, &self.chunks) };
         serde_json::to_value(view).expect("a view is JSON")
     }
 }

@@ -10,7 +10,7 @@ use page_by_page::generation::{CachedModel, Draft};
 use page_by_page::model::Model;
 use page_by_page::model::tokenizer::{TextStream, Tokenizer};
 use page_by_page::serving::schedule::FinishReason;
-use page_by_page::serving::view::{self, EndedView, SequenceView, View};
+use page_by_page::serving::view::{self, EndedView, PoolView, SequenceView};
 use serde_json::{Value, json};
 
 use crate::session::{Settings, Start};
@@ -119,12 +119,12 @@ impl Speculating {
 
     /// The state now, with the newest step's `draft` and the `counters` of all.
     pub fn view(&self) -> Value {
-        let mut view = View {
+        let mut view = PoolView {
             page_size: self.page_size,
             owners: view::owners(self.slab.borrow().pool()),
             budget: self.drafts + 1,
             max_running: 1,
-            ..View::default()
+            ..PoolView::default()
         };
         let Some(sequence) = &self.sequence else { return json!(view) };
         view.steps = sequence.counters.target_passes;

@@ -5,7 +5,7 @@ use page_by_page::chapters::ch06_paged::PageSlab;
 use page_by_page::chapters::ch11_prefix_cache::PrefixTrie;
 use page_by_page::serving::Engine;
 use page_by_page::serving::schedule::{ScheduledChunk, SequenceCounters, SequenceId, StepLimits};
-use page_by_page::serving::view::{SequenceView, State, View};
+use page_by_page::serving::view::{PoolView, SequenceStatus, SequenceView};
 
 use super::prelude::*;
 
@@ -43,11 +43,11 @@ fn record() -> Result<(Vec<Frame>, Vec<SequenceCounters>)> {
         let done = engine.step()?;
         counters.extend(done.finished.iter().map(|finished| finished.sequence.counters));
         let slab = slab.borrow();
-        let view = View::of(&engine, &done.chunks);
+        let view = PoolView::new(&engine, &done.chunks);
         let mut sequences = [const { None }; REQUESTS.len()];
-        for sequence in view.sequences.iter().filter(|sequence| sequence.state != State::Running) {
+        for sequence in view.sequences.iter().filter(|sequence| sequence.state != SequenceStatus::Running) {
             let is_victim =
-                before.iter().any(|was: &SequenceView| was.id == sequence.id && was.state == State::Running);
+                before.iter().any(|was: &SequenceView| was.id == sequence.id && was.state == SequenceStatus::Running);
             sequences[sequence.id as usize] = Some(if is_victim { (stale(None, "P"), CELL) } else { (free(""), 4.0) });
             is_back[sequence.id as usize] |= is_victim;
         }

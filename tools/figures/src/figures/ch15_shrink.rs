@@ -53,7 +53,7 @@ fn kind(event: &Event) -> usize {
 pub fn figure() -> Result<Figure> {
     let factory = planted(Some(BUG));
     let failed = search(&factory, 0..1000, STEPS, || {}).err().with_context(|| format!("{} passes", BUG.name()))?;
-    let (seed, case, rule) = (failed.seed, Case::of_seed(failed.seed, STEPS), failed.failure.violation.rule);
+    let (seed, case, rule) = (failed.seed, Case::from_seed(failed.seed, STEPS), failed.failure.violation.rule);
     let events = &case.events[..failed.events];
     let (left, lists) = shrunk(&factory, case.setup, rule, events);
     ensure!(left == failed.case.events, "the same list shrinks to the same");

@@ -7,7 +7,7 @@
 use page_by_page::chapters::ch06_paged::PageSlab;
 use page_by_page::chapters::ch11_prefix_cache::PrefixTrie;
 use page_by_page::serving::schedule::{FinishReason, SequenceId, StepLimits};
-use page_by_page::serving::view::{SequenceView, State, View};
+use page_by_page::serving::view::{PoolView, SequenceStatus, SequenceView};
 use page_by_page::serving::{Engine, FinishedSequence};
 
 use super::prelude::*;
@@ -26,7 +26,7 @@ const CANCELLED: (u64, u64) = (22, 1);
 const SHOWN: [u64; 5] = [22, 23, 29, 60, 90];
 
 /// The views, each with what has ended since the one before.
-fn record() -> Result<Vec<(View, Vec<String>)>> {
+fn record() -> Result<Vec<(PoolView, Vec<String>)>> {
     let (model, tokenizer) = (model(STORYTELLER)?, tokenizer()?);
     let slab = PageSlab::new(model.kv_layout(), PAGE_SIZE, PAGES)?;
     let limits = StepLimits { tokens: BUDGET, sequences: RUNNING };
@@ -43,7 +43,7 @@ fn record() -> Result<Vec<(View, Vec<String>)>> {
         let done = engine.step()?;
         ended.extend(done.finished.iter().map(ending));
         if SHOWN.contains(&(step + 1)) {
-            frames.push((View::of(&engine, &done.chunks), std::mem::take(&mut ended)));
+            frames.push((PoolView::new(&engine, &done.chunks), std::mem::take(&mut ended)));
         }
     }
     Ok(frames)
@@ -55,13 +55,13 @@ fn ending(FinishedSequence { sequence, end, .. }: &FinishedSequence) -> String {
 }
 
 /// What a page's cell shows: free, cached by the prefix cache alone, the letter of its sequence, or how many share it.
-fn content(view: &View, page: usize) -> Cell {
+fn content(view: &PoolView, page: usize) -> Cell {
     let letters = sequences_of(view, page);
     let word = if letters.len() > 1 { letters.len().to_string() } else { joined(&letters, "") };
     owned(&letters, word, if view.owners[page] == 0 { free("") } else { cached("") })
 }
 
-fn sequences_of(view: &View, page: usize) -> Vec<char> {
+fn sequences_of(view: &PoolView, page: usize) -> Vec<char> {
     let own = view.sequences.iter().filter(|sequence| sequence.pages.contains(&(page as u32)));
     own.map(|sequence| letter(sequence.id)).collect()
 }
@@ -94,7 +94,7 @@ pub fn figure() -> Result<Figure> {
     Ok(figure)
 }
 
-fn draw(picture: &mut Picture, view: &View) {
+fn draw(picture: &mut Picture, view: &PoolView) {
     let cells: Vec<Cell> = (0..PAGES).map(|page| content(view, page)).collect();
     let n = |kind| cells.iter().filter(|cell| cell.kind == kind).count();
     let (cached, free) = (n(Kind::Cached), n(Kind::Free));
@@ -105,12 +105,19 @@ fn draw(picture: &mut Picture, view: &View) {
         let area = Area { x: picture.left + 1.0, y: picture.y + 2.0, width: 24.0, height: 22.0 };
         let text = match view.sequences.iter().find(|sequence| sequence.id == id) {
             None => "not in the engine".to_string(),
-            Some(SequenceView { state: State::Running, prompt_tokens, new_tokens, cached_tokens, rows, .. }) => {
+            Some(SequenceView {
+                state: SequenceStatus::Running,
+                prompt_tokens,
+                new_tokens,
+                cached_tokens,
+                rows,
+                ..
+            }) => {
                 let rows = rows.min(prompt_tokens);
                 format!("{rows} of {prompt_tokens} prompt tokens ({cached_tokens} cached), {new_tokens} new")
             }
-            Some(SequenceView { state: State::Waiting, .. }) => "waits".to_string(),
-            Some(SequenceView { state: State::Preempted, .. }) => "was preempted and waits".to_string(),
+            Some(SequenceView { state: SequenceStatus::Waiting, .. }) => "waits".to_string(),
+            Some(SequenceView { state: SequenceStatus::Preempted, .. }) => "was preempted and waits".to_string(),
         };
         picture.cell(area, held(letter(id), letter(id)));
         picture.text(area.x + 34.0, area.baseline(), Anchor::Start, text);
@@ -118,7 +125,7 @@ fn draw(picture: &mut Picture, view: &View) {
     }
 }
 
-fn step_text(view: &View, ended: &[String]) -> String {
+fn step_text(view: &PoolView, ended: &[String]) -> String {
     let mut parts = vec![format!("Step {}.", view.steps)];
     parts.extend_from_slice(ended);
     for SequenceView { id, prompt_tokens, cached_tokens, new_tokens, .. } in &view.sequences {

@@ -35,7 +35,7 @@ impl GenerationRequest {
 }
 
 /// A sequence that has not finished.
-pub(super) struct SequenceState<'t> {
+pub(super) struct ActiveSequence<'t> {
     sampler: Sampler,
     stop_rules: StopRules,
     max_new_tokens: usize,
@@ -70,7 +70,7 @@ pub(super) struct Next {
     pub(super) end: Option<Result<FinishReason, SequenceError>>,
 }
 
-impl<'t> SequenceState<'t> {
+impl<'t> ActiveSequence<'t> {
     pub(super) fn new(request: &GenerationRequest, sampler: Sampler, tokenizer: Option<&'t Tokenizer>) -> Self {
         let GenerationRequest { prompt, max_new_tokens, stop_rules, logprobs, scores_prompt, .. } = request;
         let text = tokenizer.map(|tokenizer| Text {
@@ -80,7 +80,7 @@ impl<'t> SequenceState<'t> {
             ),
             detokenizer: Detokenizer::new(tokenizer, stop_rules),
         });
-        SequenceState {
+        ActiveSequence {
             sampler,
             stop_rules: stop_rules.clone(),
             max_new_tokens: *max_new_tokens,
