@@ -102,7 +102,7 @@ mod checks {
     #[test]
     fn task_1_verify_is_one_pass_with_a_row_for_each_draft_token_and_one_more() {
         for (read, tokens, drafted, pass) in [
-            (&[][..], [4, 4], &[5, 5, 2][..], "target reads [4, 4, 5, 5, 2], answers after the last 4"),
+            (&[][..], [4, 4], &[5, 7, 2][..], "target reads [4, 4, 5, 7, 2], answers after the last 4"),
             (&[3], [3, 4], &[], "target reads [4], answers after the last 1"),
             (&[3], [3, 4], &[6, 7], "target reads [4, 6, 7], answers after the last 3"),
         ] {
@@ -114,8 +114,17 @@ mod checks {
             same!(*log.borrow(), [pass], "passes of the target: {told}");
             let followers = [&tokens[1..], drafted].concat();
             let answers: Vec<_> = followers.iter().map(|token| one_hot(token + 1, VOCAB)).collect();
-            same!(rows, answers, "rows of logits, as the target gave them: {told}");
+            same!(rows.len(), answers.len(), "rows of logits: {told}");
+            for (index, row) in rows.iter().enumerate() {
+                let found = answers.iter().position(|answer| answer == row);
+                same!(found, Some(index), "which of the target's rows is row {index}, counted from 0: {told}");
+            }
         }
+        // More tokens and more draft tokens than 8 bits count.
+        let (tokens, drafted) = ([4; 1_500], [5; 300]);
+        let mut target = script("target", &[]);
+        let rows = expect_ok("verify 300 draft tokens after 1,500", || verify(&mut target, &tokens, &drafted));
+        same!(rows.len(), 301, "rows of logits of 300 draft tokens after 1,500");
     }
 
     #[test]
@@ -141,17 +150,17 @@ mod checks {
         vec![-0.5, n_drafted as f32 + 0.25, 0.75 - n_drafted as f32, 0.0]
     }
 
-    /// The new tokens where `pick` chooses `choices`, one after the other; and how often it was asked.
-    fn matched(drafted: &[u32], choices: &[u32]) -> (Vec<u32>, usize) {
+    /// The new tokens where `pick` chooses `choices`, each from its row; and the rows that it was asked about.
+    fn matched(drafted: &[u32], choices: &[u32]) -> (Vec<u32>, Vec<usize>) {
         let what = format!("{drafted:?} drafted, `pick` chooses {choices:?}");
         let rows: Vec<Vec<f32>> = (0..=drafted.len()).map(row).collect();
-        let mut asked = 0;
+        let mut asked = Vec::new();
         let mut pick = |of: &[f32]| {
-            let (row, before) = (rows.iter().position(|row| row == of), count(asked, "row"));
-            assert!(asked < rows.len(), "{what}: `pick` is asked again, after {before}, and there are no more");
-            same!(row, Some(asked), "{what}: the row that `pick` is asked about, after {before}");
-            asked += 1;
-            choices[asked - 1]
+            let row = rows.iter().position(|row| row == of);
+            let row = row.unwrap_or_else(|| panic!("{what}: `pick` is asked about {of:?}, which is none of the rows"));
+            assert!(asked.len() < 1000, "{what}: `pick` was asked 1000 times: does a loop of yours never end?");
+            asked.push(row);
+            choices[row]
         };
         let new_tokens = in_call(&what, || accept_matching(drafted, &rows, &mut pick));
         (new_tokens, asked)
@@ -174,8 +183,9 @@ mod checks {
         for (what, drafted, choices, expected) in cases {
             let (found, asked) = matched(drafted, choices);
             same!(found, expected, "{what}: new tokens, {drafted:?} drafted, `pick` would choose {choices:?}");
-            let told = "rows that `pick` is asked about, one for each new token";
-            same!(asked, expected.len(), "{what}: {told}, {drafted:?} drafted, new tokens {expected:?}");
+            let told = "rows that `pick` is asked about, counted from 0, each once and one for each new token";
+            let rows: Vec<usize> = (0..expected.len()).collect();
+            same!(asked, rows, "{what}: {told}, {drafted:?} drafted, new tokens {expected:?}");
         }
     }
 
@@ -204,6 +214,15 @@ mod checks {
             same!(sync_cache(&mut model, goal), Ok(()), "{told}");
             same!(*log.borrow(), expected, "{told}: what it does");
             same!(model.read, goal, "{told}: what its cache holds then");
+        }
+        // More tokens than 8 bits count.
+        for (read, wanted) in [(0, 2_000), (1_000, 400)] {
+            let log = Log::default();
+            let mut model = noting("model", &log, &[]);
+            model.read = vec![3; read];
+            let told = format!("sync_cache of {wanted} tokens with a model whose cache holds {read}");
+            same!(sync_cache(&mut model, &vec![3; wanted]), Ok(()), "{told}");
+            same!((log.borrow().len(), model.read.len()), (1, wanted), "{told}: what it does, and tokens held then");
         }
     }
 
@@ -240,7 +259,7 @@ mod checks {
         end_of_text: &[u32],
     ) -> Result<Vec<u32>, StepError> {
         let mut speculation = Speculation { target, drafter, accept: &mut matching };
-        in_call(format!("a step after {tokens:?}, k = {k}"), || speculation.step(tokens, k, end_of_text))
+        in_call(format!("a step after {}, k = {k}", shown(tokens)), || speculation.step(tokens, k, end_of_text))
     }
 
     /// The output of speculation, and the tokens that were reported.
@@ -339,6 +358,20 @@ mod checks {
                 }
             }
         }
+    }
+
+    #[test]
+    fn task_4_long_drafts_after_long_sequences() {
+        let (len, k) = (1_500, 300);
+        let whole: Vec<u32> = (0..len as u32 + 301).map(|position| position % 10).collect();
+        let mut drafted = whole.clone();
+        drafted[len + 3] = 10;
+        let (mut target, mut small) = (script("target", &whole), script("draft", &drafted));
+        let new_tokens = step(&mut target, &mut DraftModel::new(&mut small), &whole[..len], k, &[END]);
+        let told = "a step after 1,500 tokens with k = 300, the fourth draft token is wrong";
+        same!(new_tokens, Ok(whole[len..len + 4].to_vec()), "{told}: new tokens");
+        let held = (target.read.len(), small.read.len());
+        same!(held, (len + 3, len + 3), "{told}: tokens that target and draft model hold");
     }
 
     /// Drafts what the script says, whatever the sequence is, and records its calls.
@@ -454,11 +487,8 @@ mod checks {
             let told = "a step after 1, 2 with k = 3 of a target that refuses more than 4 tokens";
             let refused = step(&mut target, &mut DraftModel::new(&mut small), &[1, 2], 3, &[END]);
             same!(refused, Err(refusal), "{told}");
-            same!(
-                (&target.read[..], &small.read[..]),
-                (&[1][..], &[1][..]),
-                "{told}: what target and draft model hold then"
-            );
+            let held = (&target.read[..], &small.read[..]);
+            same!(held, (&[1][..], &[1][..]), "{told}: what target and draft model hold then");
             target.room = 5;
             let again = step(&mut target, &mut DraftModel::new(&mut small), &[1, 2], 3, &[END]);
             same!(again, Ok(vec![3, 4, 5, 6]), "the same step again, of a target with room for 5 tokens");

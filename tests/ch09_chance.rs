@@ -75,21 +75,15 @@ mod checks {
     ) {
         let mut tokens = vec![0, 1];
         for k in ks {
-            let told = format!("{k} draft tokens after {tokens:?}, drawn with the sampler's next numbers");
+            let told = format!("{k} draft tokens after {tokens:?}");
             let found = expect_ok(told.as_str(), || draft(drafter, &tokens, *k));
-            let (before, mut expected) = (tokens.clone(), Draft::default());
-            for _ in 0..*k {
-                let probabilities = own.probabilities(&row(&tokens));
-                let token = draw(&probabilities, own.uniform());
-                tokens.push(token);
-                expected.push(token, probabilities);
-            }
-            same!(found.tokens, expected.tokens, "{told}");
-            same!(found.probabilities.len(), *k, "rows of a draft of {k} tokens");
-            for (index, row) in expected.probabilities.iter().enumerate() {
-                let token = found.tokens[index];
-                let what = format!("what draft token {index} after {before:?}, {token}, was drawn from");
-                same!(found.probabilities[index], *row, "{what}");
+            same!((found.tokens.len(), found.probabilities.len()), (*k, *k), "tokens and rows of {told}");
+            for (token, row_of_draft) in found.tokens.iter().zip(&found.probabilities) {
+                let (probabilities, number) = (own.probabilities(&row(&tokens)), own.uniform());
+                let told = format!("the draft token after {tokens:?} with the sampler's next number, {number:.4}");
+                same!(*row_of_draft, probabilities, "the probabilities, kept with {told}");
+                same!(*token, draw(&probabilities, number), "{told}, drawn from {probabilities:?}");
+                tokens.push(*token);
             }
         }
     }
@@ -210,12 +204,14 @@ mod checks {
 
     #[test]
     fn task_3_judges_each_draft_token_by_its_own_rows() {
-        let draft = draft_of(&[0, 0, 0], &[&[0.5, 0.5], &[1.0, 0.0], &[0.625, 0.375]]);
-        let rows = [[0.25, 0.75], [0.75, 0.25], [0.5, 0.5], [0.125, 0.875]].map(|row| row.to_vec());
-        let what = "p / q is 0.5, then 0.75, then 0.8; then p is [0.125, 0.875]";
+        let q: [&[f32]; 3] = [&[0.5, 0.5, 0.0, 0.0], &[1.0, 0.0, 0.0, 0.0], &[0.625, 0.375, 0.0, 0.0]];
+        let draft = draft_of(&[0, 0, 0], &q);
+        let rows = [[0.25, 0.75, 0.0, 0.0], [0.75, 0.0, 0.25, 0.0], [0.5, 0.25, 0.0, 0.25], [0.125, 0.875, 0.0, 0.0]];
+        let rows = rows.map(|row| row.to_vec());
+        let what = "p / q is 0.5, then 0.75, then 0.8, the residual only token 1, then 2, then 3; then p of 0 is 0.125";
         assert_accepts(what, &draft, &rows, &[0.6, 0.9], &[1]);
-        assert_accepts(what, &draft, &rows, &[0.4, 0.77, 0.9], &[0, 1]);
-        assert_accepts(what, &draft, &rows, &[0.4, 0.7, 0.82, 0.9], &[0, 0, 1]);
+        assert_accepts(what, &draft, &rows, &[0.4, 0.77, 0.9], &[0, 2]);
+        assert_accepts(what, &draft, &rows, &[0.4, 0.7, 0.82, 0.9], &[0, 0, 3]);
         assert_accepts(what, &draft, &rows, &[0.4, 0.7, 0.78, 0.1], &[0, 0, 0, 0]);
         assert_accepts(what, &draft, &rows, &[0.4, 0.7, 0.78, 0.2], &[0, 0, 0, 1]);
     }
@@ -331,7 +327,7 @@ mod checks {
         assert!(
             (share - expected).abs() < 1e-6,
             "share of {N} tokens that are all as likely, where q is p\n  expected: {expected}\n  \
-             yours:    {share} (are the probabilities added up as f64?)"
+             yours:    {share}\n  each smaller one is to be converted to f64, and then added"
         );
     }
 

@@ -15,6 +15,7 @@ mod checks {
 
     use grading::history::{History, assert_refused};
     use grading::oracle::{self, any_layout};
+    use grading::paged::assert_panics_while_lent;
     use grading::pools::{
         LAYOUT, ONE_NUMBER, check_owners, foreign, free, grow, of_other_pool, owners, page_ids, pool, pool_with_free,
         pool_with_owned, slab_of, table,
@@ -224,7 +225,7 @@ mod checks {
             };
             let (held, needs) = (count(len, "token"), count(needed, "page"));
             let mut call = self.history.call(format!(
-                "extend({}) of {name}, {held} in pages {pages:?}; {why}, so it needs {needs}, and {free} are free",
+                "extend({}) of {name}, {held} in pages {pages:?}; {why}, so it needs {needs} of {free} free",
                 argument(n)
             ));
             oracle.history.record(format!("extend({n})"));
@@ -279,7 +280,9 @@ mod checks {
             }
             let what = if changed.is_empty() { "it has copied nothing" } else { "not all is copied" };
             let wrong = differ(&expected);
-            same!(wrong, [], "wrong rows (page, layer, slot), where page {from} is copied to page {to}: {what}; {at}");
+            let (n_wrong, told) = (wrong.len(), "wrong rows (page, layer, slot), the first of");
+            let told = format!("{told} {n_wrong}, where page {from} is copied to page {to}: {what}; {at}");
+            same!(wrong.first(), None, "{told}");
         }
 
         fn rewind(&mut self, index: usize, n: usize) {
@@ -331,12 +334,18 @@ mod checks {
     fn task_1_forks_over_a_different_pool_change_nothing() {
         let table = table(4, 9, &mut pool(5));
         // Pages of the other pool, and which of the table's pages 0, 1, 2 have an owner there.
-        for (n_pages, owned, error) in
-            [(5, &[1, 2][..], free(0)), (5, &[0, 2], free(1)), (5, &[0, 1], free(2)), (2, &[0, 1], foreign(2, 2))]
-        {
+        for (n_pages, owned, error) in [
+            (5, &[1, 2][..], free(0)),
+            (5, &[0, 2], free(1)),
+            (5, &[0, 1], free(2)),
+            (2, &[0, 1], foreign(2, 2)),
+            (2, &[1], free(0)),
+        ] {
             let pages = "a table of pages 0, 1, 2";
-            let call =
-                format!("fork of {pages} over a different pool of {n_pages}, in which these {owned:?} have an owner");
+            let call = format!(
+                "fork of {pages} over a different pool of {n_pages}, in which these {owned:?} have an owner: the first \
+                 bad page counts"
+            );
             let facts = |pool: &mut PagePool| of_other_pool(pool).to_vec();
             assert_refused(&mut pool_with_owned(n_pages, owned), &call, error, facts, |pool| {
                 table.fork(pool).map(|fork| page_ids(&fork))
@@ -423,6 +432,10 @@ mod checks {
         same!(a.shares_tail(&other), Err(foreign(2, 2)), "shares_tail {which}");
         same!(a.own_tail(&mut other), Err(foreign(2, 2)), "own_tail {which}");
         same!((page_ids(&a), owners(&other)), (vec![0, 1, 2], vec![1, 1]), "(pages, owners) after that refusal");
+        let mut full = table(4, 12, &mut pool(3));
+        let which = format!("{which}, which is full, and no tail");
+        same!(full.shares_tail(&other), Ok(false), "shares_tail {which}");
+        same!(full.own_tail(&mut other), Ok(None), "own_tail {which}");
     }
 
     // Task 3
@@ -478,6 +491,23 @@ mod checks {
         sequences.fork(c, "d");
         sequences.drop(c);
         sequences.extend(2, 1);
+        // More rows than 8 bits count.
+        let mut sequences = Sequences::new(ONE_NUMBER, 300, 2, "page size 300");
+        sequences.begin("a");
+        sequences.extend(0, 299);
+        sequences.fork(0, "b");
+        sequences.extend(1, 1);
+    }
+
+    /// A slab that is lent can't be borrowed to change it. That must not be passed over in silence.
+    #[test]
+    fn task_3_slab_that_is_lent_is_a_panic() {
+        let mut sequences = Sequences::with_a(4, 6);
+        assert_panics_while_lent(&sequences.slab, "fork of a cache", || sequences.all[0].cache.fork().map(drop));
+        sequences.fork(0, "b");
+        let cache = &mut sequences.all[1].cache;
+        assert_panics_while_lent(&sequences.slab, "extend(1) of a fork", || cache.extend(1));
+        sequences.check("a fork and an extend that have panicked");
     }
 
     #[test]
@@ -486,7 +516,9 @@ mod checks {
         let mut a = cache(&slab);
         expect_ok("extend(1)", || a.extend(1));
         let mut b = expect_ok("fork", || a.fork());
-        expect_ok("extend by very many", || b.extend(2 * VERY_MANY - 2));
+        let (what, why) = ("extend(1) of a fork in a very large slab", "only the rows of its tail must be copied");
+        same!(assert_allocates(1 << 12, what, why, || b.extend(1)), Ok(()), "{what}");
+        expect_ok("extend by very many", || b.extend(2 * VERY_MANY - 3));
         assert_constant_cost(
             &format!("extend(1) and rewind(1) in turns on a fork of {VERY_MANY} pages"),
             VERY_MANY / 4,

@@ -8,6 +8,7 @@ use page_by_page::generation::{LanguageModel, RewindableModel};
 use page_by_page::model::StepError;
 
 use crate::limits;
+use crate::words::count;
 
 /// What happened, in order; shared by the models of one run.
 pub type Log = Rc<RefCell<Vec<String>>>;
@@ -79,7 +80,7 @@ pub fn one_hot(token: u32, vocab_size: usize) -> Vec<f32> {
 /// Tokens for a message; of very many, the last.
 fn ending(tokens: &[u32]) -> String {
     match tokens {
-        [.., a, b, c] if tokens.len() > 1_000 => format!("{} tokens that end in [{a}, {b}, {c}]", tokens.len()),
+        [.., a, b, c] if tokens.len() > 16 => format!("{} tokens that end in [{a}, {b}, {c}]", tokens.len()),
         _ => format!("{tokens:?}"),
     }
 }
@@ -110,19 +111,24 @@ impl RewindableModel for ScriptedModel<'_> {
             return Err(refusal);
         }
         let same = self.read.iter().zip(tokens).take_while(|(read, token)| read == token).count();
-        let why = match same {
-            0 => "a model is always given the whole sequence, what it remembers too",
-            _ if same == tokens.len() => "it remembers more than this sequence, or was not given all of it",
-            _ => "a rejected token was kept, or the tokens are out of order",
+        let why = match (self.read.get(same), tokens.get(same)) {
+            (Some(read), Some(token)) => format!("at position {same}, it remembers {read}, and {token} is given"),
+            _ => format!("it remembers {}, and is given {len}", count(self.read.len(), "token")),
         };
         let told = || format!("the {name} remembers {} and is asked", ending(&self.read));
-        assert!(same == self.read.len(), "{} to go on with {}: {why}", told(), ending(tokens));
+        assert!(
+            same == self.read.len(),
+            "{} to go on with {}, which must begin with all that it remembers: {why}",
+            told(),
+            ending(tokens)
+        );
         let new_tokens = &tokens[self.read.len()..];
         let n_new = new_tokens.len();
         assert!(
             n <= n_new && n_new > 0,
-            "{} what follows each of the last {n} tokens of {}: only {n_new} are new to it",
+            "{} what follows each of the last {} of {}: only {n_new} are new to it",
             told(),
+            count(n, "token"),
             ending(tokens)
         );
         if tokens.len() > self.room {
