@@ -15,7 +15,7 @@ use crate::{marks, stub};
 pub const UNTOUCHED: &str = "exercises/untouched.txt";
 
 /// A chapter of the course.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Chapter {
     /// Its number in the book, from 1.
     pub number: usize,
@@ -65,8 +65,7 @@ impl Chapter {
     pub fn named(name: &str) -> Option<Self> {
         let digits = name.strip_prefix("ch")?.split_once('_')?.0;
         let number = digits.parse().ok().filter(|_| digits.len() == 2)?;
-        let (name, handed_out, title) = (name.to_string(), String::new(), String::new());
-        Some(Chapter { number, name, handed_out, stands_on: Vec::new(), title })
+        Some(Chapter { number, name: name.into(), ..Chapter::default() })
     }
 
     /// Its line in the list, and back.

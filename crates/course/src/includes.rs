@@ -39,13 +39,11 @@ impl fmt::Display for Place {
 pub struct Problem {
     pub what: String,
     pub next_step: String,
-    /// The name that wasn't found, and those that are there.
-    pub unknown: Option<(String, Vec<String>)>,
 }
 
 impl Problem {
     fn new(what: String, next_step: impl Into<String>) -> Self {
-        Self { what, next_step: next_step.into(), unknown: None }
+        Self { what, next_step: next_step.into() }
     }
 }
 
@@ -184,14 +182,16 @@ fn between_anchors<'a>(
     numbered: impl Iterator<Item = (usize, &'a str)>,
     anchor: &str,
 ) -> Result<Vec<(usize, &'a str)>, Problem> {
-    let (mut names, mut lines, mut inside) = (Vec::new(), Vec::new(), false);
+    let mut names = Vec::new();
+    let mut lines = Vec::new();
+    let mut inside = false;
     for (number, line) in numbered {
         match mark(line) {
             None if inside => lines.push((number, line)),
             None => {}
             Some((name, true)) if inside && name == anchor => return Ok(lines),
             Some((name, false)) if name == anchor => inside = true,
-            Some((name, false)) => names.push(name.to_string()),
+            Some((name, false)) => names.push(name),
             Some(_) => {}
         }
     }
@@ -199,9 +199,10 @@ fn between_anchors<'a>(
         let next_step = format!("add a line `// ANCHOR_END: {anchor}`");
         return Err(Problem::new(format!("anchor `{anchor}` is never closed"), next_step));
     }
-    let next_step = format!("mark the lines with `// ANCHOR: {anchor}` and `// ANCHOR_END: {anchor}`");
-    let unknown = Some((anchor.to_string(), names));
-    Err(Problem { unknown, ..Problem::new(format!("no anchor `{anchor}`"), next_step) })
+    let there = names.join(", ");
+    let next_step =
+        format!("mark the lines with `// ANCHOR: {anchor}` and `// ANCHOR_END: {anchor}`; there are: {there}");
+    Err(Problem::new(format!("no anchor `{anchor}`"), next_step))
 }
 
 /// The name in `ANCHOR: name` or `ANCHOR_END: name`, and whether it is the end.
@@ -268,7 +269,7 @@ mod tests {
         let [gone, twice, .., circle] = &expanded.problems[..] else { panic!("{:?}", expanded.problems) };
         assert_eq!((gone.1.what.as_str(), gone.0.line), ("no file `book/src/gone.html` to include", 4));
         assert_eq!((twice.1.what.as_str(), twice.0.line), ("`a.rs`: no anchor `twice`", 5));
-        assert_eq!(twice.1.unknown, Some(("twice".into(), vec!["two".into(), "in".into()])));
+        assert!(twice.1.next_step.ends_with("; there are: two, in"), "{}", twice.1.next_step);
         assert_eq!(circle.1.what, "includes go round in a circle");
     }
 }

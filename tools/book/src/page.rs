@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use page_by_page_course::includes::Expanded;
 
 use crate::contents::Contents;
-use crate::finding::{Findings, Place, did_you_mean};
+use crate::finding::{Findings, Place};
 
 pub struct Page {
     /// The Markdown file, from the repository root: `book/src/ch02.md`.
@@ -22,11 +22,7 @@ impl Page {
     pub fn read(root: &Path, file: &Path, findings: &mut Findings) -> std::io::Result<Self> {
         let mut expanded = Expanded::read(root, file)?;
         for (place, problem) in &expanded.problems {
-            let next_step = match &problem.unknown {
-                Some((name, known)) => did_you_mean(name, known.iter().map(String::as_str), &problem.next_step),
-                None => problem.next_step.clone(),
-            };
-            findings.add(place.clone(), &problem.what, next_step);
+            findings.add(place.clone(), &problem.what, &problem.next_step);
         }
         let (text, includes) = (std::mem::take(&mut expanded.text), std::mem::take(&mut expanded.files));
         Ok(Self { file: file.to_path_buf(), contents: Contents::read(&text), text, includes, expanded })

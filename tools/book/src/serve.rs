@@ -117,7 +117,9 @@ fn listen(port: u16) -> Result<TcpListener> {
 fn start(listener: TcpListener, root: &Path, site: &Path) -> Arc<AtomicU64> {
     // A page left open from an earlier run must see that this is another one.
     let edition = Arc::new(AtomicU64::new(u64::from(std::process::id()) << 32));
-    let (root, site, current) = (root.to_path_buf(), site.to_path_buf(), edition.clone());
+    let root = root.to_path_buf();
+    let site = site.to_path_buf();
+    let current = edition.clone();
     thread::spawn(move || -> Infallible {
         http::run(&listener, move |address| answer(&root, &site, address, current.load(Ordering::Relaxed)))
     });

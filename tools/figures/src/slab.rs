@@ -107,8 +107,8 @@ impl SlabState {
     fn shrunk(&self, n: usize, name: char, had: &[PageId], own: &[PageId]) -> String {
         let left: Vec<&PageId> = had.iter().filter(|page| !own.contains(page)).collect();
         let stale: Vec<&String> = had.iter().flat_map(|page| self.slab[page.index()].stale()).collect();
-        let (forgotten, left, stale) = (count(n, "token"), pages(&left), listed(&stale));
-        format!("{name} forgets {forgotten} and returns {left}. The rows {stale} stay where they are, stale")
+        let (left, stale) = (pages(&left), listed(&stale));
+        format!("{name} forgets {} and returns {left}. The rows {stale} stay where they are, stale", count(n, "token"))
     }
 
     fn grown(&self, before: &SlabState, name: char, had: &[PageId], own: &[PageId]) -> String {

@@ -45,7 +45,8 @@ impl App {
 
     fn start(&mut self, filter: Vec<String>) {
         let Current { root, chapter, .. } = &self.current;
-        let (root, chapter, time_limit) = (root.clone(), chapter.clone(), self.time_limit);
+        let (root, chapter) = (root.clone(), chapter.clone());
+        let time_limit = self.time_limit;
         match CheckRun::start(Checks { root, chapter, filter, time_limit }) {
             Ok(run) => (self.checking.stage, self.checking.run) = (Some(run.stage.clone()), Some(run)),
             Err(problem) => {

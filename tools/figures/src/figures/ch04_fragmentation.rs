@@ -140,7 +140,8 @@ pub fn figure() -> Result<Figure> {
     memories.take_pages('d', ASKED)?;
     let of_d = memories.page_pieces()?.into_iter().filter(|(owner, _)| *owner == Some('d'));
     let of_d: Vec<usize> = of_d.map(|(_, run)| run.len()).collect();
-    let (n, places, runs) = (of_d.iter().sum::<usize>(), of_d.len(), joined(&of_d, " and "));
+    let (n, places) = (of_d.iter().sum::<usize>(), of_d.len());
+    let runs = joined(&of_d, " and ");
     let text = format!(
         "Sequence d of {ASKED} tokens arrives. Above, no gap is that long. Below, it gets its {n} pages in {places} \
          places, {runs} of them. That\u{2019}s fine, because a list of page numbers can lead to each token, wherever \

@@ -79,7 +79,8 @@ pub fn figure() -> Result<Figure> {
             pages.push((place, beam, owned(&owners, format!("page {page}\n{content}"), blank()), owners.len()));
         }
     }
-    let (n, n_apart, rows_copied) = (pages.len(), WIDTH * n_pages, run.rows_copied);
+    let (n, n_apart) = (pages.len(), WIDTH * n_pages);
+    let rows_copied = run.rows_copied;
     let figure = Figure {
         label: format!(
             "A tree of {STEPS} steps with {WIDTH} beams in each, joined to the beams they were forked from. Below, the \

@@ -53,13 +53,15 @@ fn kind(event: &Event) -> usize {
 pub fn figure() -> Result<Figure> {
     let factory = planted(Some(BUG));
     let failed = search(&factory, 0..1000, STEPS, || {}).err().with_context(|| format!("{} passes", BUG.name()))?;
-    let (seed, case, rule) = (failed.seed, Case::from_seed(failed.seed, STEPS), failed.failure.violation.rule);
+    let (seed, rule) = (failed.seed, failed.failure.violation.rule);
+    let case = Case::from_seed(seed, STEPS);
     let events = &case.events[..failed.events];
     let (left, lists) = shrunk(&factory, case.setup, rule, events);
     ensure!(left == failed.case.events, "the same list shrinks to the same");
     let failure = run(&factory, &failed.case).err().context("what is left breaks no rule")?;
     let story = story(&factory, &failed.case, &failure);
-    let (bug, n, left) = (BUG.name(), events.len(), left.len());
+    let bug = BUG.name();
+    let (n, left) = (events.len(), left.len());
     let story = joined(&story.lines().map(|line| escaped(line.trim())).collect::<Vec<_>>(), "; ");
     let figure = Figure {
         label: format!(

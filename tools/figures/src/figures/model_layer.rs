@@ -12,7 +12,8 @@ pub fn figure() -> Result<Figure> {
     let config = model.config();
     let (kv, n_layers) = (config.kv_layout().kv_width(), config.n_layers);
     // The widths of rows.
-    let (x, q, inner) = (config.hidden_size, config.n_heads * config.head_dim, config.intermediate_size);
+    let (x, inner) = (config.hidden_size, config.intermediate_size);
+    let q = config.n_heads * config.head_dim;
     let figure = Figure {
         label: format!(
             "One layer as boxes. Attention: x is normed and becomes q, k and v; q and k are normed and turned; k and v \
