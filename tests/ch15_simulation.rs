@@ -207,22 +207,15 @@ mod checks {
 
     /// A prompt whose output is `n` tokens long where `most` are wanted, and that output.
     fn output_of(n: usize, most: usize) -> (Vec<u32>, Vec<u32>) {
-        let mut outputs =
-            (0..2000).map(|prefix_id| prompt(prefix_id, 3)).map(|prompt| (run_alone(&prompt, most).0, prompt));
+        let mut outputs = (0..2000).map(|id| prompt(id, 3)).map(|prompt| (run_alone(&prompt, most).0, prompt));
         let (output, prompt) = outputs.find(|(output, _)| output.len() == n).expect("one of 2,000 is so long");
         (prompt, output)
     }
 
     fn finished(prompt: &[u32], received: &[u32], max_new_tokens: usize, reason: FinishReason) -> FinishedRequest {
         let tokens = [prompt, received].concat();
-        FinishedRequest {
-            id: SequenceId(3),
-            prompt: prompt.into(),
-            max_new_tokens,
-            received: received.into(),
-            tokens,
-            reason,
-        }
+        let (id, prompt, received) = (SequenceId(3), prompt.into(), received.into());
+        FinishedRequest { id, prompt, max_new_tokens, received, tokens, reason }
     }
 
     #[track_caller]
@@ -416,11 +409,8 @@ mod checks {
             let question = enter_call(format!("run of {what}"));
             let found = run(&factory, &case).map_err(|failure| failure.event);
             drop(question);
-            same!(
-                found,
-                by_hand(&factory, &case),
-                "steps made in a run of {what}, those after the last event included"
-            );
+            let expected = by_hand(&factory, &case);
+            same!(found, expected, "steps made in a run of {what}, those after the last event included");
         }
     }
 
@@ -612,8 +602,7 @@ mod checks {
 
     #[test]
     fn task_4_b_numbers_get_smaller() {
-        let arrive =
-            |(prefix_id, prompt, max_new_tokens)| [Event::Arrive { name: 8, prefix_id, prompt, max_new_tokens }];
+        let arrive = |(prefix_id, prompt, most)| [Event::Arrive { name: 8, prefix_id, prompt, max_new_tokens: most }];
         for (from, least) in [((2, 9, 6), (0, 5, 2)), ((1, 2, 1), (1, 2, 1)), ((2, 70_000, 900), (0, 1, 700))] {
             let is_broken = |events: &[Event]| match events {
                 [Event::Arrive { prefix_id, prompt, max_new_tokens, .. }] => {
@@ -702,10 +691,8 @@ mod checks {
 
     /// A kind of prompt whose sequences, at this length, get `n` tokens without an end of text; not one of `but`.
     fn kind(n_prompt: usize, n: usize, but: &[u32]) -> u32 {
-        let mut kinds = (0..5_000).filter(|prefix_id| !but.contains(prefix_id));
-        kinds
-            .find(|prefix_id| run_alone(&prompt(*prefix_id, n_prompt), n).0.len() == n)
-            .expect("one of 5,000 sequences is long")
+        let mut ids = (0..5_000).filter(|id| !but.contains(id));
+        ids.find(|id| run_alone(&prompt(*id, n_prompt), n).0.len() == n).expect("one of 5,000 sequences is long")
     }
 
     /// For each bug a few events in which it shows.
@@ -761,9 +748,7 @@ mod checks {
                         (Event::Cancel { .. }, _) => "it is cancelled".into(),
                         (Event::Take { .. }, _) => "strangers take a page".into(),
                         (Event::GiveBack { .. }, _) => "strangers give it back".into(),
-                        (_, planned) => {
-                            planned.as_ref().map_or_else(String::new, |planned| describe_plan(&planned.chunks))
-                        }
+                        (_, planned) => planned.as_ref().map_or_else(String::new, |it| describe_plan(&it.chunks)),
                     };
                     let broken = check(&setup, &transition).err();
                     all_hold &= broken.is_none();

@@ -11,12 +11,10 @@ use crate::model::{Model, StepError};
 
 /// One sequence to generate.
 #[derive(Clone, Copy)]
+#[allow(missing_docs)] // Where the name says it.
 pub struct Generation<'a> {
-    /// The model.
     pub model: &'a Model,
-    /// The tokens to continue.
     pub prompt: &'a [u32],
-    /// When to stop.
     pub limits: Limits<'a>,
     /// Set by a caller that wants no more tokens: the sequence then ends with those that it has.
     pub is_cancelled: Option<&'a Cell<bool>>,

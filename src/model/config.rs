@@ -13,6 +13,7 @@ use crate::model::checkpoint::{parse_json, read};
 
 /// The shape of a Qwen3 model and what else its config fixes.
 #[derive(Clone, Debug, PartialEq)]
+#[allow(missing_docs)] // Where the name says it.
 pub struct ModelConfig {
     /// Token ids are below this.
     pub vocab_size: usize,
@@ -20,11 +21,8 @@ pub struct ModelConfig {
     pub hidden_size: usize,
     /// Numbers inside the feed-forward block.
     pub intermediate_size: usize,
-    /// Layers.
     pub n_layers: usize,
-    /// Query heads.
     pub n_heads: usize,
-    /// Key/value heads.
     pub n_kv_heads: usize,
     /// Numbers in a head; independent of `hidden_size / n_heads`.
     pub head_dim: usize,

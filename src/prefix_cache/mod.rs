@@ -1,8 +1,5 @@
 //! What a scheduler asks of a prefix cache. Chapter 11 builds one, a trie.
-//!
-//! [One that keeps nothing](none) is here for comparison.
-
-pub mod none;
+//! [One that keeps nothing](NoPrefixCache) is here to measure what one is worth.
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -12,7 +9,6 @@ use crate::chapters::ch04_page_pool::PagePool;
 use crate::chapters::ch05_page_table::PageTable;
 use crate::chapters::ch06_paged::SharedSlab;
 use crate::chapters::ch11_prefix_cache::PrefixTrie;
-use none::NoPrefixCache;
 
 /// Full pages that outlive the sequences that filled them, found by the tokens they hold.
 ///
@@ -129,4 +125,42 @@ pub struct HeldPage<'a> {
     pub tokens: &'a [u32],
     /// Higher for a later use. Pages used by the same call have the same number.
     pub last_used: u64,
+}
+
+/// A prefix cache that keeps nothing: every sequence computes all of its tokens.
+pub struct NoPrefixCache {
+    page_size: usize,
+}
+
+impl NoPrefixCache {
+    /// For a pool whose pages have `page_size` slots.
+    pub fn new(page_size: usize) -> Result<Self, CacheError> {
+        if page_size == 0 {
+            return Err(CacheError::NoSlots);
+        }
+        Ok(NoPrefixCache { page_size })
+    }
+}
+
+impl PrefixCache for NoPrefixCache {
+    fn lookup(&mut self, _tokens: &[u32], _pool: &mut PagePool) -> Result<PageTable, CacheError> {
+        PageTable::new(self.page_size)
+    }
+
+    fn insert(&mut self, tokens: &[u32], table: &mut PageTable, _pool: &mut PagePool) -> Result<(), CacheError> {
+        held_tokens(tokens, table, self.page_size);
+        Ok(())
+    }
+
+    fn evict(&mut self, _n: usize, _pool: &mut PagePool) -> Result<usize, CacheError> {
+        Ok(0)
+    }
+
+    fn n_pages(&self) -> usize {
+        0
+    }
+
+    fn n_evictable(&self, _pool: &PagePool) -> usize {
+        0
+    }
 }

@@ -33,7 +33,7 @@ pub struct Totals {
     /// Of these, tokens that were computed a second time after a preemption.
     #[serde(rename = "recomputed_tokens")]
     pub recomputed: u64,
-    /// New tokens.
+    /// Generated tokens.
     pub new_tokens: u64,
     /// Sequences that lost their pages to an older one and waited again.
     pub preemptions: u64,

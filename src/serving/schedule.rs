@@ -207,10 +207,9 @@ pub struct ChunkInput<'a> {
 }
 
 /// A sequence that has finished and given its pages back.
+#[allow(missing_docs)] // Where the name says it.
 pub struct Finished {
-    /// The sequence.
     pub sequence: Sequence,
-    /// Why it finished.
     pub reason: FinishReason,
 }
 

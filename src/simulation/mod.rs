@@ -53,6 +53,7 @@ pub struct Setup {
 /// Something that happens.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case", tag = "event")]
+#[allow(missing_docs)] // Where the name says it.
 pub enum Event {
     /// A request arrives. It is turned away if [`MAX_SEQUENCES`] are there already.
     Arrive {
@@ -62,24 +63,14 @@ pub enum Event {
         prefix_id: u32,
         /// Tokens of its prompt, at least 1.
         prompt: usize,
-        /// New tokens requested.
         max_new_tokens: usize,
     },
     /// The client cancels the request of this name. If it isn't there, nothing happens.
-    Cancel {
-        /// The name that it arrived with.
-        name: u32,
-    },
+    Cancel { name: u32 },
     /// Strangers take this many pages of the pool, or all that are free.
-    Take {
-        /// Pages.
-        pages: usize,
-    },
+    Take { pages: usize },
     /// Strangers give this many pages back, or all that they have.
-    GiveBack {
-        /// Pages.
-        pages: usize,
-    },
+    GiveBack { pages: usize },
     /// The scheduler plans, the planned chunks are computed, the scheduler settles.
     Step,
 }

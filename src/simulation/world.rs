@@ -13,7 +13,7 @@ use crate::chapters::ch06_paged::{PageSlab, SharedSlab};
 use crate::chapters::ch10_fork::ForkCache;
 use crate::panics;
 use crate::prefix_cache::{HeldPage, PrefixCache, new_prefix_cache};
-use crate::serving::schedule::{NextToken, ScheduleError, SequenceId};
+use crate::serving::schedule::{Finished, NextToken, ScheduleError, Sequence, SequenceId};
 
 use super::stand_in_model::{LAYOUT, Rows, prompt, rows};
 use super::tested_scheduler::without_pages;
@@ -279,18 +279,11 @@ impl World {
         let scheduler = self.scheduler.as_mut().expect("a world has a scheduler");
         let mut collected = Vec::new();
         for finished in catch_panic("take_finished", || scheduler.as_scheduler_mut().take_finished())? {
-            let (id, reason) = (finished.sequence.id, finished.reason);
+            let Finished { sequence: Sequence { id, tokens, .. }, reason } = finished;
             let Some(Known { prompt, max_new_tokens, received, .. }) = self.known.remove(&id) else {
                 return Err(Rule::Stopped.broken(format!("sequence {id} finishes, and is not there")));
             };
-            collected.push(FinishedRequest {
-                id,
-                prompt,
-                max_new_tokens,
-                received,
-                tokens: finished.sequence.tokens,
-                reason,
-            });
+            collected.push(FinishedRequest { id, prompt, max_new_tokens, received, tokens, reason });
         }
         Ok(collected)
     }

@@ -28,8 +28,8 @@ use crate::chapters::ch04_page_pool::PagePool;
 use crate::chapters::ch05_page_table::PageTable;
 use crate::chapters::ch11_prefix_cache::PrefixTrie;
 use crate::english::count;
+use crate::prefix_cache::NoPrefixCache;
 use crate::prefix_cache::PrefixCache;
-use crate::prefix_cache::none::NoPrefixCache;
 
 /// What is kept of the sequences that have finished.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

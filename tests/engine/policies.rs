@@ -6,7 +6,7 @@
 use std::collections::HashMap;
 
 use page_by_page::chapters::ch06_paged::PageSlab;
-use page_by_page::prefix_cache::none::NoPrefixCache;
+use page_by_page::prefix_cache::NoPrefixCache;
 use page_by_page::serving::schedule::{NextToken, StepLimits, max_rows};
 use page_by_page::simulation::planted::{Bug, Policy, planted, with_policy};
 use page_by_page::simulation::{LAYOUT, SchedulerFactory, chapter_12};

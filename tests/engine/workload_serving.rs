@@ -2,8 +2,8 @@
 
 use page_by_page::chapters::ch06_paged::PageSlab;
 use page_by_page::chapters::ch11_prefix_cache::PrefixTrie;
+use page_by_page::prefix_cache::NoPrefixCache;
 use page_by_page::prefix_cache::PrefixCache;
-use page_by_page::prefix_cache::none::NoPrefixCache;
 use page_by_page::serving::EngineError;
 use page_by_page::serving::schedule::StepLimits;
 use page_by_page::workload::TraceRequest;
