@@ -8,11 +8,19 @@
     /** Events of one step that are told. */
     const MOST_TEXTS = 3;
 
+    /** An element with these children. A string becomes text. */
     function element(name, className, ...children) {
         const made = document.createElement(name);
         made.className = className;
         made.append(...children);
         return made;
+    }
+
+    /** Changes only what differs: a page that doesn't change costs nothing, and the same words aren't read aloud twice. */
+    function write(target, text) {
+        if (target.textContent !== text) {
+            target.textContent = text;
+        }
     }
 
     function button(name, onClick) {
@@ -123,5 +131,5 @@
         }
     }
 
-    globalThis.Pace = { PaceControls, element, slider };
+    globalThis.Pace = { PaceControls, element, slider, write };
 }

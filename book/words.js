@@ -143,14 +143,14 @@
         sequences.flatMap(({ id, pages }) => pages.map((page, at) => ({ id, page, old: this.was.get(id)?.pages[at] })));
       const changed = entries(this.others).filter(({ page, old }) => page !== old);
       const isCopy = ({ old }) => this.had[old]?.length > 1;
-      const isSwap = (entry) => !isCopy(entry) && (entry.old !== undefined || this.has[entry.page].length > 1);
+      const isSwap = (entry) => !isCopy(entry) && this.isCached(entry.page) && (entry.old !== undefined || this.has[entry.page].length > 1);
       for (const group of grouped(changed.filter(isCopy), ({ old }) => old)) {
         const [ids, page] = [group.map(({ id }) => id), group[0].old];
         const keepers = this.has[page].length > 0 ? `, and ${does(this.has[page], "keep")} it` : "";
         this.tell("copied", ids, [page], `${names(ids)} ${ids.length > 1 ? "copy" : "copies"} page ${page} before writing to it${keepers}`);
       }
       const computed = this.starters.filter((sequence) => hits(sequence) === 0 && !sequence.forked);
-      const swapped = [...changed.filter(isSwap), ...entries(computed).filter(({ id, page }) => this.has[page][0] !== id)];
+      const swapped = [...changed.filter(isSwap), ...entries(computed).filter(({ id, page }) => this.isCached(page) && this.has[page][0] !== id)];
       const added = changed.filter((entry) => !isCopy(entry) && !isSwap(entry));
       for (const [kind, found] of [["swapped", swapped], ["page", added]].filter(([, found]) => found.length > 0)) {
         const [ids, pages] = ["id", "page"].map((field) => [...new Set(found.map((entry) => entry[field]))]);
@@ -172,6 +172,16 @@
       }
     }
 
+    /** Pages that have more owners than their reference counts say: two sequences that write over each other's rows. */
+    mistakes() {
+      const isWrong = ({ owners }, holders, page) => holders[page].length > owners[page];
+      for (const [page, count] of this.after.owners.entries()) {
+        if (isWrong(this.after, this.has, page) && !isWrong(this.before, this.had, page)) {
+          this.tell("mistake", this.has[page], [page], `A mistake: ${does(this.has[page], "own")} page ${page}, but its reference count is ${count}`);
+        }
+      }
+    }
+
     drafts() {
       const { drafted, new: tokens } = this.after.draft ?? {};
       const accepted = tokens?.length - 1;
@@ -187,6 +197,7 @@
   function eventsBetween(before, after) {
     const change = new Change(before, after);
     if (after.steps > before.steps) {
+      change.mistakes();
       change.ends();
       change.starts();
       change.tables();

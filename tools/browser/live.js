@@ -7,23 +7,21 @@ import { createInterface } from "node:readline";
 import { NARROW, WIDE, inWindow } from "./browser.js";
 import { CONTRAST, inaccessible, pressAll, showsFocus, unreadable } from "./checks.js";
 
-/** Long enough that the sequences still run when a check looks at them. */
+/** Long enough that the sequences still run when a check looks at them, at the page's own pace. */
 const MOST = 900;
-
-/** Slow, so that eight sequences still run when a check looks at them, however busy the machine is. */
-const SLOW = ["--attention", "plain", "--kv-dtype", "int8"];
 
 /** `program` serves. */
 export function liveChecks(checkAs, { browser, program }) {
   const check = (name, ...rest) => checkAs(`the live page: ${name}`, () => checked(browser, program, ...rest));
   for (const width of [WIDE, NARROW]) {
     // What the test adds, to look for faults, is not a script of the page's.
-    check(`${width} wide, light and dark`, SLOW, { width, bypassCSP: true }, looks);
+    check(`${width} wide, light and dark`, [], { width, bypassCSP: true }, looks);
   }
   check("prompt and output are what the server sends, and stay text", [], {}, theOutput);
-  check("sequences and pages mark each other", SLOW, {}, marks);
+  check("sequences and pages mark each other", [], {}, marks);
+  check("with the keyboard alone", [], {}, keyboard);
+  check("slowed down, paused, step by step, until the page is closed", [], {}, paced);
   check("a page with two owners by mistake", [], {}, mistake);
-  check("with the keyboard alone", SLOW, {}, keyboard);
   check("a refusal is shown in its words", ["--running", "4", "--queue", "0"], {}, refused);
   check("a lost connection is shown, and comes back", [], {}, lost);
   check("a key is asked for, and kept nowhere", ["--api-key", "sesame"], {}, withKey);
@@ -146,6 +144,29 @@ async function marks(tab) {
   await tab.locator(".grid.marking").waitFor();
 }
 
+async function paced(tab, { server }) {
+  const slowed = (page, what) => page.locator("#slowed").filter({ hasText: what }).waitFor();
+  const press = (name) => tab.getByRole("button", { name, exact: true }).click();
+  await eight(tab);
+  await slowed(tab, "The server takes 15 steps a second, for all its clients");
+  await press("Pause");
+  await slowed(tab, "The server is paused, for all its clients, until you choose otherwise or close this page.");
+  const before = parseInt(await tab.locator(".steps-say").textContent(), 10);
+  await press("One step");
+  await tab.locator(".steps-say").filter({ hasText: new RegExp(`^${before + 1}, `) }).waitFor();
+  const other = await tab.context().newPage();
+  await other.goto(server.address);
+  await slowed(other, "or the page that did so is closed");
+  await cancelAll(other);
+  await tab.locator("#generate").click();
+  await press("Next event");
+  await tab.locator(".event").filter({ hasText: "starts with 32 of 42 prompt tokens cached" }).waitFor();
+  await tab.getByRole("button", { name: "Continue" }).waitFor();
+  await tab.close();
+  await slowed(other, "The server steps at full speed.");
+  await other.locator(".sequences > li:not(.over)").waitFor({ state: "detached" });
+}
+
 /** Two sequences have page 3, whose reference count is 1. */
 async function mistake(tab) {
   await here(tab);
@@ -156,7 +177,7 @@ async function mistake(tab) {
     newPool("").take([{ ...rest, owners: [0, 0, 0, 1], sequences: [sequence(0), sequence(3)] }]);
   });
   assert.equal(await tab.locator(".grid .mistake").textContent(), "!");
-  const words = "Page 3: by mistake it has 2 owners, A and D; its reference count is 1.";
+  const words = "A mistake. Page 3: A and D own it, but its reference count is 1.";
   assert.equal(await tab.locator(".mistakes").textContent(), words);
 }
 

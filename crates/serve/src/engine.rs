@@ -12,7 +12,7 @@
 use std::collections::{HashMap, VecDeque};
 use std::rc::Rc;
 use std::sync::mpsc::{Receiver, RecvError};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use page_by_page::cache::CacheError;
 use page_by_page::model::StepError;
@@ -23,8 +23,12 @@ use page_by_page::serving::{Engine, EngineError, FinishedSequence, GenerationReq
 
 use crate::messages::{Asker, Command, NewRequest, Output, OutputEnd};
 use crate::metrics::Metrics;
+use crate::pace::{Pace, PaceRequest};
 use crate::refusal::Refusal;
 use crate::views::ViewPublisher;
+
+/// While a step waits for the pace, clients that have gone or run out of time are looked for this often.
+const LOOK_AGAIN: Duration = Duration::from_millis(50);
 
 /// Generates the sequences of all requests.
 pub struct EngineThread<'m> {
@@ -42,6 +46,7 @@ pub struct EngineThread<'m> {
     /// The plan of the last step.
     chunks: Vec<ScheduledChunk>,
     views: ViewPublisher,
+    pace: Pace,
 }
 
 /// The client of a sequence that has not finished.
@@ -90,6 +95,7 @@ impl<'m> EngineThread<'m> {
             stop: None,
             chunks: Vec::new(),
             views,
+            pace: Pace::default(),
         }
     }
 
@@ -108,6 +114,8 @@ impl<'m> EngineThread<'m> {
                     Ok(command) => self.handle(command)?,
                     Err(RecvError) => return Ok(()),
                 }
+            } else if let Ok(command) = commands.recv_timeout(self.wait().min(LOOK_AGAIN)) {
+                self.handle(command)?;
             }
             while let Ok(command) = commands.try_recv() {
                 self.handle(command)?;
@@ -118,12 +126,18 @@ impl<'m> EngineThread<'m> {
                 self.begin(request)?;
             }
             self.cancel_unwanted()?;
-            let step = if self.is_idle() { None } else { Some(self.step()?) };
+            let is_due = !self.is_idle() && self.wait().is_zero();
+            let step = if is_due { Some(self.step()?) } else { None };
             // Before the output is sent: a client that has its answer also finds it in the counters.
             self.update_metrics();
             step.into_iter().for_each(|step| self.send(step));
-            self.views.show(|| PoolView::new(&self.engine, &self.chunks));
+            self.views.show(self.pace.set, || PoolView::new(&self.engine, &self.chunks));
         }
+    }
+
+    /// How long the next step has to wait for the pace. A server that is to stop heeds none.
+    fn wait(&self) -> Duration {
+        if self.stop.is_some() { Duration::ZERO } else { self.pace.wait() }
     }
 
     fn is_idle(&self) -> bool {
@@ -133,6 +147,22 @@ impl<'m> EngineThread<'m> {
     fn handle(&mut self, command: Command) -> Result<(), EngineThreadError> {
         match command {
             Command::ViewRequest(request) => self.views.ask(request),
+            Command::SetPace { pace, is_known } => {
+                let is_watching = self.views.present.contains(&pace.watcher);
+                if is_watching {
+                    // A step that nobody needs now is not kept for later.
+                    let steps = if self.is_idle() { 0 } else { pace.steps };
+                    self.pace.set = pace.steps_per_second.map(|_| PaceRequest { steps, ..pace });
+                    self.views.note_change();
+                }
+                let _ = is_known.send(is_watching);
+            }
+            Command::WatcherLeft(watcher) => {
+                self.views.present.remove(&watcher);
+                if self.pace.set.take_if(|set| set.watcher == watcher).is_some() {
+                    self.views.note_change();
+                }
+            }
             Command::Cancel { sequence, is_known } => {
                 let is_open = self.clients.contains_key(&sequence);
                 if is_open {
@@ -245,6 +275,7 @@ impl<'m> EngineThread<'m> {
     }
 
     fn step(&mut self) -> Result<Step, EngineThreadError> {
+        self.pace.note_step();
         let step = self.engine.step()?;
         self.prefetcher.store(self.engine.scheduler(), &step.finished)?;
         Ok(step)

@@ -30,6 +30,7 @@ use crate::answer::{Answer, Kind, blocking};
 use crate::connections::ClientLimits;
 use crate::messages::{Asker, Command, Event, NewRequest};
 use crate::metrics::{self, Metrics};
+use crate::pace::PaceRequest;
 use crate::page;
 use crate::protocol::{Chat, Completion, GenerationOptions, Prompt, any_number};
 use crate::refusal::Refusal;
@@ -76,6 +77,7 @@ pub fn router(shared: Arc<Shared>) -> Router {
         .route("/metrics", get(show_metrics))
         .route("/pages", get(pages))
         .route("/sequences/{id}", delete(cancel_sequence))
+        .route("/pace", post(set_pace))
         .fallback(nothing_here)
         .layer(middleware::from_fn_with_state(shared.clone(), check));
     let page = page::FILES
@@ -106,7 +108,7 @@ async fn nothing_here(uri: Uri) -> Refusal {
 }
 
 async fn wrong_method() -> Refusal {
-    let message = "wrong method: use POST for completions, DELETE to cancel a sequence, GET for the rest";
+    let message = "wrong method: use POST for completions and /pace, DELETE to cancel a sequence, GET for the rest";
     Refusal::new(StatusCode::METHOD_NOT_ALLOWED, None, message)
 }
 
@@ -120,7 +122,7 @@ async fn show_metrics(State(shared): AppState) -> impl IntoResponse {
 
 async fn pages(State(shared): AppState, headers: HeaderMap) -> Result<Response<Body>, Refusal> {
     access::check_site(&headers)?;
-    let views = views::stream(shared.engine.clone(), shared.watchers.take()?);
+    let views = views::stream(shared.watchers.take(shared.engine.clone())?);
     Ok(Sse::new(views).keep_alive(KeepAlive::new().interval(KEEP_ALIVE)).into_response())
 }
 
@@ -137,9 +139,24 @@ async fn cancel_sequence(
         Refusal::new(StatusCode::NOT_FOUND, Some("unknown_sequence"), message)
     };
     let id = text.parse().map(SequenceId).map_err(|_| unknown())?;
-    let (is_known, answer) = oneshot::channel();
-    shared.engine.send(Command::Cancel { sequence: id, is_known }).map_err(|_| shared.gone())?;
-    if answer.await.map_err(|_| shared.gone())? { Ok(StatusCode::NO_CONTENT) } else { Err(unknown()) }
+    let is_known = shared.ask(|is_known| Command::Cancel { sequence: id, is_known }).await?;
+    if is_known { Ok(StatusCode::NO_CONTENT) } else { Err(unknown()) }
+}
+
+/// Sets how fast the engine steps, until the watcher who asks for it leaves.
+async fn set_pace(State(shared): AppState, request: Request<Body>) -> Result<StatusCode, Refusal> {
+    shared.watchers.check()?;
+    access::check_site(request.headers())?;
+    let ClientLimits { body_bytes, body, .. } = shared.settings.client_limits;
+    let body = access::body(request, body_bytes, body).await?;
+    let invalid = |error| format!("not a pace: {error}; send \"watcher\", as in its views, and \"steps_per_second\"");
+    let pace: PaceRequest =
+        serde_json::from_slice(&body).map_err(|error| Refusal::new(StatusCode::BAD_REQUEST, None, invalid(error)))?;
+    if shared.ask(|is_known| Command::SetPace { pace, is_known }).await? {
+        return Ok(StatusCode::NO_CONTENT);
+    }
+    let message = format!("no watcher {} is there; the pace is its own to set while it watches /pages", pace.watcher);
+    Err(Refusal::new(StatusCode::NOT_FOUND, Some("unknown_watcher"), message))
 }
 
 async fn models(State(shared): AppState) -> Response<Body> {
@@ -363,6 +380,13 @@ impl Shared {
             })
         };
         prompts.iter().map(new).collect()
+    }
+
+    /// Asks the engine something that it answers with yes or no.
+    async fn ask(&self, command: impl FnOnce(oneshot::Sender<bool>) -> Command) -> Result<bool, Refusal> {
+        let (sender, answer) = oneshot::channel();
+        self.engine.send(command(sender)).map_err(|_| self.gone())?;
+        answer.await.map_err(|_| self.gone())
     }
 
     async fn submit(

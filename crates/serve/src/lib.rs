@@ -27,6 +27,7 @@ mod http;
 mod jinja;
 mod messages;
 mod metrics;
+mod pace;
 mod page;
 mod protocol;
 mod refusal;

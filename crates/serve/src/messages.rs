@@ -5,7 +5,7 @@
 //!   http ── Submit(request, events) ──────► engine   accepted, or refused with the reason
 //!   http ◄── Output, Output, … ──────────── engine   for each sequence of the request
 //!   http ── drops its end of events ──────► engine   the client has gone: its sequences are cancelled
-//!   http ── Cancel, ViewRequest ──────────► engine   from the page view
+//!   http ── Cancel, ViewRequest, SetPace ─► engine   from the page view
 //! ```
 
 use std::time::Instant;
@@ -14,6 +14,7 @@ use page_by_page::serving::schedule::{FinishReason, SequenceId};
 use page_by_page::serving::{GenerationRequest, OutputDelta};
 use tokio::sync::{mpsc, oneshot};
 
+use crate::pace::PaceRequest;
 use crate::refusal::Refusal;
 use crate::views::ViewRequest;
 
@@ -25,6 +26,13 @@ pub enum Command {
         is_known: oneshot::Sender<bool>,
     },
     ViewRequest(ViewRequest),
+    SetPace {
+        pace: PaceRequest,
+        /// Receives whether there is such a watcher.
+        is_known: oneshot::Sender<bool>,
+    },
+    /// The watcher with this number has left.
+    WatcherLeft(u64),
     /// Accept no more requests, and finish those under way, `until` they are cut off.
     Stop {
         until: Instant,

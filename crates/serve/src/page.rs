@@ -12,10 +12,11 @@ const POLICY: &str = "default-src 'none'; style-src 'self'; script-src 'self'; c
                       form-action 'none'; frame-ancestors 'none'";
 
 /// The files of the page: address, type and content.
-pub const FILES: [(&str, &str, &str); 7] = [
+pub const FILES: [(&str, &str, &str); 8] = [
     ("/", "text/html; charset=utf-8", include_str!("page/page.html")),
     ("/pool.css", "text/css; charset=utf-8", include_str!("page/pool.css")),
     ("/page.css", "text/css; charset=utf-8", include_str!("page/page.css")),
+    ("/pace.js", "text/javascript; charset=utf-8", include_str!("../../../book/pace.js")),
     ("/words.js", "text/javascript; charset=utf-8", include_str!("../../../book/words.js")),
     ("/pool.js", "text/javascript; charset=utf-8", include_str!("page/pool.js")),
     ("/page.js", "text/javascript; charset=utf-8", include_str!("page/page.js")),

@@ -9,7 +9,7 @@
 //! again once its last view has been sent: a slow one sees fewer views, always the newest, and nothing piles up.
 //! Without watchers, a step costs one check of an empty list.
 
-use std::collections::VecDeque;
+use std::collections::{HashSet, VecDeque};
 use std::convert::Infallible;
 use std::sync::Arc;
 use std::sync::mpsc::Sender;
@@ -19,10 +19,13 @@ use axum::http::StatusCode;
 use axum::response::sse::Event as SentEvent;
 use futures_util::stream::{self, Stream};
 use page_by_page::serving::view::{EndedView, PoolView};
+use serde_json::json;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
 use tokio::time::sleep;
 
 use crate::messages::Command;
+use crate::pace::PaceRequest;
+use crate::protocol::any_number;
 use crate::refusal::Refusal;
 
 /// The pause between two views of a watcher, short enough to look fluent.
@@ -53,13 +56,15 @@ impl Watchers {
     }
 
     /// A place for one watcher, until it is dropped.
-    pub fn take(&self) -> Result<OwnedSemaphorePermit, Refusal> {
+    pub fn take(&self, engine: Sender<Command>) -> Result<Watcher, Refusal> {
         self.check()?;
-        self.free.clone().try_acquire_owned().map_err(|_| {
+        let place = self.free.clone().try_acquire_owned().map_err(|_| {
             let all = self.all;
             let message = format!("{all} of {all} places to watch the pages are taken; ask again, or see --watchers");
             Refusal::too_many_requests(message, 10)
-        })
+        })?;
+        // JavaScript's numbers have 53 bits.
+        Ok(Watcher { number: any_number() >> 11, engine, _place: place })
     }
 
     fn is_watched(&self) -> bool {
@@ -67,11 +72,25 @@ impl Watchers {
     }
 }
 
+/// A watcher, who takes a place.
+pub struct Watcher {
+    number: u64,
+    engine: Sender<Command>,
+    _place: OwnedSemaphorePermit,
+}
+
+impl Drop for Watcher {
+    fn drop(&mut self) {
+        let _ = self.engine.send(Command::WatcherLeft(self.number));
+    }
+}
+
 /// A request for the view of the pages, once there is a newer one than was seen.
 pub struct ViewRequest {
+    pub watcher: u64,
     /// The version last seen, 0 for none.
     pub seen: u64,
-    pub view: oneshot::Sender<Arc<PoolView>>,
+    pub view: oneshot::Sender<(Arc<PoolView>, Option<PaceRequest>)>,
 }
 
 /// What the engine keeps for watchers.
@@ -79,13 +98,15 @@ pub struct ViewPublisher {
     watchers: Watchers,
     version: u64,
     requests: Vec<ViewRequest>,
+    /// The numbers of those who have asked and not left.
+    pub present: HashSet<u64>,
     ended: VecDeque<EndedView>,
 }
 
 impl ViewPublisher {
     /// Nothing is published yet.
     pub fn new(watchers: Watchers) -> Self {
-        ViewPublisher { watchers, version: 1, requests: Vec::new(), ended: VecDeque::new() }
+        ViewPublisher { watchers, version: 1, requests: Vec::new(), present: HashSet::new(), ended: VecDeque::new() }
     }
 
     pub fn note_change(&mut self) {
@@ -106,11 +127,12 @@ impl ViewPublisher {
     }
 
     pub fn ask(&mut self, request: ViewRequest) {
+        self.present.insert(request.watcher);
         self.requests.push(request);
     }
 
-    /// Sends `view` to those who have not seen this version, if there are any.
-    pub fn show(&mut self, view: impl FnOnce() -> PoolView) {
+    /// Sends `view` and the pace to those who have not seen this version, if there are any.
+    pub fn show(&mut self, pace: Option<PaceRequest>, view: impl FnOnce() -> PoolView) {
         if self.requests.is_empty() {
             return;
         }
@@ -122,25 +144,23 @@ impl ViewPublisher {
         }
         let view = Arc::new(PoolView { version, ended: self.ended.iter().cloned().collect(), ..view() });
         for request in self.requests.extract_if(.., |request| request.seen != version) {
-            let _ = request.view.send(view.clone());
+            let _ = request.view.send((view.clone(), pace));
         }
     }
 }
 
-/// A watcher's stream of views, from the current one until the engine ends or the watcher goes. `place`: the watcher's.
-pub fn stream(
-    engine: Sender<Command>,
-    place: OwnedSemaphorePermit,
-) -> impl Stream<Item = Result<SentEvent, Infallible>> {
-    stream::unfold((engine, place, 0), |(engine, place, seen)| async move {
+/// A watcher's stream of views, from the current one until the engine ends or the watcher goes.
+pub fn stream(watcher: Watcher) -> impl Stream<Item = Result<SentEvent, Infallible>> {
+    stream::unfold((watcher, 0), |(watcher, seen)| async move {
         if seen > 0 {
             sleep(BETWEEN_VIEWS).await;
         }
-        let (view, answer) = oneshot::channel();
+        let (number, (view, answer)) = (watcher.number, oneshot::channel());
         // Either fails once the engine has ended.
-        engine.send(Command::ViewRequest(ViewRequest { seen, view })).ok()?;
-        let view = answer.await.ok()?;
-        let json = serde_json::to_string(&view.since(seen)).ok()?;
-        Some((Ok(SentEvent::default().data(json)), (engine, place, view.version)))
+        watcher.engine.send(Command::ViewRequest(ViewRequest { watcher: number, seen, view })).ok()?;
+        let (view, pace) = answer.await.ok()?;
+        let mut sent = json!(view.since(seen));
+        (sent["watcher"], sent["pace"]) = (json!(number), json!(pace));
+        Some((Ok(SentEvent::default().data(sent.to_string())), (watcher, view.version)))
     })
 }

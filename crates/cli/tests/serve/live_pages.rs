@@ -5,6 +5,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use page_by_page::serving::schedule::StepLimits;
+use page_by_page_serve::connections::ClientLimits;
 use serde_json::{Value, json};
 
 use crate::answers::{GREEDY, PROMPTS, all_pages_come_back, long_request, send, storyteller, texts};
@@ -202,7 +203,9 @@ fn watchers_have_a_limit_and_leave_their_place() {
     assert!(began.elapsed() < Duration::from_secs(5), "{:?}", began.elapsed());
 
     let server = Server::start(Options { watchers: 0, ..Options::default() });
-    for (method, path) in [("GET", "/"), ("GET", "/page.js"), ("GET", "/pages"), ("DELETE", "/sequences/0")] {
+    for (method, path) in
+        [("GET", "/"), ("GET", "/page.js"), ("GET", "/pages"), ("DELETE", "/sequences/0"), ("POST", "/pace")]
+    {
         let refused = ask(server.address, method, path, &[], b"");
         assert_eq!((refused.status, &refused.json()["error"]["code"]), (404, &json!("not_watched")), "{path}");
     }
@@ -263,11 +266,63 @@ fn a_watcher_can_cancel_a_sequence() {
 }
 
 #[test]
+fn a_watcher_paces_the_engine_until_it_leaves() {
+    let client_limits = ClientLimits { request: Duration::from_secs(5), ..ClientLimits::default() };
+    let server = Server::start(Options { client_limits, ..Options::default() });
+    let steps = || server.metric("page_by_page:steps_total", "");
+    let set = |watcher: &Value, rate: u32, steps: u32| {
+        server.post("/pace", &json!({ "watcher": watcher, "steps_per_second": rate, "steps": steps })).status
+    };
+    let mut views = Views::of(&server, 600);
+    let mut other = Views::of(&server, 600);
+    let (watcher, of_other) = (views.next()["watcher"].clone(), other.next()["watcher"].clone());
+    assert_eq!(set(&json!(0), 4, 0), 404, "nobody has this number");
+    assert_eq!(server.post("/pace", &json!({ "steps_per_second": 4 })).status, 400);
+
+    // Paused. A step that was asked for while there was nothing to do is not made up for.
+    assert_eq!(set(&of_other, 0, 1), 204);
+    let connection = send(server.address, &long_request(json!(PROMPTS[0]), 1, 300));
+    let paused = views.wait_for(|view| !list(view, "sequences").is_empty());
+    assert_eq!((steps(), &paused["pace"]["watcher"]), (0.0, &of_other));
+    assert_eq!(set(&watcher, 0, 1), 204);
+    views.wait_for(|view| view["steps"] == 1);
+    // Clients that go, and those whose time is up, need no step.
+    drop(connection);
+    views.wait_for(|view| list(view, "sequences").is_empty());
+    let request = |most: u32| json!({ "prompt": PROMPTS[0], "max_tokens": most, "ignore_eos": true });
+    assert_eq!((server.post("/v1/completions", &request(9)).status, steps()), (503, 1.0));
+
+    // Twenty steps a second. The watcher who hasn't set them can leave.
+    assert_eq!(set(&watcher, 20, 0), 204);
+    drop(other);
+    let began = Instant::now();
+    server.complete(&request(21));
+    assert!(began.elapsed() >= Duration::from_secs(1), "{:?}", began.elapsed());
+
+    // Paused, it goes on once the watcher has gone, or when it is to end.
+    for is_end in [false, true] {
+        let mut views = Views::of(&server, 600);
+        assert_eq!(set(&views.next()["watcher"], 0, 0), 204);
+        thread::scope(|scope| {
+            let answer = scope.spawn(|| server.complete(&request(300)));
+            views.wait_for(|view| !list(view, "sequences").is_empty());
+            if is_end {
+                server.stop.ask()
+            } else {
+                drop(views)
+            }
+            answer.join().unwrap();
+        });
+    }
+    server.end().unwrap();
+}
+
+#[test]
 fn the_page_loads_nothing_from_elsewhere_and_runs_nothing_that_it_was_not_given() {
     let server = Server::start(Options::default());
     let page = server.get("/");
     let styles = ["/pool.css", "/page.css"].map(|path| (server.get(path), "text/css"));
-    let scripts = ["/words.js", "/pool.js", "/page.js"].map(|path| (server.get(path), "text/javascript"));
+    let scripts = ["/pace.js", "/words.js", "/pool.js", "/page.js"].map(|path| (server.get(path), "text/javascript"));
     for (answer, kind) in
         [(&page, "text/html")].into_iter().chain(styles.iter().chain(&scripts).map(|(a, kind)| (a, *kind)))
     {

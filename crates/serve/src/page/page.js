@@ -1,5 +1,5 @@
-// Draws the views that /pages sends, twenty times a second at most, and asks the server for sequences. A view is whole,
-// so nothing is lost if one is left out; only what has ended comes once.
+// Draws the views that /pages sends, twenty times a second at most, and asks the server for sequences, at the pace that the
+// reader has chosen. A view is whole, so nothing is lost if one is left out; only what has ended comes once.
 "use strict";
 
 /** The server sends something at least every ten seconds. */
@@ -7,16 +7,15 @@ const SILENCE_MS = 25_000;
 
 const $ = (id) => document.getElementById(id);
 
-/** Changes only what differs, so that the same words are not read aloud twice. */
-function write(target, className, text) {
-  target.className = className;
-  if (target.textContent !== text) {
-    target.textContent = text;
-  }
+function say(message, isBad = false) {
+  $("says").className = isBad ? "bad" : "";
+  Pace.write($("says"), message);
 }
 
-const say = (message, isBad = false) => write($("says"), isBad ? "bad" : "", message);
-const connection = (state, says) => write($("connection"), state, says);
+function connection(state, message) {
+  $("connection").className = state;
+  Pace.write($("connection"), message);
+}
 
 const cancel = (id) => send("DELETE", `sequences/${id}`);
 const idle = "No sequence is running or waiting. Press “Eight at once”.";
@@ -29,11 +28,35 @@ let waiting = [];
 function drawSoon(view) {
   waiting.push(view);
   requestAnimationFrame(() => {
-    if (waiting.length > 0) {
-      pool.take(waiting);
-      waiting = [];
+    const views = waiting;
+    waiting = [];
+    if (views.length > 0) {
+      const { sequences, pace, watcher } = views.at(-1);
+      number = watcher;
+      connection("here", "Connected");
+      Pace.write($("slowed"), slowed(pace));
+      if (controls.take(pool.take(views), sequences.length > 0)) {
+        pool.bringIntoSight();
+      }
     }
   });
+}
+
+/** This watcher's number. */
+let number;
+const setPace = (rate, steps = 0) =>
+  send("POST", "pace", { watcher: number, steps_per_second: Number.isFinite(rate) ? rate : null, steps });
+const controls = new Pace.PaceControls("playing", 15, { pace: setPace, step: () => setPace(0, 1) });
+$("pace").append(controls.root);
+
+/** Who slows the server down, and until when. */
+function slowed(pace) {
+  if (!pace) {
+    return "The server steps at full speed.";
+  }
+  const { steps_per_second: rate, watcher } = pace;
+  const what = rate > 0 ? `The server takes ${rate} ${rate > 1 ? "steps" : "step"} a second` : "The server is paused";
+  return `${what}, for all its clients, until you choose otherwise or ${watcher === number ? "close this page" : "the page that did so is closed"}.`;
 }
 
 /** Takes views until there are no more. Returns what came: "views", a "refusal", or a "key" to try. */
@@ -60,7 +83,7 @@ async function watchOnce() {
     // This may be a different server, whose sequences have the same numbers.
     pool = newPool((await models.json()).data[0].id);
     waiting = [];
-    connection("here", "Connected");
+    controls.to("playing");
     let rest = "";
     const reader = answer.body.pipeThrough(new TextDecoderStream()).getReader();
     for (let { value, done } = await reader.read(); !done; { value, done } = await reader.read()) {
@@ -134,6 +157,9 @@ async function send(method, path, body) {
 }
 
 async function ask(n) {
+  if (controls.state === "playing") {
+    await setPace(controls.stepsPerSecond);
+  }
   say(n === 1 ? "Requested 1 sequence." : `Requested ${n} sequences.`);
   const { refusal } = await send("POST", "v1/completions", { prompt: $("prompt").value, max_tokens: Number($("most").value), n });
   if (refusal !== undefined) {

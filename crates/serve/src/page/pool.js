@@ -32,22 +32,8 @@
     ? "Tap a page to see who owns it, or a sequence to see its pages."
     : "Point at a page, or move with the arrow keys, to see who owns it.";
 
+  const { element, write } = globalThis.Pace;
   const { activity, eventsBetween, holdersOf, letter, listed, number, plural } = globalThis.PoolWords;
-
-  /** An element with these children. A string becomes text. */
-  function element(name, className, ...children) {
-    const made = document.createElement(name);
-    made.className = className;
-    made.append(...children);
-    return made;
-  }
-
-  /** Changes only what differs: a page that does not change costs nothing. */
-  function write(target, text) {
-    if (target.textContent !== text) {
-      target.textContent = text;
-    }
-  }
 
   function colour(target, id) {
     target.style.setProperty("--fill", `var(--fill-${id % COLOURS})`);
@@ -111,7 +97,7 @@
     take(views) {
       const wasBusy = this.#view?.sequences.length > 0;
       const { events } = this.#options;
-      const isTold = ({ kind }) => (events ? events.includes(kind) : kind !== "page");
+      const isTold = ({ kind }) => (events ? ["mistake", ...events].includes(kind) : kind !== "page");
       const told = [];
       this.#told = { ids: [], pages: [] };
       for (const next of views) {
@@ -233,8 +219,8 @@
         }
       });
       const [first, ...others] = owners.map((_, page) => page).filter((page) => this.#isMistake(page));
-      const rest = others.length > 0 ? ` So it is with ${plural(others.length, "other page")}.` : "";
-      write(this.#mistakes, first === undefined ? "" : `Page ${first}: ${this.#ownersOf(first)}.${rest}`);
+      const rest = others.length > 0 ? ` It’s the same with ${plural(others.length, "other page")}.` : "";
+      write(this.#mistakes, first === undefined ? "" : `A mistake. Page ${first}: ${this.#ownersOf(first)}.${rest}`);
       this.#mark();
     }
 
@@ -271,8 +257,9 @@
         return this.#isCached(page) ? "only the prefix cache owns it" : "free";
       }
       if (this.#isMistake(page)) {
-        const owners = names.length > 1 ? `${plural(names.length, "owner")}, ${listed(names)}` : `the owner ${names[0]}`;
-        return `by mistake it has ${owners}; its reference count is ${this.#view.owners[page]}`;
+        const all = [...new Set(names)];
+        const times = names.length > all.length ? " more than once" : "";
+        return `${listed(all)} ${all.length > 1 ? "own" : "owns"} it${times}, but its reference count is ${this.#view.owners[page]}`;
       }
       const word = names.length > 1 ? `shared by ${names.length} sequences, ${listed(names)}` : `sequence ${names[0]}`;
       return this.#isCached(page) ? `${word}; the prefix cache also owns it` : word;

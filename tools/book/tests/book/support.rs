@@ -17,18 +17,13 @@ impl Book {
         let here = Path::new(env!("CARGO_MANIFEST_DIR"));
         let book = Self { folder: tempfile::tempdir().unwrap() };
         copy(&here.join("tests/fixtures/good"), book.root());
-        for file in [
-            "book.toml",
-            "book.css",
-            "page.js",
-            "stepper.js",
-            "progress.js",
-            "keyboard.js",
-            "pace.js",
-            "words.js",
-            "live.js",
-        ] {
-            fs::copy(here.join("../../book").join(file), book.root().join("book").join(file)).unwrap();
+        for file in ["book.toml", "book.css"] {
+            fs::copy(here.join("../../book").join(file), book.path("book").join(file)).unwrap();
+        }
+        for script in
+            ["page", "stepper", "progress", "keyboard", "pace", "words", "live"].map(|name| format!("{name}.js"))
+        {
+            fs::copy(here.join("../../book").join(&script), book.path("book").join(&script)).unwrap();
         }
         book
     }
