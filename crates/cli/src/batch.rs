@@ -21,7 +21,7 @@ use serde_json::json;
 
 use crate::chapters::{self, SCHEDULER};
 use crate::generate::{MAX_NEW_TOKENS, token_ids};
-use crate::input::{Line, Lines, Next};
+use crate::input::{Line, LineReader, Next};
 use crate::interrupt::Interrupt;
 use crate::options::{ModelOption, PoolOptions, RowOptions, SEED, sampling};
 use crate::output::{self, add, count, per_second, prompts_cached, rate, say, say_report, thousands, time};
@@ -80,7 +80,7 @@ struct BatchRun<'m> {
     engine: Engine<'m>,
     /// Requests whose pages are being read, each with the tokens of its prompt.
     prefetcher: Prefetcher<(BatchRequest, Vec<u32>)>,
-    lines: Lines,
+    lines: LineReader,
     /// A file gives its next line at once; standard input may take its time.
     is_file: bool,
     is_read: bool,
@@ -123,14 +123,14 @@ impl Batch {
         self.file.as_os_str() == "-"
     }
 
-    fn lines(&self) -> Result<Lines> {
+    fn lines(&self) -> Result<LineReader> {
         if self.is_stdin() {
-            return Ok(Lines::read(io::stdin())?);
+            return Ok(LineReader::read(io::stdin())?);
         }
         let open = files::open(&self.file).with_context(|| {
             format!("{}: name a file with one JSON object a line, or - for standard input", self.file.display())
         })?;
-        Ok(Lines::read(open)?)
+        Ok(LineReader::read(open)?)
     }
 
     /// Says what the requests cost together; an error if any of them was not completed.
@@ -155,7 +155,7 @@ impl Batch {
         Ok(())
     }
 
-    fn lines_of_costs(&self, run: &BatchRun<'_>, n_lines: usize) -> Result<output::Lines> {
+    fn lines_of_costs(&self, run: &BatchRun<'_>, n_lines: usize) -> Result<output::ReportLines> {
         let totals = run.engine.totals();
         let elapsed = run.start.elapsed();
         let pool = &self.pool;

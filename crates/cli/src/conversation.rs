@@ -21,7 +21,7 @@ use page_by_page::serving::schedule::{FinishReason, SequenceId};
 use page_by_page::serving::{Engine, FinishedSequence};
 
 use crate::chapters::{self, ENGINE};
-use crate::input::{Lines, Next};
+use crate::input::{LineReader, Next};
 use crate::interrupt::Interrupt;
 use crate::options::{ModelOption, PoolOptions, RowOptions, SamplingOptions};
 use crate::output::{Prose, count, print, say, thousands};
@@ -126,7 +126,7 @@ impl ConversationOptions {
 
 impl Conversation<'_> {
     fn run(mut self, mut first: Option<String>) -> Result<()> {
-        let lines = Lines::read(io::stdin())?;
+        let lines = LineReader::read(io::stdin())?;
         loop {
             let next = match first.take() {
                 Some(line) => Some(Ok(line)),
@@ -144,7 +144,7 @@ impl Conversation<'_> {
     }
 
     /// The next line, or what is wrong with it; `None` at the end, or when a person presses Ctrl-C.
-    fn next_line(&self, lines: &Lines) -> Result<Option<Result<String>>> {
+    fn next_line(&self, lines: &LineReader) -> Result<Option<Result<String>>> {
         self.label(LABELS[0]);
         match lines.next(true, &self.interrupt).context("standard input")? {
             Next::Line(line) => Ok(Some(line.text.map_err(|problem| anyhow!("line {}: {problem}", line.number)))),

@@ -1,7 +1,7 @@
 //! `generate`: continues a prompt, or several together, and says what that cost; or searches for the likeliest output.
 
+mod apart;
 mod beams;
-mod one;
 mod outputs;
 mod report;
 mod terminal;

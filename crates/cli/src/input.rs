@@ -19,7 +19,7 @@ pub struct Line {
     pub text: Result<String, String>,
 }
 
-pub struct Lines {
+pub struct LineReader {
     receiver: Receiver<io::Result<Line>>,
 }
 
@@ -30,11 +30,11 @@ pub enum Next {
     End,
 }
 
-impl Lines {
+impl LineReader {
     pub fn read(input: impl Read + Send + 'static) -> io::Result<Self> {
         let (sender, receiver) = sync_channel(AHEAD);
         thread::Builder::new().name("lines".into()).spawn(move || send(BufReader::new(input), &sender))?;
-        Ok(Lines { receiver })
+        Ok(LineReader { receiver })
     }
 
     /// The next line. `wait`: until there is one, or until Ctrl-C.

@@ -63,17 +63,17 @@ fn is_stream(file: &Path) -> bool {
     file.starts_with("/dev") && !file.is_dir()
 }
 
-pub type Lines = Vec<(&'static str, String)>;
+pub type ReportLines = Vec<(&'static str, String)>;
 
 /// The lines of a report as text: names, and values in a column beside them. What follows a semicolon goes on a line of
 /// its own, so that a narrow window shows every number.
-pub fn named_lines(lines: &Lines) -> String {
+pub fn named_lines(lines: &ReportLines) -> String {
     let line = |(name, text): &(&str, String)| format!("{name:<9}  {}\n", text.replace("; ", "\n           "));
     lines.iter().map(line).collect()
 }
 
 /// Writes the lines of a report to standard error, after an empty line and after the table if there is one.
-pub fn say_report(table: Option<&Table>, lines: &Lines) {
+pub fn say_report(table: Option<&Table>, lines: &ReportLines) {
     say("");
     if let Some(table) = table {
         table.render().lines().for_each(say);
@@ -151,7 +151,7 @@ impl Prose {
     }
 }
 
-pub fn describe(sampling: Sampling) -> String {
+pub fn describe_sampling(sampling: Sampling) -> String {
     if sampling.temperature == 0.0 {
         return "greedy".into();
     }
@@ -201,7 +201,7 @@ pub fn prompts_cached(totals: &Totals) -> String {
     format!("{cached} of {prompts} cached, {share}; {} more after a preemption", thousands(totals.cached_again))
 }
 
-/// Lines of cells in aligned columns: text to the left, numbers to the right.
+/// ReportLines of cells in aligned columns: text to the left, numbers to the right.
 pub struct Table {
     lines: Vec<Vec<String>>,
     text_columns: usize,

@@ -12,7 +12,7 @@ use super::{Generate, one_line, pages_of_forks, timings, token_ids};
 use crate::chapters;
 use crate::memory;
 use crate::options::PoolSize;
-use crate::output::{Lines, Progress, Table, count, print, print_json, say_report, thousands};
+use crate::output::{Progress, ReportLines, Table, count, print, print_json, say_report, thousands};
 
 /// The pages, forks and beams.
 const CHAPTERS: [usize; 4] = [4, 5, 6, 10];
@@ -56,7 +56,7 @@ impl Generate {
         Ok(())
     }
 
-    fn lines_of_beams(&self, model: &Model, n_prompt: usize, pool: PoolSize, counters: SearchCounters) -> Lines {
+    fn lines_of_beams(&self, model: &Model, n_prompt: usize, pool: PoolSize, counters: SearchCounters) -> ReportLines {
         let width = self.sequences.beams.unwrap_or(0);
         let steps = format!("{}, ", count(counters.steps.saturating_sub(1), "step"));
         let rows = counters.rows_projected as usize;

@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use super::outputs::{Output, OutputSet};
 use super::{Generate, OutputRequest, counters, describe_cache, one_line, timings, token_ids};
 use crate::chapters;
-use crate::output::{Lines, Table, add, count, describe, mib, thousands};
+use crate::output::{ReportLines, Table, add, count, describe_sampling, mib, thousands};
 
 const MAX_LINES: usize = 20;
 const MAX_NAME: usize = 30;
@@ -40,13 +40,13 @@ impl OutputSet<'_> {
         json!({ "outputs": outputs, "kv": Paged.to_string(), "counters": counters, "peak_pages": peak_pages })
     }
 
-    pub fn lines(&self, options: &Generate, model: &Model) -> Lines {
+    pub fn lines(&self, options: &Generate, model: &Model) -> ReportLines {
         let (totals, setup, usage) = (self.totals(), &self.setup, self.usage());
         let in_steps = |steps| format!("{}, ", count(steps, "step"));
         let n_outputs = thousands(self.outputs.len());
         let mut lines = vec![
             ("model", options.describe_model(model)),
-            ("sampling", describe(self.outputs[0].request.sampling)),
+            ("sampling", describe_sampling(self.outputs[0].request.sampling)),
             (
                 if setup.are_samples { "samples" } else { "outputs" },
                 format!("{n_outputs}, at most {} in a step", totals.peak_sequences),

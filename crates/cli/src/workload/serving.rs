@@ -11,7 +11,7 @@ use super::{MAX_PAGE_SIZE, MAX_PAGES};
 use crate::chapters::{self, SCHEDULER};
 use crate::memory;
 use crate::options::{SEED, ensure_in_range};
-use crate::output::{Lines, Progress, Table, count, named_lines, percent, print, prompts_cached, thousands};
+use crate::output::{Progress, ReportLines, Table, count, named_lines, percent, print, prompts_cached, thousands};
 
 /// More requests than this repeat what a hundred thousand show.
 const MAX_REQUESTS: u64 = 100_000;
@@ -98,7 +98,7 @@ impl Serving {
     }
 }
 
-fn lines(pages: usize, page_size: usize, served: &Served) -> Lines {
+fn lines(pages: usize, page_size: usize, served: &Served) -> ReportLines {
     let Served { requests, totals, .. } = served;
     let in_time = requests.iter().filter(|times| times.meets(LIMITS)).count();
     let share = percent(in_time as f64 / requests.len().max(1) as f64);

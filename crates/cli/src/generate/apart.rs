@@ -23,9 +23,11 @@ use super::{Generate, Mode, OutputRequest, counters, describe_cache, timings, to
 use crate::chapters;
 use crate::memory;
 use crate::options::PoolSize;
-use crate::output::{Lines, Progress, Prose, add, count, describe, print, print_json, say_report, thousands};
+use crate::output::{
+    Progress, Prose, ReportLines, add, count, describe_sampling, print, print_json, say_report, thousands,
+};
 
-struct OneSetup<'m> {
+struct ApartSetup<'m> {
     model: &'m Model,
     tokenizer: &'m Tokenizer,
     request: &'m OutputRequest<'m>,
@@ -50,7 +52,7 @@ struct Saved {
     tokens: usize,
 }
 
-struct Done {
+struct ApartOutcome {
     generated: Generated,
     clock: Clock,
     elapsed: Duration,
@@ -80,17 +82,17 @@ impl Generate {
 
     fn generate_one(&self, request: &OutputRequest<'_>, model: &Model, tokenizer: &Tokenizer) -> Result<()> {
         let mut setup = self.set_up(request, model, tokenizer)?;
-        let (mut done, text) = self.generate(&mut setup)?;
+        let (mut outcome, text) = self.generate(&mut setup)?;
         // The output is written even if its cache cannot be saved.
-        let tokens = [&request.prompt[..], &done.generated.tokens].concat();
+        let tokens = [&request.prompt[..], &outcome.generated.tokens].concat();
         let saved = self.save(setup.cache.as_deref(), &tokens, model);
         let not_saved;
-        (done.saved, not_saved) = saved.map_or_else(|error| (None, Err(error)), |saved| (saved, Ok(())));
+        (outcome.saved, not_saved) = saved.map_or_else(|error| (None, Err(error)), |saved| (saved, Ok(())));
         let text = text?;
         if self.json {
-            print_json(&self.to_json(&setup, &done, &text))?;
+            print_json(&self.to_json(&setup, &outcome, &text))?;
         } else {
-            say_report(None, &self.lines(&setup, &done));
+            say_report(None, &self.lines(&setup, &outcome));
         }
         not_saved.context("the output is complete, but its cache was not saved")
     }
@@ -106,7 +108,7 @@ impl Generate {
         request: &'m OutputRequest<'m>,
         model: &'m Model,
         tokenizer: &'m Tokenizer,
-    ) -> Result<OneSetup<'m>> {
+    ) -> Result<ApartSetup<'m>> {
         let prompt = &request.prompt;
         let what = format!("computing {}", count(prompt.len(), "token"));
         memory::ensure(&what, model.step_bytes(prompt.len(), 1), "shorten the prompt")?;
@@ -125,7 +127,7 @@ impl Generate {
             _ => None,
         };
         let pool = (self.kv() == CacheKind::Paged).then_some(pool);
-        Ok(OneSetup { model, tokenizer, request, cache, pool, restored, draft })
+        Ok(ApartSetup { model, tokenizer, request, cache, pool, restored, draft })
     }
 
     /// Writes the file of `--save-cache`, if there is one. `tokens`: begin with those that the cache holds.
@@ -139,8 +141,8 @@ impl Generate {
 
     /// Generates the output, and shows it as it grows unless JSON is asked for. Returns it in characters, too, or why
     /// these could not be shown.
-    fn generate(&self, setup: &mut OneSetup<'_>) -> Result<(Done, Result<String>)> {
-        let OneSetup { model, tokenizer, request, cache, draft, .. } = setup;
+    fn generate(&self, setup: &mut ApartSetup<'_>) -> Result<(ApartOutcome, Result<String>)> {
+        let ApartSetup { model, tokenizer, request, cache, draft, .. } = setup;
         let OutputRequest { beginning, prompt, max_new_tokens, sampling } = request;
         let (mut clock, mut drafts) = (Clock::start(), DraftCounters::default());
         let is_closed = Cell::new(false);
@@ -180,42 +182,45 @@ impl Generate {
         };
         let text = screen.finish();
         let elapsed = clock.start.elapsed();
-        Ok((Done { generated: generated?, clock, elapsed, drafts, saved: None }, text))
+        Ok((ApartOutcome { generated: generated?, clock, elapsed, drafts, saved: None }, text))
     }
 
-    fn to_json(&self, setup: &OneSetup<'_>, done: &Done, text: &str) -> Value {
+    fn to_json(&self, setup: &ApartSetup<'_>, outcome: &ApartOutcome, text: &str) -> Value {
         let mut json = json!({
             "prompt": setup.request.beginning,
             "text": text,
-            "tokens": token_ids(&setup.request.prompt, &done.generated.tokens),
+            "tokens": token_ids(&setup.request.prompt, &outcome.generated.tokens),
             "kv": self.kv().to_string(),
-            "counters": counters(done.generated.rows_projected, done.generated.usage),
+            "counters": counters(outcome.generated.rows_projected, outcome.generated.usage),
         });
         add(&mut json, "restored", setup.restored);
-        add(&mut json, "draft", setup.draft.as_ref().map(|_| done.drafts));
-        add(&mut json, "saved", done.saved.as_ref());
+        add(&mut json, "draft", setup.draft.as_ref().map(|_| outcome.drafts));
+        add(&mut json, "saved", outcome.saved.as_ref());
         json
     }
 
-    fn lines(&self, setup: &OneSetup<'_>, done: &Done) -> Lines {
-        let Done { generated, clock, .. } = done;
+    fn lines(&self, setup: &ApartSetup<'_>, outcome: &ApartOutcome) -> ReportLines {
+        let ApartOutcome { generated, clock, .. } = outcome;
         let format = setup.model.row_format;
         let packed = if format == RowFormat::F32 { String::new() } else { format!(", rows in {format}") };
         // The first step has computed what the cache did not hold of the prompt.
         let kept = setup.restored.map_or(0, |restored| restored.kept);
         let prefilled = if generated.rows_projected == 0 { 0 } else { setup.request.prompt.len() - kept };
-        let decode = (clock.steps, done.elapsed - clock.prefill);
+        let decode = (clock.steps, outcome.elapsed - clock.prefill);
         let mut lines =
-            vec![("model", self.describe_model(setup.model)), ("sampling", describe(setup.request.sampling))];
+            vec![("model", self.describe_model(setup.model)), ("sampling", describe_sampling(setup.request.sampling))];
         let restored = |Restored { saved, kept }| format!("{} of {}", thousands(kept), count(saved, "saved token"));
         lines.extend(setup.restored.map(|it| ("restored", restored(it))));
         lines.extend(timings((prefilled, clock.prefill), decode, ["", ""].map(String::from)));
-        lines.extend(setup.draft.as_ref().map(|_| ("draft", crate::drafts::describe(done.drafts))));
+        lines.extend(setup.draft.as_ref().map(|_| ("draft", crate::drafts::describe(outcome.drafts))));
         lines.push(("projected", count(generated.rows_projected, "row")));
         lines.push(("cache", describe_cache(self.kv(), &packed, generated.usage)));
         lines.extend(setup.pool.map(|pool| ("KV cache", pool.describe())));
         lines.extend(
-            done.saved.as_ref().map(|saved| ("saved", format!("{} to {}", count(saved.tokens, "token"), saved.file))),
+            outcome
+                .saved
+                .as_ref()
+                .map(|saved| ("saved", format!("{} to {}", count(saved.tokens, "token"), saved.file))),
         );
         lines.push(("chapters", chapters::describe(&self.chapters())));
         lines
