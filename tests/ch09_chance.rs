@@ -373,65 +373,6 @@ mod checks {
         assert_transcript("ch09_chance", &transcript);
     }
 
-    /// A row of probabilities: 64 parts, dealt out by dice.
-    fn row(dice: &mut Dice, vocab_size: usize) -> Vec<u32> {
-        let mut row = vec![0; vocab_size];
-        // A few tokens get most of it, some get nothing.
-        let piece = dice.roll(1, 16);
-        (0..64).step_by(piece).for_each(|part| row[dice.roll(0, vocab_size - 1)] += piece.min(64 - part) as u32);
-        row
-    }
-
-    /// The token into whose share of the parts a number falls, a number of 4096ths.
-    fn share(parts: &[u32], number: u32) -> u32 {
-        let (sum, mut left) = (parts.iter().sum::<u32>(), 0);
-        let found = parts.iter().position(|part| {
-            left += part;
-            number * sum < left * 4096
-        });
-        found.expect("a number below 1") as u32
-    }
-
-    #[test]
-    fn whole_oracle() {
-        for (seed, mut dice) in seeded(400) {
-            let (vocab_size, k) = (dice.roll(2, 9), dice.roll(0, 5));
-            let p: Vec<Vec<u32>> = (0..=k).map(|_| row(&mut dice, vocab_size)).collect();
-            // Some drafts are drawn from the target's own rows.
-            let q: Vec<Vec<u32>> =
-                (0..k).map(|i| if dice.roll(0, 3) == 0 { p[i].clone() } else { row(&mut dice, vocab_size) }).collect();
-            // Odd numbers of 4096ths: none of them lies on a threshold.
-            let numbers: Vec<u32> = (0..2 * k + 1).map(|_| 2 * dice.roll(0, 2047) as u32 + 1).collect();
-            let tokens: Vec<u32> = (0..k).map(|i| share(&q[i], numbers[k + 1 + i])).collect();
-
-            // The rule in whole numbers.
-            let mut expected = Vec::new();
-            let rejected = (0..k).find(|i| {
-                let token = tokens[*i] as usize;
-                let is_accepted = numbers[*i] * q[*i][token] < p[*i][token] * 4096;
-                expected.extend(is_accepted.then_some(tokens[*i]));
-                !is_accepted
-            });
-            let last = match rejected {
-                Some(i) => (p[i].iter().zip(&q[i])).map(|(p, q)| p.saturating_sub(*q)).collect(),
-                None => p[k].clone(),
-            };
-            let looked_at = rejected.map_or(k, |i| i + 1);
-            expected.push(share(&last, numbers[looked_at]));
-
-            let of_64 = |rows: &[Vec<u32>]| -> Vec<Vec<f32>> {
-                rows.iter().map(|row| row.iter().map(|part| *part as f32 / 64.0).collect()).collect()
-            };
-            let draft = Draft { tokens, probabilities: of_64(&q) };
-            let given: Vec<f64> = numbers.iter().map(|number| f64::from(*number) / 4096.0).collect();
-            let told =
-                format!("seed {seed}: {:?} drafted, in 64ths p {p:?}, q {q:?}, random numbers {given:?}", draft.tokens);
-            let (found, taken) = accepted(&told, &draft, &of_64(&p), &given);
-            same!(found, expected, "{told}: new tokens");
-            same!(taken, looked_at + 1, "{told}: random numbers taken");
-        }
-    }
-
     /// The logits of two small models that mostly agree; they depend on the sequence.
     fn unlike(tokens: &[u32], shift: usize) -> Vec<f32> {
         let last = tokens[tokens.len() - 1] as usize;
