@@ -16,9 +16,8 @@ use crate::calls::{enter_call, in_call};
 /// Bytes that all checks of a program may hold together. They need less than a tenth of it.
 const MAX_BYTES: usize = 2 << 30;
 
-/// Processor time that a check may take without a sign of life. The longest take half a second, and on a slow machine
-/// some seconds.
-const MAX_SILENCE: Duration = Duration::from_secs(20);
+/// Processor time that a check may take without a sign of life. None takes a quarter of a second.
+const MAX_SILENCE: Duration = Duration::from_secs(10);
 
 /// Calls `call`; the bytes that it asks the allocator for on this thread. What it gives back counts all the same.
 pub fn allocated<T>(call: impl FnOnce() -> T) -> (T, usize) {
@@ -283,7 +282,8 @@ fn watch() {
             *seconds += 1;
             let taken = check.time().saturating_sub(*since).max(Duration::from_secs(1) * *seconds / 4);
             if taken > MAX_SILENCE {
-                let why = format!("has been busy for {} seconds: does a loop of yours never end?", taken.as_secs());
+                let why = "does a loop of yours never end, or does it go through everything again and again?";
+                let why = format!("has been busy for {} seconds: {why}", taken.as_secs());
                 stop(&check.name, &lock(&check.newest_call), &why);
             }
         }
