@@ -10,7 +10,7 @@ mod checks {
     use page_by_page::cache::{KvCache, KvLayout, PageId, Rewind};
     use page_by_page::chapters::ch06_paged::{PagedCache, SharedSlab};
     use page_by_page::chapters::ch10_fork::ForkCache;
-    use page_by_page::chapters::ch13_paged_attention::{attend_batch, attend_chunk, attend_row, row_starts};
+    use page_by_page::chapters::ch13_paged_attention::{attend_batch, attend_chunk, attend_row};
     use page_by_page::kernels::Heads;
 
     use grading::attention::{INITIAL_OUTPUT, POISON, ScatteredRows, check_batch, kv_width, numbers, q_width};
@@ -139,11 +139,6 @@ mod checks {
             extend(&mut a, n);
             let what = format!("runs(0) of {n} tokens, page size 1");
             same!(assert_one_pass(&what, || a.runs(0)).len(), n, "{what}: how many");
-            let runs: Vec<Run> = (0..n).map(|i| run(i, 1)).collect();
-            let what = format!("a walk through the row starts of {n} runs of a row");
-            let walk = || assert_one_pass(&what, || row_starts(&runs, 4).take(n + 5).sum::<usize>());
-            let sum = assert_allocates(10_000, &what, "it needs no list", walk);
-            same!(sum, (0..n).sum::<usize>(), "the sum of all row starts: {what}");
         }
     }
 
