@@ -306,7 +306,8 @@ mod checks {
                 places.iter().for_each(|place| head[*place] = number);
                 let found = decoded(RowFormat::Int8, &encoded(RowFormat::Int8, &head), head_dim);
                 let n_nan = found.iter().filter(|x| x.is_nan()).count();
-                same!(n_nan, head_dim, "numbers that are NaN when {} is encoded in Int8 and decoded", shown(&head));
+                let what = format!("{}, where number {places:?} is {number:?}", shown(&head));
+                same!(n_nan, head_dim, "numbers that are NaN when {what} is encoded in Int8 and decoded");
             }
         }
     }
