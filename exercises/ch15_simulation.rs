@@ -36,7 +36,7 @@ pub fn check_pages(state: &WorldState) -> Result<(), Violation> {
 }
 
 /// Checks that the running and then the waiting sequences, as the scheduler lists them, are
-/// exactly those [alive](WorldState::alive), in that order. So none is overtaken, lost, or listed twice.
+/// exactly those [alive](WorldState::alive), in order. So none is overtaken, lost, or listed twice.
 ///
 /// Suppose sequences 4, 7, 8 and 9 are alive. If 4 and 7 run while 8 and 9 wait, the rule holds.
 /// If 4 and 8 run while 7 and 9 wait, it's broken, because 8 arrived after 7.

@@ -378,7 +378,7 @@ mod checks {
         Event::Arrive { name, prefix_id: name, prompt, max_new_tokens }
     }
 
-    /// What a run must come to, by a loop of our own: the steps, or the index of the first event after which a rule is broken.
+    /// What a run must come to, by a loop of our own: the steps, or the index of the first event that breaks a rule.
     fn by_hand(factory: &SchedulerFactory<'_>, case: &Case) -> Result<u64, usize> {
         let mut world = World::new(factory, case.setup).expect("a world");
         let end = [Event::GiveBack { pages: usize::MAX }].into_iter().chain(std::iter::repeat_n(Event::Step, 10_000));

@@ -359,11 +359,9 @@ mod checks {
             let mut bytes = good.clone();
             bytes[byte] ^= 0x81;
             let u32_at = |at: usize| u32::from_le_bytes(bytes[at..at + 4].try_into().unwrap());
+            let header = header_checksum(&SHAPE, &bytes[4..RECORD_HEADER]);
             let expected = match byte {
-                0..RECORD_HEADER => RecordError::DamagedHeader {
-                    stored: u32_at(0),
-                    computed: header_checksum(&SHAPE, &bytes[4..RECORD_HEADER]),
-                },
+                0..RECORD_HEADER => RecordError::DamagedHeader { stored: u32_at(0), computed: header },
                 _ => RecordError::DamagedRows { stored: u32_at(4), computed: crc32fast::hash(&bytes[RECORD_HEADER..]) },
             };
             let question = format!("decode of a record whose byte {byte} has changed, in {}", part(byte));

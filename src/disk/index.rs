@@ -1,8 +1,8 @@
 //! What lies in a page file, kept in memory: the record's header of each place, who follows whom, and the order of use.
 //!
 //! A page file has a [header](PageShape::file_header) and, after it, *places* for [records](super::record). Opening one
-//! reads that and the headers of all records, but no rows. A record is found from the first page of a sequence, so one whose
-//! parent is missing is of no use, and its place is free.
+//! reads that and the headers of all records, but no rows. A record is found from the first page of a sequence, so one
+//! whose parent is missing is of no use, and its place is free.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -46,9 +46,9 @@ impl Index {
     /// [`PageFileError::TooSmall`] if there is no room for a page. The errors of [`PageShape::from_file_header`], and
     /// [`PageFileError::WrongShape`] if the pages have a different one; the file is then as it was.
     ///
-    /// [`PageFileError::Unreadable`] if anything cannot be read, even one record's header: it may be readable tomorrow, and its
-    /// id must not be given twice. [`PageFileError::Unwritable`] if the file's header cannot be written or the file not
-    /// cut.
+    /// [`PageFileError::Unreadable`] if anything cannot be read, even one record's header: it may be readable tomorrow,
+    /// and its id must not be given twice. [`PageFileError::Unwritable`] if the file's header cannot be written or the
+    /// file not cut.
     pub fn open(disk: &mut dyn Disk, shape: &PageShape, max_bytes: u64) -> Result<Self, PageFileError> {
         let room = max_bytes.saturating_sub(FILE_HEADER_BYTES as u64) / shape.record_bytes() as u64;
         if room == 0 {

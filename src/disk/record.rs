@@ -1,8 +1,7 @@
 //! A record: a page as it is written to a page file.
 //!
 //! All records of a file are equally long, since the model, the layout and the page size are fixed. The first checksum
-//! covers the file's header, without the checksum at its end, and the record's header from byte 4; the second covers the
-//! rows.
+//! covers the file's header, without the checksum at its end, and the record's from byte 4; the second covers the rows.
 //!
 //! ```text
 //!   0    checksum of header     u32
@@ -98,8 +97,8 @@ pub fn encode(shape: &PageShape, id: u64, parent: u64, tokens: &[u32], k: &[f32]
 }
 
 /// The checksum of a record's header. It covers the file's header, so a record from a file of a different model or
-/// layout is rejected. The file header's own checksum is left out, because bytes followed by their CRC have the same CRC whatever they
-/// are.
+/// layout is rejected. The file header's own checksum is left out, because bytes followed by their CRC have the same
+/// CRC whatever they are.
 fn header_checksum(shape: &PageShape, bytes: &[u8]) -> u32 {
     let mut sum = crc32fast::Hasher::new();
     sum.update(&shape.file_header()[..FILE_HEADER_BYTES - 4]);

@@ -82,14 +82,12 @@ impl Snapshot {
     /// [`FileError`] if the file cannot be written, or the model cannot have made the rows. The file that was there
     /// stays.
     pub fn save(&self, file: &Path, model: &Model) -> Result<(), FileError> {
-        let shape = PageShape::for_model(model, self.tokens.len());
+        let (shape, PageRows { k, v }) = (PageShape::for_model(model, self.tokens.len()), &self.rows);
         let bytes = shape
             .check_same(&PageShape { layout: self.layout, ..shape })
             .map_err(|error| error.to_string())
             .and_then(|()| self.check(model))
-            .map(|()| {
-                [&shape.file_header()[..], &encode(&shape, 1, 0, &self.tokens, &self.rows.k, &self.rows.v)].concat()
-            })
+            .map(|()| [&shape.file_header()[..], &encode(&shape, 1, 0, &self.tokens, k, v)].concat())
             .map_err(|problem| FileError::new(file, problem))?;
         files::write_whole(file, &bytes).map_err(|error| unwritable(file, &error))
     }
@@ -112,10 +110,8 @@ impl Snapshot {
     /// Reads the bytes of a file. The error says what is wrong with them.
     fn decode(bytes: &[u8], model: &Model) -> Result<Self, String> {
         let Some((header, record)) = bytes.split_first_chunk::<FILE_HEADER_BYTES>() else {
-            return Err(format!(
-                "not a saved cache: it has {} bytes, and a header alone has {FILE_HEADER_BYTES}",
-                bytes.len()
-            ));
+            let len = bytes.len();
+            return Err(format!("not a saved cache: it has {len} bytes, and a header alone has {FILE_HEADER_BYTES}"));
         };
         let found = PageShape::from_file_header(header).map_err(|error| match error {
             PageFileError::NotAPageFile => "not a saved cache: it does not begin like a file of pages".into(),

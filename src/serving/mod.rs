@@ -23,10 +23,10 @@
 //! | Who counts | What | Filled by | Printed by |
 //! |---|---|---|---|
 //! | [`Usage`](crate::cache::Usage) | one cache: tokens, slots, bytes, copies | the cache | `generate` |
-//! | [`SequenceCounters`](schedule::SequenceCounters) | one sequence: cached, recomputed, preempted | `Plan::schedule` | `batch` |
-//! | [`Totals`] | all sequences of an engine: steps, rows, hits, peaks | `CheckedScheduler` | `batch`, `/metrics`, the live pages |
+//! | [`SequenceCounters`](schedule::SequenceCounters) | a sequence: hits, recomputed | `Plan::schedule` | `batch` |
+//! | [`Totals`] | all sequences: steps, rows, hits, peaks | `CheckedScheduler` | `batch`, `/metrics`, live pages |
 //! | [`TierCounters`](disk_tier::TierCounters) | pages to and from the page file | `DiskTier` | `batch`, `/metrics` |
-//! | [`DraftCounters`](crate::generation::drafting::DraftCounters) | drafts of one sequence, accepted or not | who accepts them | `generate` |
+//! | [`DraftCounters`](crate::generation::drafting::DraftCounters) | drafts, accepted or not | who accepts | `generate` |
 //! | [`SearchCounters`](crate::generation::beams::SearchCounters) | a beam search | `beams::search` | `generate` |
 //! | [`PageCounters`](crate::workload::PageCounters) | a workload without a model | `Replay` | `workload` |
 

@@ -71,9 +71,10 @@ impl Scheduler {
             None => ForkCache::with_prefix(&self.slab, &mut *self.prefixes, sequence.lookup_tokens())?,
         };
         while !self.fits(&sequence, &cache)
-            && let Some(newest) = self.running.pop_if(|running| running.sequence.id > sequence.id)
+            && let Some(mut newest) = self.running.pop_if(|running| running.sequence.id > sequence.id)
         {
-            self.preempt_running(newest);
+            newest.sequence.counters.preemptions += 1;
+            self.waiting.push_front(newest.sequence);
         }
         if self.fits(&sequence, &cache) {
             let index = self.running.partition_point(|running| running.sequence.id < sequence.id);
@@ -88,13 +89,6 @@ impl Scheduler {
             self.waiting.insert(index, sequence);
         }
         Ok(())
-    }
-
-    /// A running sequence gives its pages back and waits again.
-    fn preempt_running(&mut self, victim: Running) {
-        let mut sequence = victim.sequence;
-        sequence.counters.preemptions += 1;
-        self.waiting.push_front(sequence);
     }
 
     /// Whether one more may run, none that arrived earlier waits, and there are the pages that it needs beyond its

@@ -5,7 +5,7 @@
 //!                               sequence 1  pages 0 1 2      page 4: free; page 5: the prefix cache alone
 //! ```
 //!
-//! [`PoolView::new`] asks the pool, the page tables and the scheduler, between two steps. `serve` shows it in a page, and
+//! [`PoolView::new`] asks pool, page tables and scheduler, between two steps. `serve` shows it in a page, and
 //! the book shows a run of it.
 
 use serde::Serialize;

@@ -57,9 +57,7 @@ pub fn smaller(event: Event) -> Vec<Event> {
             let arrive = |prefix_id, prompt, max_new_tokens| Event::Arrive { name, prefix_id, prompt, max_new_tokens };
             let prompts = below(prompt, 1).into_iter().map(|prompt| arrive(prefix_id, prompt, max_new_tokens));
             let limits = below(max_new_tokens, 0).into_iter().map(|most| arrive(prefix_id, prompt, most));
-            let kinds = below(prefix_id as usize, 0)
-                .into_iter()
-                .map(|prefix_id| arrive(prefix_id as u32, prompt, max_new_tokens));
+            let kinds = below(prefix_id as usize, 0).into_iter().map(|id| arrive(id as u32, prompt, max_new_tokens));
             prompts.chain(limits).chain(kinds).collect()
         }
         Event::Take { pages } => below(pages, 1).into_iter().map(|pages| Event::Take { pages }).collect(),

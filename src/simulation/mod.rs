@@ -7,7 +7,7 @@
 //! ```
 //!
 //! Requests arrive, are cancelled and finish, and strangers take pages and give them back, when the [events](Event) say
-//! so. Time is the number of steps. There is no model, but something that behaves like one (see [`run_alone`]): its output
+//! so. Time is the number of steps. There is no model, but something that behaves like one ([`run_alone`]): its output
 //! depends on every row that a sequence has, so a page that isn't the sequence's own changes it.
 //!
 //! [`search`](fn@search) tries seeds until a rule is broken, [shrinks](Shrinking) the case and tells it as a

@@ -137,15 +137,14 @@ fn if_stopped(world: &World, event: Event, cancelled: Option<SequenceId>) -> Str
 
 /// `; sequence 0 finishes, sequence 2 finishes`
 fn finishes(transition: &Transition) -> String {
-    let finishes: Vec<String> = transition.finished.iter().map(|it| format!("sequence {} finishes", it.id)).collect();
+    let finishes: Vec<_> = transition.finished.iter().map(|it| format!("sequence {} finishes", it.id)).collect();
     if finishes.is_empty() { String::new() } else { format!("; {}", finishes.join(", ")) }
 }
 
 /// `sequence 0 computes 4; sequence 1 is preempted`
 fn describe_step(transition: &Transition) -> String {
     let Some(planned) = &transition.planned else { return String::new() };
-    let preempted =
-        transition.before.running.iter().filter(|sequence| planned.state.find_running(sequence.id).is_none());
+    let preempted = transition.before.running.iter().filter(|it| planned.state.find_running(it.id).is_none());
     let preempted: String = preempted.map(|sequence| format!("; sequence {} is preempted", sequence.id)).collect();
     describe_plan(&planned.chunks) + &preempted
 }

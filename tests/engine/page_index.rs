@@ -169,7 +169,7 @@ fn of_two_records_of_one_prefix_the_later_counts() {
     assert_eq!((index.n_records(), find(&index, &[&a[..], &c].concat())), (2, vec![0, 3]));
     assert_eq!(find(&index, &[&a[..], &b].concat()), [0]);
     assert_eq!([index.alloc_place(), index.alloc_place(), index.alloc_place()], [Some(1), Some(2), Some(4)]);
-    // A id is never given twice: 8 and 9 cannot be found, because 7 is missing, but their ids stay taken.
+    // An id is never given twice: 8 and 9 cannot be found, because 7 is missing, but their ids stay taken.
     let mut index = open_bytes(&file_of(&[(8, 7, &a), (9, 8, &b), (3, 0, &b)]));
     assert_eq!((index.n_records(), index.take_id(), index.take_id()), (1, 10, 11));
     // 4 follows 1, which 3 has replaced: it is not found, and does not count.
