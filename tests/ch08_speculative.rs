@@ -222,7 +222,11 @@ mod checks {
             model.read = vec![3; read];
             let told = format!("sync_cache of {wanted} tokens with a model whose cache holds {read}");
             same!(sync_cache(&mut model, &vec![3; wanted]), Ok(()), "{told}");
-            same!((log.borrow().len(), model.read.len()), (1, wanted), "{told}: what it does, and tokens held then");
+            same!(
+                (log.borrow().len(), model.read.len()),
+                (1, wanted),
+                "{told}: passes and rewinds, and tokens held then"
+            );
         }
     }
 
