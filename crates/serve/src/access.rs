@@ -10,7 +10,6 @@
 
 use std::hint::black_box;
 use std::net::IpAddr;
-use std::time::Duration;
 
 use axum::body::{Body, HttpBody};
 use axum::http::header::{AUTHORIZATION, CONTENT_TYPE, HOST};
@@ -18,6 +17,7 @@ use axum::http::{HeaderMap, Request, StatusCode, Uri};
 use futures_util::StreamExt;
 use tokio::time::timeout;
 
+use crate::connections::ClientLimits;
 use crate::refusal::Refusal;
 
 /// A body of up to this many times the limit is read to its end before it is refused, because most clients read no
@@ -90,16 +90,16 @@ fn is_local(host: &str) -> bool {
     name.eq_ignore_ascii_case("localhost") || name.parse().is_ok_and(is_loopback)
 }
 
-/// The body of a request, if it is JSON, has at most `at_most` bytes, and arrives in time.
-pub(crate) async fn body(request: Request<Body>, at_most: usize, within: Duration) -> Result<Vec<u8>, Refusal> {
+/// The body of a request, if it is JSON, has no more bytes than it may, and arrives in time.
+pub(crate) async fn body(request: Request<Body>, limits: &ClientLimits) -> Result<Vec<u8>, Refusal> {
     let kind = request.headers().get(CONTENT_TYPE).and_then(|kind| kind.to_str().ok()).unwrap_or_default();
     if !kind.split(';').next().unwrap_or_default().trim().eq_ignore_ascii_case("application/json") {
         let message = "the body is not declared as JSON; send Content-Type: application/json";
         return Err(Refusal::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, None, message));
     }
-    let read = timeout(within, read(request.into_body(), at_most)).await;
+    let read = timeout(limits.body, read(request.into_body(), limits.body_bytes)).await;
     read.unwrap_or_else(|_| {
-        let message = format!("the body has not arrived within {} seconds", within.as_secs());
+        let message = format!("the body has not arrived within {} seconds", limits.body.as_secs());
         Err(Refusal::new(StatusCode::REQUEST_TIMEOUT, None, message))
     })
 }

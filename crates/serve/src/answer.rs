@@ -48,7 +48,7 @@ pub struct Answer {
     pub kind: Kind,
     pub id: String,
     /// Seconds since 1970.
-    pub created: u64,
+    pub created: i64,
     pub model: String,
     pub tokenizer: Arc<Tokenizer>,
     pub request: ParsedRequest,

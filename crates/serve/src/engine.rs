@@ -174,7 +174,7 @@ impl<'m> EngineThread<'m> {
             }
             Command::Stop { until } => self.stop = Some(until),
             Command::Submit(request) => {
-                if let Some(refusal) = self.refusal(request.n_sequences()) {
+                if let Some(refusal) = self.refusal(n_sequences(&request.requests)) {
                     let _ = request.accepted.send(Err(refusal));
                     return Ok(());
                 }
@@ -230,8 +230,8 @@ impl<'m> EngineThread<'m> {
 
     /// Sequences that were accepted, or are about to be, and are not in the loop.
     fn n_elsewhere(&self) -> usize {
-        let prefetching: usize = self.prefetcher.waiting().map(NewRequest::n_sequences).sum();
-        prefetching + self.backlogs.iter().map(Backlog::n_sequences).sum::<usize>()
+        let prefetching = self.prefetcher.waiting().flat_map(|request| &request.requests);
+        n_sequences(prefetching.chain(self.backlogs.iter().flat_map(|backlog| &backlog.requests)))
     }
 
     /// Why this many sequences cannot be accepted, if they cannot.
@@ -262,8 +262,9 @@ impl<'m> EngineThread<'m> {
         let stopped = self.stop.is_some_and(|until| until <= now);
         let unwanted = |asker: &Asker| asker.events.is_closed() || stopped || asker.until <= now;
         for backlog in self.backlogs.extract_if(.., |backlog| unwanted(&backlog.asker)) {
-            (0..backlog.n_sequences())
-                .for_each(|_| self.metrics.end(FinishReason::Cancelled, backlog.asker.arrived.elapsed()));
+            for _ in 0..n_sequences(&backlog.requests) {
+                self.metrics.end(FinishReason::Cancelled, backlog.asker.arrived.elapsed());
+            }
         }
         let ids: Vec<_> =
             self.clients.iter().filter(|(_, client)| unwanted(&client.asker)).map(|(id, _)| *id).collect();
@@ -333,10 +334,9 @@ impl<'m> EngineThread<'m> {
     }
 }
 
-impl Backlog {
-    fn n_sequences(&self) -> usize {
-        self.requests.iter().map(|request| request.samplers.len()).sum()
-    }
+/// Sequences that these requests ask for.
+fn n_sequences<'r>(requests: impl IntoIterator<Item = &'r GenerationRequest>) -> usize {
+    requests.into_iter().map(|request| request.samplers.len()).sum()
 }
 
 impl Client {
@@ -350,10 +350,8 @@ impl Client {
 fn refusal_of(error: &EngineError) -> Refusal {
     let message = error.to_string();
     match error {
-        EngineError::Model(StepError::UnknownToken { .. } | StepError::NoTokens) => {
-            Refusal::of_field("prompt", message)
-        }
-        EngineError::Schedule(ScheduleError::NoPrompt) => Refusal::of_field("prompt", message),
+        EngineError::Model(StepError::UnknownToken { .. } | StepError::NoTokens)
+        | EngineError::Schedule(ScheduleError::NoPrompt) => Refusal::of_field("prompt", message),
         EngineError::Model(StepError::TooLong { .. }) | EngineError::Schedule(ScheduleError::NeverFits { .. }) => {
             Refusal::too_long("max_tokens", message)
         }

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 use std::sync::mpsc::Sender;
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant};
 
 use axum::Router;
 use axum::body::Body;
@@ -27,7 +27,6 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot, watch};
 use crate::Settings;
 use crate::access;
 use crate::answer::{Answer, Kind, blocking};
-use crate::connections::ClientLimits;
 use crate::messages::{Asker, Command, Event, NewRequest};
 use crate::metrics::{self, Metrics};
 use crate::pace::PaceRequest;
@@ -147,8 +146,7 @@ async fn cancel_sequence(
 async fn set_pace(State(shared): AppState, request: Request<Body>) -> Result<StatusCode, Refusal> {
     shared.watchers.check()?;
     access::check_site(request.headers())?;
-    let ClientLimits { body_bytes, body, .. } = shared.settings.client_limits;
-    let body = access::body(request, body_bytes, body).await?;
+    let body = access::body(request, &shared.settings.client_limits).await?;
     let invalid = |error| format!("not a pace: {error}; send \"watcher\", as in its views, and \"steps_per_second\"");
     let pace: PaceRequest =
         serde_json::from_slice(&body).map_err(|error| Refusal::new(StatusCode::BAD_REQUEST, None, invalid(error)))?;
@@ -178,8 +176,7 @@ pub struct ParsedRequest {
 /// Reads a request, submits its sequences, and answers with their output.
 async fn generate(kind: Kind, shared: Arc<Shared>, request: Request<Body>) -> Result<Response<Body>, Refusal> {
     let arrived = Instant::now();
-    let ClientLimits { body_bytes, body, .. } = shared.settings.client_limits;
-    let body = access::body(request, body_bytes, body).await?;
+    let body = access::body(request, &shared.settings.client_limits).await?;
     let parsed = shared.clone().parse(kind, body).await?;
     let n_sequences = parsed.prompts.len() * parsed.options.n;
     let is_stream = parsed.options.stream;
@@ -187,11 +184,10 @@ async fn generate(kind: Kind, shared: Arc<Shared>, request: Request<Body>) -> Re
     let probabilities = shared.take_probabilities(&requests)?;
     let events = shared.submit(requests, arrived).await?;
     let name = if kind == Kind::Chat { "chatcmpl" } else { "cmpl" };
-    let since_1970 = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     let answer = Answer {
         kind,
         id: format!("{name}-{:016x}", any_number()),
-        created: since_1970.as_secs(),
+        created: jiff::Timestamp::now().as_second(),
         model: shared.settings.model.clone(),
         tokenizer: shared.tokenizer.clone(),
         request: parsed,

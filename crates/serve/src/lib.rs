@@ -148,9 +148,9 @@ pub fn serve(
     let (to_engine, commands) = mpsc::channel();
     // The last token is never computed, so it needs no slot.
     let most_tokens = model.config().max_positions.min(slots.saturating_add(1));
-    let (watchers, grace, most_sequences) =
-        (Watchers::new(settings.watchers), settings.grace, settings.most_sequences());
+    let (grace, most_sequences) = (settings.grace, settings.most_sequences());
     let shared = Shared {
+        watchers: Watchers::new(settings.watchers),
         settings,
         sampling: model.config().sampling,
         most_tokens,
@@ -161,7 +161,6 @@ pub fn serve(
         metrics: metrics.clone(),
         engine: to_engine,
         stop: stop.0.subscribe(),
-        watchers: watchers.clone(),
     };
     let runtime = Builder::new_multi_thread()
         .worker_threads(THREADS)
@@ -174,7 +173,7 @@ pub fn serve(
         .name("server".into())
         .spawn(move || serve_clients(runtime, listener, shared, stopped, grace))?;
 
-    let thread = EngineThread::new(engine, tier, &metrics, most_sequences, ViewPublisher::new(watchers));
+    let thread = EngineThread::new(engine, tier, &metrics, most_sequences, ViewPublisher::new());
     // What a panic leaves half done is dropped with the engine.
     let ended = panic::catch_unwind(AssertUnwindSafe(|| thread.run(&commands)));
     // Clients that still wait get their error now.

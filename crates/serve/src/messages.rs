@@ -54,12 +54,6 @@ pub struct Asker {
     pub until: Instant,
 }
 
-impl NewRequest {
-    pub fn n_sequences(&self) -> usize {
-        self.requests.iter().map(|request| request.samplers.len()).sum()
-    }
-}
-
 /// New output of a sequence, or why no sequence of its request goes on.
 pub type Event = Result<Output, Refusal>;
 

@@ -98,46 +98,23 @@ impl Chat {
     }
 }
 
-type IsHarmless = fn(&Value) -> bool;
-
-/// Fields of the protocol and of vLLM that change what is generated and are not supported, each with the values that
+/// Fields of the protocol and of vLLM that change what is generated and are not supported, and which of their values
 /// change nothing.
-const UNSUPPORTED: [(&str, IsHarmless); 26] = [
-    ("presence_penalty", is_zero),
-    ("frequency_penalty", is_zero),
-    ("min_p", is_zero),
+const UNSUPPORTED: [(&str, fn(&Value) -> bool); 9] = [
+    ("presence_penalty frequency_penalty min_p", |value| value.as_f64() == Some(0.0)),
     ("repetition_penalty", |value| value.as_f64() == Some(1.0)),
-    ("use_beam_search", |value| value == false),
-    ("include_stop_str_in_output", |value| value == false),
-    ("continue_final_message", |value| value == false),
-    ("add_special_tokens", |value| value == true),
-    ("add_generation_prompt", |value| value == true),
-    ("skip_special_tokens", |value| value == true),
-    ("tools", is_empty_list),
-    ("functions", is_empty_list),
-    ("prompt_logprobs", |_| false),
-    ("chat_template", |_| false),
-    ("structured_outputs", |_| false),
-    ("guided_json", |_| false),
-    ("guided_regex", |_| false),
-    ("guided_choice", |_| false),
-    ("guided_grammar", |_| false),
-    ("allowed_token_ids", |_| false),
-    ("truncate_prompt_tokens", |_| false),
-    ("bad_words", is_empty_list),
-    ("logits_processors", is_empty_list),
+    ("use_beam_search include_stop_str_in_output continue_final_message", |value| value == false),
+    ("add_special_tokens add_generation_prompt skip_special_tokens", |value| value == true),
+    ("tools functions bad_words logits_processors", |value| value.as_array().is_some_and(Vec::is_empty)),
     ("tool_choice", |value| value == "none" || value == "auto"),
     ("logit_bias", |value| value.as_object().is_some_and(Map::is_empty)),
     ("response_format", |value| value["type"] == "text"),
+    (
+        "prompt_logprobs chat_template structured_outputs guided_json guided_regex guided_choice guided_grammar \
+         allowed_token_ids truncate_prompt_tokens",
+        |_| false,
+    ),
 ];
-
-fn is_zero(value: &Value) -> bool {
-    value.as_f64() == Some(0.0)
-}
-
-fn is_empty_list(value: &Value) -> bool {
-    value.as_array().is_some_and(Vec::is_empty)
-}
 
 fn options(
     fields: &Fields,
@@ -145,7 +122,9 @@ fn options(
     max_tokens: Option<usize>,
     logprobs: Option<usize>,
 ) -> Result<GenerationOptions, Refusal> {
-    UNSUPPORTED.into_iter().try_for_each(|(name, is_harmless)| fields.refuse(name, is_harmless))?;
+    for (names, is_harmless) in UNSUPPORTED {
+        names.split(' ').try_for_each(|name| fields.refuse(name, is_harmless))?;
+    }
     let stream = fields.flag("stream")?;
     let expected = "an object, and its include_usage true or false";
     let include_usage =

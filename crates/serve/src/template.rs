@@ -45,8 +45,6 @@ const OUT_OF_TIME: i32 = 3;
 pub struct ChatTemplate {
     /// The program that is started as renderer.
     program: PathBuf,
-    /// The file that the template was in.
-    path: PathBuf,
     source: String,
     /// Variables of the template beside the messages.
     tokens: Map<String, Value>,
@@ -63,12 +61,6 @@ impl ChatTemplate {
     /// # Errors
     /// [`FileError`] if it cannot be read, or is no template.
     pub fn open(dir: &Path, program: &Path) -> Result<Option<Self>, FileError> {
-        let Some(template) = Self::find(dir, program)? else { return Ok(None) };
-        template.ask(None).map_err(|problem| open_error(&template.path, problem))?;
-        Ok(Some(template))
-    }
-
-    fn find(dir: &Path, program: &Path) -> Result<Option<Self>, FileError> {
         let (config_path, template_path) = (dir.join("tokenizer_config.json"), dir.join("chat_template.jinja"));
         let config = match read(&config_path)? {
             Some(text) => serde_json::from_str(&text).map_err(|error| open_error(&config_path, error))?,
@@ -88,7 +80,9 @@ impl ChatTemplate {
             let text = token.as_str().or(token["content"].as_str())?;
             Some((name.to_string(), json!(text)))
         });
-        Ok(Some(ChatTemplate { program: program.into(), path, source, tokens: tokens.collect() }))
+        let template = ChatTemplate { program: program.into(), source, tokens: tokens.collect() };
+        template.ask(None).map_err(|problem| open_error(&path, problem))?;
+        Ok(Some(template))
     }
 
     /// The text that the messages make, up to where the answer begins. `more`: what else the template may use.
@@ -96,18 +90,13 @@ impl ChatTemplate {
     /// # Errors
     /// [`TemplateError`].
     pub fn render(&self, messages: &[Value], more: &Map<String, Value>) -> Result<String, TemplateError> {
-        self.ask(Some(self.context(messages, more))).map_err(TemplateError)
-    }
-
-    /// The variables of the template.
-    fn context(&self, messages: &[Value], more: &Map<String, Value>) -> Map<String, Value> {
         let mut context = self.tokens.clone();
         // Templates ask whether these are none, and that is no question of what is not defined.
         context.extend(["tools", "documents"].map(|name| (name.to_string(), Value::Null)));
         context.extend(more.clone());
         context.insert("messages".into(), messages.into());
         context.insert("add_generation_prompt".into(), true.into());
-        context
+        self.ask(Some(context)).map_err(TemplateError)
     }
 
     /// What a renderer makes of the template, or why there is nothing. Without variables it only checks the template.
@@ -190,38 +179,4 @@ fn read(path: &Path) -> Result<Option<String>, FileError> {
 fn open_error(path: &Path, problem: impl ToString) -> FileError {
     let problem = escape::field(&problem.to_string());
     FileError::new(path, format!("{problem}; use the file that came with the model, or none"))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn folder(files: &[(&str, &str)]) -> tempfile::TempDir {
-        let dir = tempfile::tempdir().unwrap();
-        files.iter().for_each(|(name, content)| fs::write(dir.path().join(name), content).unwrap());
-        dir
-    }
-
-    fn find(files: &[(&str, &str)]) -> Option<ChatTemplate> {
-        ChatTemplate::find(folder(files).path(), Path::new("none")).unwrap()
-    }
-
-    #[test]
-    fn a_template_is_found_wherever_it_lies() {
-        assert!(find(&[]).is_none());
-        assert!(find(&[("tokenizer_config.json", "{}")]).is_none());
-        let render = |files: &[(&str, &str)]| {
-            let template = find(files).expect("there is one");
-            let messages = [json!({ "role": "user", "content": "hello" })];
-            jinja::render(&template.source, Some(template.context(&messages, &Map::new()))).unwrap()
-        };
-        let plain = r#"{"bos_token": "<s>", "chat_template": "{{ bos_token }}{{ messages[0].content }}"}"#;
-        assert_eq!(render(&[("tokenizer_config.json", plain)]), "<s>hello");
-        let said = r#"{"bos_token": {"content": "<b>"}, "chat_template": "{{ bos_token }}!"}"#;
-        assert_eq!(render(&[("tokenizer_config.json", said)]), "<b>!");
-        let named = r#"{"chat_template": [{"name": "rag", "template": "a"}, {"name": "default", "template": "b"}]}"#;
-        assert_eq!(render(&[("tokenizer_config.json", named)]), "b");
-        // The file that is there for it comes first.
-        assert_eq!(render(&[("tokenizer_config.json", plain), ("chat_template.jinja", "{{ bos_token }}c")]), "<s>c");
-    }
 }

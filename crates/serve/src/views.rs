@@ -33,7 +33,7 @@ const BETWEEN_VIEWS: Duration = Duration::from_millis(50);
 /// Finished sequences that are shown.
 const ENDED: usize = 16;
 
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 pub struct Watchers {
     all: usize,
     free: Arc<Semaphore>,
@@ -66,10 +66,6 @@ impl Watchers {
         // JavaScript's numbers have 53 bits.
         Ok(Watcher { number: any_number() >> 11, engine, _place: place })
     }
-
-    fn is_watched(&self) -> bool {
-        self.free.available_permits() < self.all
-    }
 }
 
 /// A watcher, who takes a place.
@@ -95,7 +91,6 @@ pub struct ViewRequest {
 
 /// What the engine keeps for watchers.
 pub struct ViewPublisher {
-    watchers: Watchers,
     version: u64,
     requests: Vec<ViewRequest>,
     /// The numbers of those who have asked and not left.
@@ -105,8 +100,8 @@ pub struct ViewPublisher {
 
 impl ViewPublisher {
     /// Nothing is published yet.
-    pub fn new(watchers: Watchers) -> Self {
-        ViewPublisher { watchers, version: 1, requests: Vec::new(), present: HashSet::new(), ended: VecDeque::new() }
+    pub fn new() -> Self {
+        ViewPublisher { version: 1, requests: Vec::new(), present: HashSet::new(), ended: VecDeque::new() }
     }
 
     pub fn note_change(&mut self) {
@@ -115,13 +110,13 @@ impl ViewPublisher {
 
     /// Notes the end of a sequence, for those who watch now.
     pub fn note_end(&mut self, ended: impl FnOnce() -> EndedView) {
-        if self.watchers.is_watched() {
+        if self.present.is_empty() {
+            self.ended.clear();
+        } else {
             self.ended.push_back(EndedView { at: self.version + 1, ..ended() });
             if self.ended.len() > ENDED {
                 self.ended.pop_front();
             }
-        } else {
-            self.ended.clear();
         }
         self.version += 1;
     }

@@ -1,22 +1,37 @@
-//! A checkpoint's chat template is a program, and this one means harm: it costs its own request, and nothing else.
+//! A checkpoint's chat template: where it is found, and one that means harm. It costs its own request, and nothing else.
 
 use std::fs;
 use std::thread;
 use std::time::{Duration, Instant};
 
 use page_by_page_serve::template::ChatTemplate;
-use serde_json::Map;
+use serde_json::{Map, json};
 
 use crate::program::PROGRAM;
 
-/// What the template says of itself when it is opened or rendered.
-fn fails(template: &str) -> String {
+/// What the template in a folder with these files makes of one message, or says of itself.
+fn render(files: &[(&str, &str)]) -> Option<Result<String, String>> {
     let folder = tempfile::tempdir().unwrap();
-    fs::write(folder.path().join("chat_template.jinja"), template).unwrap();
+    files.iter().for_each(|(name, content)| fs::write(folder.path().join(name), content).unwrap());
+    let messages = [json!({ "role": "user", "content": "hello" })];
     match ChatTemplate::open(folder.path(), PROGRAM.as_ref()) {
-        Ok(template) => template.unwrap().render(&[], &Map::new()).expect_err("it is ended").to_string(),
-        Err(error) => error.to_string(),
+        Ok(template) => Some(template?.render(&messages, &Map::new()).map_err(|error| error.to_string())),
+        Err(error) => Some(Err(error.to_string())),
     }
+}
+
+#[test]
+fn a_template_is_found_wherever_it_lies() {
+    let plain = r#"{"bos_token": "<s>", "chat_template": "{{ bos_token }}{{ messages[0].content }}"}"#;
+    let said = r#"{"bos_token": {"content": "<b>"}, "chat_template": "{{ bos_token }}!"}"#;
+    let named = r#"{"chat_template": [{"name": "rag", "template": "a"}, {"name": "default", "template": "b"}]}"#;
+    for (config, text) in [("{}", None), (plain, Some("<s>hello")), (said, Some("<b>!")), (named, Some("b"))] {
+        assert_eq!(render(&[("tokenizer_config.json", config)]), text.map(|text| Ok(text.into())));
+    }
+    assert_eq!(render(&[]), None);
+    // The file that is there for it comes first.
+    let both = [("tokenizer_config.json", plain), ("chat_template.jinja", "{{ bos_token }}c")];
+    assert_eq!(render(&both), Some(Ok("<s>c".into())));
 }
 
 #[test]
@@ -42,6 +57,7 @@ fn a_template_may_not_recurse_or_go_on_for_ever_or_take_all_memory() {
             "{{ range(9) | slice(4000000000, 'x') | list }}",
         ]);
     }
+    let fails = |template: &str| render(&[("chat_template.jinja", template)]).unwrap().expect_err("it is ended");
     let began = Instant::now();
     thread::scope(|scope| {
         for template in attacks {
