@@ -10,8 +10,9 @@ mod checks {
     use page_by_page::chapters::ch01_recompute::{Recompute, argmax, generate};
     use page_by_page::generation::sampler::Sampler;
     use page_by_page::generation::{LanguageModel, Limits};
-    use page_by_page::model::StepError;
+    use page_by_page::model::{Model, StepError};
 
+    use grading::checkpoints::Folder;
     use grading::prelude::*;
 
     // Task 1
@@ -333,6 +334,24 @@ mod checks {
             let answer = n_logits(&mut model, &[1, 2, 3]);
             same!(answer, Ok(4096), "logits after [1, 2, 3], when other sequences were refused before");
         }
+    }
+
+    /// The step is refused after it has computed all of its rows.
+    #[test]
+    fn task_3_a_sum_that_overflows_counts_nothing() {
+        let folder = Folder::copy_of("f32-bias-gqa7");
+        let largest = f32::MAX.to_le_bytes();
+        folder.change_tensor("model.norm.weight", |tensor| {
+            tensor.data.chunks_mut(4).for_each(|number| number.copy_from_slice(&largest));
+        });
+        let spoiled = Model::open(folder.path().as_ref()).expect("a model of finite weights");
+        let mut model = Recompute::new(&spoiled);
+        let found = n_logits(&mut model, &[1, 2, 3]);
+        assert!(
+            matches!(found, Err(StepError::NotFinite { .. })),
+            "a norm's weights are too large, and that is {found:?}"
+        );
+        same!(model.rows_projected(), 0, "rows after a step that was refused, with NotFinite, as a sum overflows");
     }
 
     #[test]

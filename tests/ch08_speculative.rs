@@ -458,6 +458,13 @@ mod checks {
             let held = (&target.read[..], &drafter.synced[..]);
             same!(held, (&[1, 2][..], &[vec![1, 2]][..]), "{told}: what both hold");
         }
+        // It is `generate` that names such a rule.
+        let mut none = |_: &Draft, _: &[Vec<f32>]| Vec::new();
+        let (mut target, mut drafter) = (script("target", &WHOLE), FixedDrafter::certain(&[3]));
+        let mut faulty = Speculation { target: &mut target, drafter: &mut drafter, accept: &mut none };
+        let told = "a step after 1, 2, [3] drafted, of a faulty rule that returns no token";
+        same!(in_call(told, || faulty.step(&[1, 2], 1, &[END])), Ok(vec![]), "{told}: new tokens");
+        same!(target.read, [1], "{told}: what the target holds");
     }
 
     #[test]

@@ -102,6 +102,8 @@ mod checks {
         end_of_text: Vec<u32>,
         /// As they last were.
         counters: BTreeMap<u64, SequenceCounters>,
+        /// The sequences of the last plan.
+        planned: Vec<SequenceId>,
         /// A line for each submit, cancel and step.
         history: History,
     }
@@ -118,7 +120,13 @@ mod checks {
             let world = answer("Scheduler::new", || World::with_end_of_text(&factory, setup, end_of_text));
             let mut history = History::new(format!("{run}{setup}"));
             history.record("a new scheduler");
-            CheckedWorld { world, end_of_text: end_of_text.to_vec(), counters: BTreeMap::new(), history }
+            CheckedWorld {
+                world,
+                end_of_text: end_of_text.to_vec(),
+                counters: BTreeMap::new(),
+                planned: Vec::new(),
+                history,
+            }
         }
 
         /// Where we are, for a failure.
@@ -209,6 +217,7 @@ mod checks {
             self.check_chunks(&step, chunks, &victims);
             self.check_admitted(&step, &victims);
             self.check_insertions(&step);
+            self.planned = step.plan.iter().map(|chunk| chunk.sequence).collect();
             let Step { before, plan, after, said, .. } = step;
             let preempted: String = victims.iter().map(|id| format!("; {id} is preempted")).collect();
             self.history.record(format!("{:>2}: {}{preempted}", self.steps(), describe_plan(&plan)));
@@ -336,6 +345,16 @@ mod checks {
             }
         }
 
+        /// Every chunk's pages are given to the prefix cache, even if none of them became full: they are used now.
+        fn check_given(&self, before: &WorldState, what: &str) {
+            let given = self.world.cache_calls().insertions;
+            for SequenceState { id, held, .. } in before.running.iter().filter(|it| self.planned.contains(&it.id)) {
+                let rows = &self.tokens(*id)[..*held];
+                let is_given = given.iter().any(|(tokens, len)| len == held && tokens.starts_with(rows));
+                assert!(is_given, "settle gave the prefix cache no pages of sequence {id}, which has computed; {what}");
+            }
+        }
+
         /// The model's part: computes what the plan says, and returns the tokens that come next.
         fn compute(&mut self) -> Vec<NextToken> {
             let at = self.at();
@@ -368,6 +387,7 @@ mod checks {
                 }
             }
             answer(&what, || self.world.settle(next));
+            self.check_given(&before, &what);
             let words: String = finished.iter().map(|(id, _)| format!("; {id} finishes")).collect();
             self.history.add(&words);
             self.check_after(ids(&before.running), ids(&before.waiting), &finished, &what);

@@ -621,6 +621,12 @@ mod checks {
         let what = "5 pages taken and 5 steps, where one number and then the other can be smaller by 1";
         let events = [&[Event::Take { pages: 5 }][..], &[Event::Step; 5]].concat();
         shrinks_to(&[Event::Take { pages: 1 }], what, &events, 200, is_broken);
+        let is_broken = |events: &[Event]| match events {
+            [Event::Take { pages }, steps @ ..] => *pages == 1 || !steps.is_empty(),
+            _ => false,
+        };
+        let what = "5 pages taken and a step, which can be left out when only 1 page is taken";
+        shrinks_to(&[Event::Take { pages: 1 }], what, &[Event::Take { pages: 5 }, Event::Step], 60, is_broken);
     }
 
     // All of it together
