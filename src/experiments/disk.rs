@@ -1,8 +1,5 @@
 //! Chapter 16: rows computed for prompts that begin alike, in a first run and in one that starts with its pages.
 
-use std::cell::RefCell;
-use std::rc::Rc;
-
 use anyhow::{Result, bail, ensure};
 use serde::Deserialize;
 
@@ -14,8 +11,7 @@ use crate::disk::memory_disk::MemoryDisk;
 use crate::generation::sampler::{Sampler, Sampling};
 use crate::model::Model;
 use crate::model::tokenizer::Tokenizer;
-use crate::prefix_cache::PrefixCache;
-use crate::serving::disk_tier::{DiskTier, SharedPrefixCache};
+use crate::serving::disk_tier::DiskTier;
 use crate::serving::schedule::StepLimits;
 use crate::serving::{Engine, Totals};
 
@@ -44,21 +40,20 @@ fn run_with(model: &Model, tokenizer: &Tokenizer, disk: MemoryDisk) -> Result<(T
     const PAGE_SIZE: usize = 4;
     const N_PAGES: usize = 1024;
     let slab = PageSlab::new(model.kv_layout(), PAGE_SIZE, N_PAGES)?;
-    let prefixes: Box<dyn PrefixCache> = Box::new(PrefixTrie::new(PAGE_SIZE)?);
-    let prefixes: SharedPrefixCache = Rc::new(RefCell::new(prefixes));
-    let mut tier = DiskTier::open(disk, PageShape::for_model(model, PAGE_SIZE), 1 << 30, prefixes.clone(), &slab)?;
+    let prefixes = Box::new(PrefixTrie::new(PAGE_SIZE)?);
+    let mut tier = DiskTier::open(disk, PageShape::for_model(model, PAGE_SIZE), 1 << 30)?;
     let limits = StepLimits { tokens: 256, sequences: 16 };
-    let mut engine = Engine::new(model, &slab, Box::new(prefixes), limits, &model.config().eos_token_ids)?;
+    let mut engine = Engine::new(model, &slab, prefixes, limits, &model.config().eos_token_ids)?;
     let (mut prompts, mut waiting) = (Vec::new(), 0_usize);
     for line in PROMPTS.lines() {
         let Prompt { prompt, max_new_tokens } = serde_json::from_str(line)?;
         let prompt = tokenizer.encode(&prompt)?;
-        waiting += usize::from(tier.prefetch(&prompt)?.is_some());
+        waiting += usize::from(tier.prefetch(&mut engine, &prompt)?.is_some());
         prompts.push((prompt, max_new_tokens));
     }
     // A disk in memory is soon read: wait for all pages before the first request.
     while waiting > 0 {
-        waiting = waiting.saturating_sub(tier.take_loaded(true)?.len());
+        waiting = waiting.saturating_sub(tier.take_loaded(&mut engine, true)?.len());
     }
     for (prompt, max_new_tokens) in prompts {
         engine.submit(prompt, max_new_tokens, Sampler::new(Sampling::GREEDY))?;
@@ -66,7 +61,7 @@ fn run_with(model: &Model, tokenizer: &Tokenizer, disk: MemoryDisk) -> Result<(T
     let mut sequences = Vec::new();
     while !engine.is_done() {
         let step = engine.step()?;
-        tier.store(engine.scheduler(), &step.finished)?;
+        tier.store(&mut engine, &step.finished)?;
         for finished in step.finished {
             finished.end?;
             sequences.push((finished.sequence.id, finished.sequence.tokens));

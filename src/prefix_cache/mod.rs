@@ -1,9 +1,6 @@
 //! What a scheduler asks of a prefix cache. Chapter 11 builds one, a trie.
 //! [One that keeps nothing](NoPrefixCache) is here to measure what one is worth.
 
-use std::cell::RefCell;
-use std::rc::Rc;
-
 use crate::cache::{CacheError, PageId};
 use crate::chapters::ch04_page_pool::PagePool;
 use crate::chapters::ch05_page_table::PageTable;
@@ -89,29 +86,6 @@ pub(crate) fn available_pages(prefixes: &dyn PrefixCache, slab: &SharedSlab) -> 
     let slab = slab.borrow();
     let pool = slab.pool();
     pool.n_free() + prefixes.n_evictable(pool)
-}
-
-/// A cache with several handles. It does not list its pages.
-impl PrefixCache for Rc<RefCell<Box<dyn PrefixCache>>> {
-    fn lookup(&mut self, tokens: &[u32], pool: &mut PagePool) -> Result<PageTable, CacheError> {
-        self.borrow_mut().lookup(tokens, pool)
-    }
-
-    fn insert(&mut self, tokens: &[u32], table: &mut PageTable, pool: &mut PagePool) -> Result<(), CacheError> {
-        self.borrow_mut().insert(tokens, table, pool)
-    }
-
-    fn evict(&mut self, n: usize, pool: &mut PagePool) -> Result<usize, CacheError> {
-        self.borrow_mut().evict(n, pool)
-    }
-
-    fn n_pages(&self) -> usize {
-        self.borrow().n_pages()
-    }
-
-    fn n_evictable(&self, pool: &PagePool) -> usize {
-        self.borrow().n_evictable(pool)
-    }
 }
 
 /// A page of a prefix cache, as [`PrefixCache::pages`] lists it.

@@ -4,31 +4,21 @@
 //! sequences compute. They then go to the prefix cache, where the scheduler finds them like any others. Because full
 //! pages are written after each step, an eviction never waits for a disk.
 
-use std::cell::RefCell;
 use std::collections::{HashMap, HashSet, VecDeque};
-use std::rc::Rc;
 
-use super::FinishedSequence;
 use super::schedule::SequenceId;
+use super::{Engine, FinishedSequence};
 use crate::cache::CacheError;
 use crate::chapters::ch05_page_table::PageTable;
-use crate::chapters::ch06_paged::SharedSlab;
 use crate::chapters::ch10_fork::ForkCache;
-use crate::chapters::ch12_scheduler::Scheduler;
 use crate::disk::reader::PageReader;
 use crate::disk::{Disk, PageFile, PageFileError, PageShape};
 use crate::model::checkpoint::MappedFiles;
-use crate::prefix_cache::PrefixCache;
 
-/// A prefix cache that a scheduler and a file of pages both use.
-pub type SharedPrefixCache = Rc<RefCell<Box<dyn PrefixCache>>>;
-
-/// A prefix cache, and a file that takes and returns its pages.
+/// A file that takes and returns the pages of an engine's prefix cache.
 pub struct DiskTier {
     file: PageFile,
     reader: PageReader,
-    prefixes: SharedPrefixCache,
-    slab: SharedSlab,
     /// Sequences whose pages are being read, in the order in which they were asked for.
     pending: VecDeque<(u64, Vec<u32>)>,
     next_ticket: u64,
@@ -55,8 +45,7 @@ pub struct TierCounters {
 }
 
 impl DiskTier {
-    /// Opens a file of pages and starts a thread to read it. A clone of `disk` is the same file. `prefixes` keeps pages
-    /// of this slab.
+    /// Opens a file of pages and starts a thread to read it. A clone of `disk` is the same file.
     ///
     /// # Errors
     /// The errors of [`PageFile::open`]; [`PageFileError::Unreadable`] if there is no thread.
@@ -64,16 +53,12 @@ impl DiskTier {
         disk: impl Disk + Clone + Send + 'static,
         shape: PageShape,
         max_bytes: u64,
-        prefixes: SharedPrefixCache,
-        slab: &SharedSlab,
     ) -> Result<Self, PageFileError> {
         let file = PageFile::open(Box::new(disk.clone()), shape, max_bytes)?;
         let reader = PageReader::start(disk, shape).map_err(PageFileError::Unreadable)?;
         Ok(DiskTier {
             file,
             reader,
-            prefixes,
-            slab: slab.clone(),
             pending: VecDeque::new(),
             next_ticket: 0,
             reading: HashSet::new(),
@@ -92,8 +77,8 @@ impl DiskTier {
     /// Begins to read the pages that the file has of a sequence and memory has not. Returns the ticket that they come
     /// with; `None` if there is nothing to wait for. Pages that a different sequence has asked for are not read twice:
     /// they come before.
-    pub fn prefetch(&mut self, tokens: &[u32]) -> Result<Option<u64>, CacheError> {
-        let pages = self.file.pages_to_load(tokens, &mut **self.prefixes.borrow_mut(), &self.slab)?;
+    pub fn prefetch(&mut self, engine: &mut Engine<'_>, tokens: &[u32]) -> Result<Option<u64>, CacheError> {
+        let pages = self.file.pages_to_load(tokens, &mut *engine.scheduler.inner.prefixes, &engine.slab)?;
         if pages.is_empty() {
             return Ok(None);
         }
@@ -108,7 +93,7 @@ impl DiskTier {
 
     /// Gives the pages that have been read to the prefix cache; returns their tickets, in the order in which they were
     /// asked for. With `wait`, the first that is still being read is waited for.
-    pub fn take_loaded(&mut self, mut wait: bool) -> Result<Vec<u64>, CacheError> {
+    pub fn take_loaded(&mut self, engine: &mut Engine<'_>, mut wait: bool) -> Result<Vec<u64>, CacheError> {
         let mut tickets = Vec::new();
         while !self.pending.is_empty()
             && let Some(pages) = self.reader.next(wait)
@@ -118,24 +103,23 @@ impl DiskTier {
             for read in &pages {
                 self.reading.remove(&read.page.id);
             }
-            let prefixes = &mut **self.prefixes.borrow_mut();
-            let loaded = self.file.load(&tokens, &pages, prefixes, &self.slab)?;
+            let prefixes = &mut *engine.scheduler.inner.prefixes;
+            let loaded = self.file.load(&tokens, &pages, prefixes, &engine.slab)?;
             self.counters.restored += loaded as u64;
             tickets.push(ticket);
         }
         Ok(tickets)
     }
 
-    /// Writes the pages that are full since this was last called. `scheduler`: with the sequences that run. `finished`:
-    /// those that have ended since.
+    /// Writes the pages that are full since this was last called. `finished`: the sequences that have ended since.
     ///
     /// If the file cannot be written, nothing is from then on: see [`failed`](Self::failed).
-    pub fn store(&mut self, scheduler: &Scheduler, finished: &[FinishedSequence]) -> Result<(), CacheError> {
-        for (sequence, table) in scheduler.running() {
+    pub fn store(&mut self, engine: &mut Engine<'_>, finished: &[FinishedSequence]) -> Result<(), CacheError> {
+        for (sequence, table) in engine.scheduler().running() {
             let full = table.len() / table.page_size();
             if self.offered.get(&sequence.id).is_none_or(|offered| *offered < full) {
                 self.offered.insert(sequence.id, full);
-                self.write(&sequence.tokens, table);
+                self.write(engine, &sequence.tokens, table);
             }
         }
         for FinishedSequence { sequence, .. } in finished {
@@ -144,18 +128,18 @@ impl DiskTier {
                 // Its table is gone, but the prefix cache has its pages. A token more, so that the last one is found
                 // too.
                 let one_more = [&sequence.tokens[..], &[0]].concat();
-                let cache = ForkCache::with_prefix(&self.slab, &mut **self.prefixes.borrow_mut(), &one_more)?;
-                self.write(&one_more, cache.table());
+                let cache = ForkCache::with_prefix(&engine.slab, &mut *engine.scheduler.inner.prefixes, &one_more)?;
+                self.write(engine, &one_more, cache.table());
             }
         }
         Ok(())
     }
 
-    fn write(&mut self, tokens: &[u32], table: &PageTable) {
+    fn write(&mut self, engine: &Engine<'_>, tokens: &[u32], table: &PageTable) {
         if self.failed.is_none() {
             let stored = match self.weights.have_changed() {
                 true => Err(PageFileError::WeightsChanged),
-                false => self.file.store(tokens, table, &self.slab.borrow()),
+                false => self.file.store(tokens, table, &engine.slab.borrow()),
             };
             match stored {
                 Ok(written) => self.counters.written += written as u64,

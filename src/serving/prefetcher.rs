@@ -2,9 +2,8 @@
 
 use std::collections::VecDeque;
 
-use super::FinishedSequence;
+use super::{Engine, FinishedSequence};
 use crate::cache::CacheError;
-use crate::chapters::ch12_scheduler::Scheduler;
 use crate::serving::disk_tier::DiskTier;
 
 /// The page file under the prefix cache, if there is one, and the requests that wait for pages from it.
@@ -22,11 +21,15 @@ impl<R> Prefetcher<R> {
 
     /// Asks for the pages of these prompts that memory lacks. Returns the ticket of the last ones, if there are any:
     /// the request has to [wait](Self::wait) for them.
-    pub fn prefetch<'p>(&mut self, prompts: impl IntoIterator<Item = &'p [u32]>) -> Result<Option<u64>, CacheError> {
+    pub fn prefetch<'p>(
+        &mut self,
+        engine: &mut Engine<'_>,
+        prompts: impl IntoIterator<Item = &'p [u32]>,
+    ) -> Result<Option<u64>, CacheError> {
         let Some(tier) = &mut self.tier else { return Ok(None) };
         let mut last = None;
         for prompt in prompts {
-            last = tier.prefetch(prompt)?.or(last);
+            last = tier.prefetch(engine, prompt)?.or(last);
         }
         Ok(last)
     }
@@ -36,12 +39,14 @@ impl<R> Prefetcher<R> {
         self.waiting.push_back((ticket, request));
     }
 
-    /// The requests whose pages have been read. With `wait`, the next pages are waited for, if a request needs them.
-    pub fn take_ready(&mut self, wait: bool) -> Result<Vec<R>, CacheError> {
+    /// The requests whose pages have been read. If one still needs pages and the engine has nothing else to do, the next
+    /// pages are waited for.
+    pub fn take_ready(&mut self, engine: &mut Engine<'_>) -> Result<Vec<R>, CacheError> {
         let Some(tier) = &mut self.tier else { return Ok(Vec::new()) };
         let mut ready = Vec::new();
         // Pages come in the order in which they were asked for.
-        for ticket in tier.take_loaded(wait && !self.waiting.is_empty())? {
+        let wait = engine.is_done() && !self.waiting.is_empty();
+        for ticket in tier.take_loaded(engine, wait)? {
             if self.waiting.front().is_some_and(|(last, _)| *last == ticket) {
                 ready.extend(self.waiting.pop_front().map(|(_, request)| request));
             }
@@ -60,8 +65,8 @@ impl<R> Prefetcher<R> {
     }
 
     /// [Writes](DiskTier::store) the full pages of a step.
-    pub fn store(&mut self, scheduler: &Scheduler, finished: &[FinishedSequence]) -> Result<(), CacheError> {
-        self.tier.as_mut().map_or(Ok(()), |tier| tier.store(scheduler, finished))
+    pub fn store(&mut self, engine: &mut Engine<'_>, finished: &[FinishedSequence]) -> Result<(), CacheError> {
+        self.tier.as_mut().map_or(Ok(()), |tier| tier.store(engine, finished))
     }
 
     /// The page file.

@@ -1,9 +1,7 @@
 //! Pages are read from a file while others compute: only the sequence that they belong to waits for a slow disk.
 
-use std::cell::RefCell;
 use std::fs::File;
 use std::io::{self, Write};
-use std::rc::Rc;
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::Duration;
 
@@ -15,7 +13,7 @@ use page_by_page::disk::{Disk, PageFileError, PageShape};
 use page_by_page::generation::sampler::{Sampler, Sampling};
 use page_by_page::model::Model;
 use page_by_page::serving::Engine;
-use page_by_page::serving::disk_tier::{DiskTier, SharedPrefixCache};
+use page_by_page::serving::disk_tier::DiskTier;
 use page_by_page::serving::schedule::StepLimits;
 
 /// A disk that can be read when its gate is open. A read that waits for long gets an error.
@@ -65,11 +63,11 @@ const PAGE_SIZE: usize = 4;
 /// An empty memory whose pages go to this file.
 fn serve<'m>(model: &'m Model, disk: &Gated) -> (Engine<'m>, DiskTier) {
     let slab = PageSlab::new(model.kv_layout(), PAGE_SIZE, 60).unwrap();
-    let prefixes: SharedPrefixCache = Rc::new(RefCell::new(Box::new(PrefixTrie::new(PAGE_SIZE).unwrap())));
+    let prefixes = Box::new(PrefixTrie::new(PAGE_SIZE).unwrap());
     let shape = PageShape::for_model(model, PAGE_SIZE);
-    let tier = DiskTier::open(disk.clone(), shape, 1 << 24, prefixes.clone(), &slab).unwrap().watching(model.mapped());
+    let tier = DiskTier::open(disk.clone(), shape, 1 << 24).unwrap().watching(model.mapped());
     let limits = StepLimits { tokens: 16, sequences: 4 };
-    (Engine::new(model, &slab, Box::new(prefixes), limits, &[]).unwrap(), tier)
+    (Engine::new(model, &slab, prefixes, limits, &[]).unwrap(), tier)
 }
 
 /// Generates one sequence to its end, in however many steps.
@@ -78,8 +76,8 @@ fn generate_one(engine: &mut Engine<'_>, tier: &mut DiskTier, prompt: &[u32]) ->
     let mut tokens = Vec::new();
     while !engine.is_done() {
         let step = engine.step().unwrap();
-        tier.store(engine.scheduler(), &step.finished).unwrap();
-        assert!(tier.take_loaded(false).unwrap().is_empty(), "nothing comes through a gate that is shut");
+        tier.store(engine, &step.finished).unwrap();
+        assert!(tier.take_loaded(engine, false).unwrap().is_empty(), "nothing comes through a gate that is shut");
         tokens.extend(step.finished.into_iter().flat_map(|finished| finished.sequence.tokens));
     }
     tokens
@@ -92,21 +90,21 @@ fn others_compute_while_pages_are_read() {
     let [prompt, other] = [(40..80).collect::<Vec<u32>>(), (90..107).collect()];
     let expected = {
         let (mut engine, mut tier) = serve(&model, &Gated::open(&pages));
-        assert_eq!(tier.prefetch(&prompt).unwrap(), None, "there is nothing to wait for in a new file");
+        assert_eq!(tier.prefetch(&mut engine, &prompt).unwrap(), None, "there is nothing to wait for in a new file");
         generate_one(&mut engine, &mut tier, &prompt)
     };
     let disk = Gated::open(&pages);
     let (mut engine, mut tier) = serve(&model, &disk);
     disk.set(false);
-    let first = tier.prefetch(&prompt).unwrap().expect("pages to wait for");
-    let second = tier.prefetch(&prompt).unwrap().expect("the same pages to wait for");
+    let first = tier.prefetch(&mut engine, &prompt).unwrap().expect("pages to wait for");
+    let second = tier.prefetch(&mut engine, &prompt).unwrap().expect("the same pages to wait for");
     assert_eq!(tier.counters().read, 9, "of 40 tokens all but one, in pages of 4, and none twice");
     let tokens = generate_one(&mut engine, &mut tier, &other);
     assert_eq!((tokens.len(), tier.counters().restored), (other.len() + 9, 0));
     disk.set(true);
-    let mut tickets = tier.take_loaded(true).unwrap();
+    let mut tickets = tier.take_loaded(&mut engine, true).unwrap();
     while tickets.len() < 2 {
-        let more = tier.take_loaded(true).unwrap();
+        let more = tier.take_loaded(&mut engine, true).unwrap();
         assert!(!more.is_empty(), "{tickets:?} of two have come");
         tickets.extend(more);
     }

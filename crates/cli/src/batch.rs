@@ -96,11 +96,10 @@ impl Batch {
         let (model, tokenizer) = self.model.with_tokenizer(self.rows, CacheKind::Paged)?;
         let slab = self.pool.slab(&model, self.running)?;
         chapters::ensure_started(self.page_file.chapters())?;
-        let prefixes = self.pool.prefixes()?;
-        let (prefixes, tier) = self.page_file.open(prefixes, &model, self.pool.pages.page_size, &slab)?;
+        let tier = self.page_file.open(&model, self.pool.pages.page_size)?;
+        let (prefixes, limits) = (self.pool.prefixes()?, self.pool.limits(self.running));
         let engine =
-            Engine::new(&model, &slab, prefixes, self.pool.limits(self.running), &model.config().eos_token_ids)?
-                .with_tokenizer(&tokenizer);
+            Engine::new(&model, &slab, prefixes, limits, &model.config().eos_token_ids)?.with_tokenizer(&tokenizer);
         let results = Results::begin(self.out.as_deref(), &self.file)?;
         let interrupt = Interrupt::watch()?;
         let mut run = BatchRun {
@@ -191,7 +190,7 @@ impl BatchRun<'_> {
         loop {
             self.read_lines(ahead, interrupt)?;
             // If there is nothing else to do, it waits for the next pages.
-            for (request, tokens) in self.prefetcher.take_ready(self.engine.is_done())? {
+            for (request, tokens) in self.prefetcher.take_ready(&mut self.engine)? {
                 self.begin(request, tokens)?;
             }
             if interrupt.is_pressed() {
@@ -206,7 +205,7 @@ impl BatchRun<'_> {
                 return Ok(());
             }
             let step = self.engine.step()?;
-            self.prefetcher.store(self.engine.scheduler(), &step.finished)?;
+            self.prefetcher.store(&mut self.engine, &step.finished)?;
             step.finished.iter().try_for_each(|finished| self.end(finished))?;
         }
     }
@@ -240,7 +239,7 @@ impl BatchRun<'_> {
             Ok(tokens) => tokens,
             Err(problem) => return self.refuse(number, Some(&request.prompt), &problem.to_string()),
         };
-        match self.prefetcher.prefetch([&tokens[..]])? {
+        match self.prefetcher.prefetch(&mut self.engine, [&tokens[..]])? {
             Some(ticket) => {
                 self.prefetcher.wait(ticket, (request, tokens));
                 Ok(())

@@ -1,17 +1,13 @@
 //! `--page-file`: a file for pages that outlive the run or were evicted in it.
 
-use std::cell::RefCell;
 use std::path::PathBuf;
-use std::rc::Rc;
 
 use anyhow::{Context, Result};
 use clap::Args;
-use page_by_page::chapters::ch06_paged::SharedSlab;
 use page_by_page::disk::PageShape;
 use page_by_page::disk::file_disk::FileDisk;
 use page_by_page::model::Model;
-use page_by_page::prefix_cache::PrefixCache;
-use page_by_page::serving::disk_tier::{DiskTier, SharedPrefixCache};
+use page_by_page::serving::disk_tier::DiskTier;
 
 use crate::output::{count, thousands};
 
@@ -32,21 +28,14 @@ impl PageFileOptions {
         if self.page_file.is_some() { &[16] } else { &[] }
     }
 
-    /// Opens the file, if one was named, as the next tier below `prefixes`, which keeps pages of this slab.
-    pub fn open(
-        &self,
-        prefixes: Box<dyn PrefixCache>,
-        model: &Model,
-        page_size: usize,
-        slab: &SharedSlab,
-    ) -> Result<(Box<dyn PrefixCache>, Option<DiskTier>)> {
-        let Some(path) = &self.page_file else { return Ok((prefixes, None)) };
+    /// Opens the file, if one was named, as the next tier below a prefix cache.
+    pub fn open(&self, model: &Model, page_size: usize) -> Result<Option<DiskTier>> {
+        let Some(path) = &self.page_file else { return Ok(None) };
         let at = || path.display().to_string();
         let disk = FileDisk::open(path).with_context(at)?;
         let (shape, bytes) = (PageShape::for_model(model, page_size), self.page_file_mib.saturating_mul(1 << 20));
-        let prefixes: SharedPrefixCache = Rc::new(RefCell::new(prefixes));
-        let tier = DiskTier::open(disk, shape, bytes, prefixes.clone(), slab).with_context(at)?;
-        Ok((Box::new(prefixes), Some(tier.watching(model.mapped()))))
+        let tier = DiskTier::open(disk, shape, bytes).with_context(at)?;
+        Ok(Some(tier.watching(model.mapped())))
     }
 }
 

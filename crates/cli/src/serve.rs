@@ -105,7 +105,7 @@ impl Serve {
         }
         // Where a prompt is scored, every row has logits.
         let slab = pool.slab(&model, self.running.max(SCORED_AT_ONCE))?;
-        let (prefixes, tier) = self.page_file.open(pool.prefixes()?, &model, pool.pages.page_size, &slab)?;
+        let (prefixes, tier) = (pool.prefixes()?, self.page_file.open(&model, pool.pages.page_size)?);
         let size = pool.size(&model)?;
         let memory = Memory { slab, prefixes, tier, slots: size.n_slots() };
         let (settings, listener) = self.listen(self.model_name(&dir))?;

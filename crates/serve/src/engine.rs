@@ -122,7 +122,7 @@ impl<'m> EngineThread<'m> {
             }
             self.take_turns()?;
             // With nothing else to do, it waits for the next pages.
-            for request in self.prefetcher.take_ready(self.engine.is_done())? {
+            for request in self.prefetcher.take_ready(&mut self.engine)? {
                 self.begin(request)?;
             }
             self.cancel_unwanted()?;
@@ -180,7 +180,7 @@ impl<'m> EngineThread<'m> {
                 }
                 // A scored prompt is computed even where its rows are cached.
                 let looked_up = request.requests.iter().filter(|request| !request.scores_prompt);
-                match self.prefetcher.prefetch(looked_up.map(|request| &request.prompt[..]))? {
+                match self.prefetcher.prefetch(&mut self.engine, looked_up.map(|request| &request.prompt[..]))? {
                     Some(ticket) => self.prefetcher.wait(ticket, request),
                     None => self.begin(request)?,
                 }
@@ -252,7 +252,7 @@ impl<'m> EngineThread<'m> {
     /// Cancels a sequence without a word to its client. Its pages have been released when this returns.
     fn cancel(&mut self, id: SequenceId) -> Result<FinishedSequence, EngineThreadError> {
         let finished = self.engine.cancel(id)?;
-        self.prefetcher.store(self.engine.scheduler(), std::slice::from_ref(&finished))?;
+        self.prefetcher.store(&mut self.engine, std::slice::from_ref(&finished))?;
         Ok(finished)
     }
 
@@ -278,7 +278,7 @@ impl<'m> EngineThread<'m> {
     fn step(&mut self) -> Result<Step, EngineThreadError> {
         self.pace.note_step();
         let step = self.engine.step()?;
-        self.prefetcher.store(self.engine.scheduler(), &step.finished)?;
+        self.prefetcher.store(&mut self.engine, &step.finished)?;
         Ok(step)
     }
 
