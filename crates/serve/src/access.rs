@@ -72,12 +72,8 @@ pub(crate) fn check_site(headers: &HeaderMap) -> Result<(), Refusal> {
 
 /// Takes the same time wherever the first difference is; only the length can be inferred.
 fn is_same(key: &[u8], given: &[u8]) -> bool {
-    let mut difference = key.len() ^ given.len();
-    for (index, byte) in key.iter().enumerate() {
-        difference |= usize::from(byte ^ given.get(index).copied().unwrap_or(!byte));
-        difference = black_box(difference);
-    }
-    difference == 0
+    let differences = key.iter().zip(given).map(|(key, given)| usize::from(key ^ given));
+    differences.fold(key.len() ^ given.len(), |all, one| black_box(all | one)) == 0
 }
 
 /// Whether a `Host`, with or without a port, names the local computer.

@@ -11,7 +11,7 @@
 
 use std::collections::{HashMap, VecDeque};
 use std::rc::Rc;
-use std::sync::mpsc::{Receiver, RecvError};
+use std::sync::mpsc::Receiver;
 use std::time::{Duration, Instant};
 
 use page_by_page::cache::CacheError;
@@ -78,13 +78,7 @@ pub enum EngineThreadError {
 impl<'m> EngineThread<'m> {
     /// For an engine without sequences. `tier`: the page file under its prefix cache, if there is one.
     /// `most_sequences`: that can wait or run at the same time.
-    pub fn new(
-        engine: Engine<'m>,
-        tier: Option<DiskTier>,
-        metrics: &'m Metrics,
-        most_sequences: usize,
-        views: ViewPublisher,
-    ) -> Self {
+    pub fn new(engine: Engine<'m>, tier: Option<DiskTier>, metrics: &'m Metrics, most_sequences: usize) -> Self {
         EngineThread {
             engine,
             metrics,
@@ -94,7 +88,7 @@ impl<'m> EngineThread<'m> {
             backlogs: Vec::new(),
             stop: None,
             chunks: Vec::new(),
-            views,
+            views: ViewPublisher::new(),
             pace: Pace::default(),
         }
     }
@@ -110,10 +104,8 @@ impl<'m> EngineThread<'m> {
                 if self.stop.is_some() {
                     return Ok(());
                 }
-                match commands.recv() {
-                    Ok(command) => self.handle(command)?,
-                    Err(RecvError) => return Ok(()),
-                }
+                let Ok(command) = commands.recv() else { return Ok(()) };
+                self.handle(command)?;
             } else if let Ok(command) = commands.recv_timeout(self.wait().min(LOOK_AGAIN)) {
                 self.handle(command)?;
             }
@@ -147,7 +139,7 @@ impl<'m> EngineThread<'m> {
     fn handle(&mut self, command: Command) -> Result<(), EngineThreadError> {
         match command {
             Command::ViewRequest(request) => self.views.ask(request),
-            Command::SetPace { pace, is_known } => {
+            Command::SetPace(pace, is_known) => {
                 let is_watching = self.views.present.contains(&pace.watcher);
                 if is_watching {
                     // A step that nobody needs now is not kept for later.
@@ -163,7 +155,7 @@ impl<'m> EngineThread<'m> {
                     self.views.note_change();
                 }
             }
-            Command::Cancel { sequence, is_known } => {
+            Command::Cancel(sequence, is_known) => {
                 let is_open = self.clients.contains_key(&sequence);
                 if is_open {
                     let finished = self.cancel(sequence)?;

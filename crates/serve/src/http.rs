@@ -138,7 +138,7 @@ async fn cancel_sequence(
         Refusal::new(StatusCode::NOT_FOUND, Some("unknown_sequence"), message)
     };
     let id = text.parse().map(SequenceId).map_err(|_| unknown())?;
-    let is_known = shared.ask(|is_known| Command::Cancel { sequence: id, is_known }).await?;
+    let is_known = shared.ask(|is_known| Command::Cancel(id, is_known)).await?;
     if is_known { Ok(StatusCode::NO_CONTENT) } else { Err(unknown()) }
 }
 
@@ -150,7 +150,7 @@ async fn set_pace(State(shared): AppState, request: Request<Body>) -> Result<Sta
     let invalid = |error| format!("not a pace: {error}; send \"watcher\", as in its views, and \"steps_per_second\"");
     let pace: PaceRequest =
         serde_json::from_slice(&body).map_err(|error| Refusal::new(StatusCode::BAD_REQUEST, None, invalid(error)))?;
-    if shared.ask(|is_known| Command::SetPace { pace, is_known }).await? {
+    if shared.ask(|is_known| Command::SetPace(pace, is_known)).await? {
         return Ok(StatusCode::NO_CONTENT);
     }
     let message = format!("no watcher {} is there; the pace is its own to set while it watches /pages", pace.watcher);
@@ -217,13 +217,11 @@ impl Shared {
     async fn parse(self: Arc<Self>, kind: Kind, body: Vec<u8>) -> Result<ParsedRequest, Refusal> {
         let this = self.clone();
         match kind {
-            Kind::Completion if body.len() <= SHORT_BODY => {
-                this.read_completion(Completion::read(&body, this.sampling)?)
-            }
-            Kind::Completion => blocking(move || this.read_completion(Completion::read(&body, this.sampling)?)).await,
+            Kind::Completion if body.len() <= SHORT_BODY => this.read_completion(&body),
+            Kind::Completion => blocking(move || this.read_completion(&body)).await,
             Kind::Chat => {
                 let _place = self.renderers.acquire().await;
-                blocking(move || this.read_chat(Chat::read(&body, this.sampling)?)).await
+                blocking(move || this.read_chat(&body)).await
             }
         }
     }
@@ -286,8 +284,8 @@ impl Shared {
         })
     }
 
-    fn read_completion(&self, completion: Completion) -> Result<ParsedRequest, Refusal> {
-        let Completion { prompts, echo: is_echoed, options } = completion;
+    fn read_completion(&self, body: &[u8]) -> Result<ParsedRequest, Refusal> {
+        let Completion { prompts, echo: is_echoed, options } = Completion::read(body, self.sampling)?;
         self.check_model(options.model.as_deref())?;
         self.check_places(prompts.len(), options.n)?;
         let untokenizable = |error: FileError| Refusal::of_field("prompt", error.to_string());
@@ -313,8 +311,8 @@ impl Shared {
         Ok(ParsedRequest { options, prompts: tokens, echo })
     }
 
-    fn read_chat(&self, chat: Chat) -> Result<ParsedRequest, Refusal> {
-        let Chat { messages, for_template, options } = chat;
+    fn read_chat(&self, body: &[u8]) -> Result<ParsedRequest, Refusal> {
+        let Chat { messages, for_template, options } = Chat::read(body, self.sampling)?;
         self.check_model(options.model.as_deref())?;
         self.check_places(1, options.n)?;
         let refused = |message: String| Refusal::of_field("messages", message);

@@ -62,7 +62,7 @@ use http::Shared;
 use messages::Command;
 use metrics::Metrics;
 use template::ChatTemplate;
-use views::{ViewPublisher, Watchers};
+use views::Watchers;
 
 /// Threads for clients. Slow work happens elsewhere.
 const THREADS: usize = 2;
@@ -148,8 +148,8 @@ pub fn serve(
     let (to_engine, commands) = mpsc::channel();
     // The last token is never computed, so it needs no slot.
     let most_tokens = model.config().max_positions.min(slots.saturating_add(1));
-    let (grace, most_sequences) = (settings.grace, settings.most_sequences());
-    let shared = Shared {
+    let most_sequences = settings.most_sequences();
+    let shared = Arc::new(Shared {
         watchers: Watchers::new(settings.watchers),
         settings,
         sampling: model.config().sampling,
@@ -161,19 +161,17 @@ pub fn serve(
         metrics: metrics.clone(),
         engine: to_engine,
         stop: stop.0.subscribe(),
-    };
+    });
     let runtime = Builder::new_multi_thread()
         .worker_threads(THREADS)
         .max_blocking_threads(MOST_TOKENIZERS)
         .thread_name("clients")
         .enable_all()
         .build()?;
-    let (shared, stopped) = (Arc::new(shared), stop.0.subscribe());
-    let clients = thread::Builder::new()
-        .name("server".into())
-        .spawn(move || serve_clients(runtime, listener, shared, stopped, grace))?;
+    let clients =
+        thread::Builder::new().name("server".into()).spawn(move || serve_clients(runtime, listener, shared))?;
 
-    let thread = EngineThread::new(engine, tier, &metrics, most_sequences, ViewPublisher::new());
+    let thread = EngineThread::new(engine, tier, &metrics, most_sequences);
     // What a panic leaves half done is dropped with the engine.
     let ended = panic::catch_unwind(AssertUnwindSafe(|| thread.run(&commands)));
     // Clients that still wait get their error now.
@@ -188,14 +186,10 @@ pub fn serve(
 }
 
 /// Answers clients until the server is stopped, and during its grace period.
-fn serve_clients(
-    runtime: Runtime,
-    listener: TcpListener,
-    shared: Arc<Shared>,
-    stopped: watch::Receiver<bool>,
-    grace: Duration,
-) -> io::Result<()> {
-    let (engine, client_limits, mut stop) = (shared.engine.clone(), shared.settings.client_limits, stopped.clone());
+fn serve_clients(runtime: Runtime, listener: TcpListener, shared: Arc<Shared>) -> io::Result<()> {
+    let Settings { client_limits, grace, .. } = shared.settings;
+    let (engine, stopped) = (shared.engine.clone(), shared.stop.clone());
+    let mut stop = stopped.clone();
     runtime.spawn(async move {
         drop(stop.wait_for(|stop| *stop).await);
         // The engine may have ended already.

@@ -20,17 +20,11 @@ use crate::views::ViewRequest;
 
 pub enum Command {
     Submit(NewRequest),
-    Cancel {
-        sequence: SequenceId,
-        /// Receives whether there is such a sequence.
-        is_known: oneshot::Sender<bool>,
-    },
+    /// The sender receives whether there is such a sequence.
+    Cancel(SequenceId, oneshot::Sender<bool>),
     ViewRequest(ViewRequest),
-    SetPace {
-        pace: PaceRequest,
-        /// Receives whether there is such a watcher.
-        is_known: oneshot::Sender<bool>,
-    },
+    /// The sender receives whether there is such a watcher.
+    SetPace(PaceRequest, oneshot::Sender<bool>),
     /// The watcher with this number has left.
     WatcherLeft(u64),
     /// Accept no more requests, and finish those under way, `until` they are cut off.

@@ -35,8 +35,6 @@ const REQUEST: [f64; 21] = [
     1920.0, 7680.0,
 ];
 
-type Share = Gauge<f64, AtomicU64>;
-
 /// One of the totals.
 type TotalOf = fn(&Totals) -> u64;
 
@@ -48,7 +46,7 @@ pub struct Metrics {
     registry: Registry,
     pub running: Gauge,
     pub waiting: Gauge,
-    usage: Share,
+    usage: Gauge<f64, AtomicU64>,
     pages: Family<Label, Gauge>,
     /// What the loop counts, each with where it is among the totals.
     of_loop: [(Counter, TotalOf); 8],
@@ -80,15 +78,11 @@ impl Metrics {
             ("vllm:prefix_cache_queries", "Prompt tokens looked up in the prefix cache", |totals| totals.looked_up),
             ("vllm:prefix_cache_hits", "Prompt tokens that the prefix cache held", |totals| totals.cached),
             ("vllm:num_preemptions", "Sequences that lost their pages and waited again", |totals| totals.preemptions),
-            ("vllm:prompt_tokens", "Prompt tokens computed or taken from the prefix cache", |totals| {
-                totals.prompt_tokens
-            }),
+            ("vllm:prompt_tokens", "Prompt tokens, computed or cached", |totals| totals.prompt_tokens),
             ("vllm:generation_tokens", "Tokens generated", |totals| totals.new_tokens),
             ("page_by_page:steps", "Passes of the model", |totals| totals.steps),
             ("page_by_page:rows_projected", "Tokens that went through the model", |totals| totals.rows_projected),
-            ("page_by_page:recomputed", "Tokens computed again, whose rows a preemption had lost", |totals| {
-                totals.recomputed
-            }),
+            ("page_by_page:recomputed", "Tokens computed again after preemptions", |totals| totals.recomputed),
         ];
         let metrics = Metrics {
             of_loop: of_loop.map(|(name, help, total)| (add(&mut all, name, help), total)),

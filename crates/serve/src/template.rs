@@ -28,10 +28,8 @@ use crate::jinja;
 /// The one argument of a renderer.
 pub const RENDERER: &str = "render-chat-template";
 
-/// Bytes of a template or of the config that holds it.
+/// Bytes of a template or of the config that holds it, and of its output for one request.
 const MOST_BYTES: usize = 16 << 20;
-/// Bytes of output of a template for one request.
-const MOST_TEXT: usize = 16 << 20;
 /// Of a renderer, from its start. Templates of published models take milliseconds.
 const MOST_TIME: Duration = Duration::from_secs(5);
 /// Of a renderer, all that it maps: the program itself is a part of it.
@@ -104,7 +102,7 @@ impl ChatTemplate {
         let job = json!([self.source, context]).to_string();
         let (code, text) = run(&self.program, job.as_bytes()).map_err(|error| format!("no renderer: {error}"))?;
         match code {
-            _ if text.len() > MOST_TEXT => Err(format!("it writes more than {MOST_TEXT} bytes")),
+            _ if text.len() > MOST_BYTES => Err(format!("it writes more than {MOST_BYTES} bytes")),
             Some(0) => Ok(text),
             Some(FAILED) => Err(text),
             Some(OUT_OF_TIME) => Err(format!("it takes more than {} seconds", MOST_TIME.as_secs())),
@@ -123,7 +121,7 @@ fn run(program: &Path, job: &[u8]) -> io::Result<(Option<i32>, String)> {
     let _ = renderer.stdin.take().map(|mut stdin| stdin.write_all(job));
     let mut text = Vec::new();
     if let Some(stdout) = renderer.stdout.take() {
-        stdout.take(MOST_TEXT as u64 + 1).read_to_end(&mut text)?;
+        stdout.take(MOST_BYTES as u64 + 1).read_to_end(&mut text)?;
     }
     Ok((renderer.wait()?.code(), String::from_utf8_lossy(&text).into_owned()))
 }

@@ -12,6 +12,10 @@ use crate::serving::{Alone, Server, bundled};
 pub const GREEDY: Sampling = Sampling::GREEDY;
 pub const PROMPTS: [&str; 4] = ["Once upon a time", "The king had a", "One day the", "Once upon a time there"];
 
+pub fn drawn(seed: u64) -> Sampling {
+    Sampling { temperature: 1.0, top_k: 0, top_p: 0.9, seed }
+}
+
 pub fn storyteller() -> Alone {
     Alone::open(&bundled("storyteller"))
 }

@@ -238,13 +238,12 @@ fn a_watcher_can_cancel_a_sequence() {
     let mut views = Views::of(&server, 600);
     let mut connection = send(server.address, &long_request(json!(PROMPTS[0]), 3, 900));
     assert_eq!(connection.read_head().unwrap().status, 200);
-    let view = views.wait_for(|view| list(view, "sequences").len() == 3 && sums(view)[2] > 6);
-    let ids: Vec<usize> = list(&view, "sequences").iter().map(|text| number(&text["id"])).collect();
+    let ids_in = |view: &Value| list(view, "sequences").iter().map(|text| number(&text["id"])).collect::<Vec<_>>();
+    let ids = ids_in(&views.wait_for(|view| list(view, "sequences").len() == 3 && sums(view)[2] > 6));
     let end = |id: usize| ask(server.address, "DELETE", &format!("/sequences/{id}"), &[], b"").status;
     assert_eq!((end(ids[1]), end(ids[1]), end(99)), (204, 404, 404), "ended, ended before, never there");
     let view = views.wait_for(|view| list(view, "sequences").len() == 2);
-    let left: Vec<usize> = list(&view, "sequences").iter().map(|text| number(&text["id"])).collect();
-    assert_eq!(left, [ids[0], ids[2]]);
+    assert_eq!(ids_in(&view), [ids[0], ids[2]]);
     let ended = list(&view, "ended").iter().find(|ended| number(&ended["id"]) == ids[1]).expect("it is shown");
     assert_eq!(ended["reason"], "abort");
     // Its client gets the tokens generated so far, and the others go on.

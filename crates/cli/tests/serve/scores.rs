@@ -1,10 +1,9 @@
 //! Log probabilities of new tokens and of prompts: those of the model, each token once.
 
-use page_by_page::generation::sampler::Sampling;
 use page_by_page::serving::schedule::StepLimits;
 use serde_json::{Value, json};
 
-use crate::answers::{GREEDY, PROMPTS, all_pages_come_back, ids, storyteller};
+use crate::answers::{GREEDY, PROMPTS, all_pages_come_back, drawn, ids, storyteller};
 use crate::program::ok;
 use crate::serving::{Alone, Options, Server};
 
@@ -125,12 +124,11 @@ fn an_echoed_prompt_is_scored_as_the_model_scores_it() {
 #[test]
 fn the_end_of_a_scored_prompt_has_its_score() {
     let (server, alone) = (Server::start(Options::default()), storyteller());
-    let sampling = |seed| Sampling { temperature: 1.0, top_k: 0, top_p: 0.9, seed };
-    let mut outputs = (0..100).map(|seed| alone.complete(PROMPTS[0], 400, sampling(seed)));
+    let mut outputs = (0..100).map(|seed| alone.complete(PROMPTS[0], 400, drawn(seed)));
     let output = outputs.find(|output| output.reason == "stop").expect("one ends by itself");
     let prompt = [&alone.tokenizer.encode(PROMPTS[0]).unwrap()[..], &output.tokens].concat();
     let seed =
-        (0..200).find(|seed| alone.generate(&prompt, 1, sampling(*seed)).tokens.is_empty()).expect("it ends at once");
+        (0..200).find(|seed| alone.generate(&prompt, 1, drawn(*seed)).tokens.is_empty()).expect("it ends at once");
     let end = alone.model.config().eos_token_ids[0];
     let text = [&prompt[..], &[end]].concat();
     let body = json!({

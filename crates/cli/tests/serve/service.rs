@@ -188,12 +188,6 @@ struct Faulty {
     fault: fn() -> CacheError,
 }
 
-impl Faulty {
-    fn cache(page_size: usize, fault: fn() -> CacheError) -> Box<dyn PrefixCache> {
-        Box::new(Faulty { sound: PrefixTrie::new(page_size).unwrap(), lookups: 0, fault })
-    }
-}
-
 impl PrefixCache for Faulty {
     fn lookup(&mut self, text: &[u32], pool: &mut PagePool) -> Result<PageTable, CacheError> {
         self.lookups += 1;
@@ -219,18 +213,17 @@ impl PrefixCache for Faulty {
 
 #[test]
 fn a_fault_in_the_engine_ends_everything_and_hangs_nothing() {
-    type NewCache = fn(usize) -> Box<dyn PrefixCache>;
-    let panics: NewCache = |page_size| Faulty::cache(page_size, || panic!("page 7 is gone"));
-    let refuses: NewCache = |page_size| Faulty::cache(page_size, || CacheError::DoubleFree(PageId(7)));
-    for (prefixes, says) in [(panics, "panicked: page 7 is gone"), (refuses, "stopped: ")] {
-        let server = Server::start(Options { prefixes, ..Options::default() });
+    let panics: fn() -> CacheError = || panic!("page 7 is gone");
+    for (fault, says) in [(panics, "panicked: page 7 is gone"), (|| CacheError::DoubleFree(PageId(7)), "stopped: ")] {
+        let faulty = move |size| Faulty { sound: PrefixTrie::new(size).unwrap(), lookups: 0, fault };
+        let server =
+            Server::start(Options { prefixes: Box::new(move |size| Box::new(faulty(size))), ..Options::default() });
         let mut stream = begin_something_long(&server, 3);
-        let mut whole = Connection::open(server.address).unwrap();
-        let body = json!({ "prompt": "a", "max_tokens": 900, "temperature": 1000, "seed": 1 }).to_string();
-        whole.send("POST", "/v1/completions", &[], body.as_bytes()).unwrap();
+        let body = json!({ "prompt": "a", "max_tokens": 900, "temperature": 1000, "seed": 1 });
+        let mut whole = send(server.address, &body);
         server.wait_for("vllm:num_requests_running", "", |n| n == 4.0);
         let (address, began) = (server.address, Instant::now());
-        let last = ask(address, "POST", "/v1/completions", &[], body.as_bytes());
+        let last = server.post("/v1/completions", &body);
         assert_eq!((last.status, &last.json()["error"]["type"]), (500, &json!("server_error")));
         let refused = whole.read().unwrap();
         assert_eq!((refused.status, &refused.json()["error"]["type"]), (500, &json!("server_error")));
@@ -290,11 +283,11 @@ fn a_server_that_starts_again_finds_the_prompts_of_the_one_before() {
         "Once upon a time there lived an old woman at the edge of a great forest, and she had a cat.",
         "Once upon a time there lived an old woman at the edge of a great forest, and she had a key.",
     ];
-    let outputs = prompts.map(|prompt| alone.complete(prompt, 20, GREEDY).text);
     let full_pages = |prompt: &str| (alone.tokenizer.encode(prompt).unwrap().len() - 1) / 4;
     let in_pages = 4 * prompts.map(full_pages).iter().sum::<usize>();
     // Two of each prompt, which share what comes from the file.
-    let outputs = outputs.iter().flat_map(|output| [output; 2]).collect::<Vec<_>>();
+    let outputs: Vec<String> =
+        prompts.iter().flat_map(|prompt| vec![alone.complete(prompt, 20, GREEDY).text; 2]).collect();
     let body = json!({ "prompt": prompts, "n": 2, "temperature": 0, "max_tokens": 20 }).to_string();
     let mut cached = Vec::new();
     for _ in 0..2 {

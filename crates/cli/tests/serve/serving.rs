@@ -21,8 +21,8 @@ use page_by_page_serve::template::ChatTemplate;
 use page_by_page_serve::{self as server, Memory, ServerError, Settings, Stop};
 use serde_json::Value;
 
-use super::http::{Response, ask};
-use super::program::PROGRAM;
+use crate::http::{Response, ask};
+use crate::program::PROGRAM;
 
 pub struct Options {
     pub folder: PathBuf,
@@ -33,7 +33,7 @@ pub struct Options {
     pub client_limits: ClientLimits,
     pub grace: Duration,
     pub watchers: usize,
-    pub prefixes: fn(usize) -> Box<dyn PrefixCache>,
+    pub prefixes: Box<dyn FnOnce(usize) -> Box<dyn PrefixCache> + Send>,
 }
 
 const PAGE_SIZE: usize = 8;
@@ -49,7 +49,7 @@ impl Default for Options {
             client_limits: ClientLimits::default(),
             grace: Duration::from_secs(180),
             watchers: 2,
-            prefixes: |page_size| Box::new(PrefixTrie::new(page_size).unwrap()),
+            prefixes: Box::new(|page_size| Box::new(PrefixTrie::new(page_size).unwrap())),
         }
     }
 }
@@ -190,11 +190,8 @@ impl Alone {
     pub fn generate(&self, prompt: &[u32], max_new_tokens: usize, sampling: Sampling) -> Output {
         let ends = &self.model.config().eos_token_ids;
         let tokens = self.generate_until(prompt, max_new_tokens, sampling, ends, |_| {});
-        let mut stream = self.tokenizer.stream();
-        tokens.iter().for_each(|token| drop(stream.push(*token).unwrap()));
-        stream.finish().unwrap();
         let reason = if tokens.len() == max_new_tokens { "length" } else { "stop" };
-        Output { text: stream.text().into(), tokens, reason }
+        Output { text: self.tokenizer.decode(&tokens).unwrap(), tokens, reason }
     }
 
     pub fn complete(&self, prompt: &str, max_new_tokens: usize, sampling: Sampling) -> Output {

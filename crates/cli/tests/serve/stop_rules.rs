@@ -5,7 +5,7 @@ use page_by_page::generation::sampler::Sampling;
 use page_by_page::serving::schedule::StepLimits;
 use serde_json::{Value, json};
 
-use crate::answers::storyteller;
+use crate::answers::{drawn, storyteller};
 use crate::serving::{Alone, Options, Server};
 
 const PROMPT: &str = "Once upon a time";
@@ -49,10 +49,6 @@ fn is_answer(alone: &Alone, answer: &Value, tokens: &[u32], reason: &str) {
     assert_eq!(choice["text"], alone.tokenizer.decode(tokens).unwrap());
     assert_eq!(choice["prompt_token_ids"], json!(alone.tokenizer.encode(PROMPT).unwrap()));
     assert_eq!(answer["usage"]["completion_tokens"], tokens.len());
-}
-
-fn drawn(seed: u64) -> Sampling {
-    Sampling { temperature: 1.0, top_k: 0, top_p: 0.9, seed }
 }
 
 #[test]

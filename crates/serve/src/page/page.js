@@ -7,15 +7,13 @@ const SILENCE_MS = 25_000;
 
 const $ = (id) => document.getElementById(id);
 
-function say(message, isBad = false) {
-  $("says").className = isBad ? "bad" : "";
-  Pace.write($("says"), message);
+function show(id, className, message) {
+  $(id).className = className;
+  Pace.write($(id), message);
 }
 
-function connection(state, message) {
-  $("connection").className = state;
-  Pace.write($("connection"), message);
-}
+const say = (message, isBad = false) => show("says", isBad ? "bad" : "", message);
+const connection = (state, message) => show("connection", state, message);
 
 const cancel = (id) => send("DELETE", `sequences/${id}`);
 const idle = "No sequence is running or waiting. Press “Eight at once”.";

@@ -89,8 +89,7 @@
       const parts = [...(numbers ? [this.#makeNumbers()] : []), this.#makeMemory(legend), outputs];
       root.classList.add("pool");
       root.replaceChildren(element("div", "view", ...parts));
-      this.#listenToGrid();
-      this.#listenToPointer(root);
+      this.#listen(root);
     }
 
     /** Draws the last of these views, the newest. Returns what happened in them: for each event its step, and words. */
@@ -162,15 +161,8 @@
       return this.#section("memory", "Pages", ...legend, this.#grid, this.#mistakes, this.#pageWords);
     }
 
-    #listenToGrid() {
-      const grid = this.#grid;
-      grid.addEventListener("keydown", (event) => this.#moveFocus(event));
-      grid.addEventListener("focus", () => this.#select(Math.max(this.#current, 0)));
-      grid.addEventListener("blur", () => this.#mark());
-    }
-
-    /** Marks what the pointer moves to or taps. What only scrolls past below a resting pointer is not meant. */
-    #listenToPointer(root) {
+    /** Marks what has the focus, the pointer moves to or a finger taps; not what only scrolls past below a pointer. */
+    #listen(root) {
       const point = (target) => {
         this.#pointed = this.#cells.indexOf(target?.closest(".cell"));
         const box = target?.closest(".sequences > li");
@@ -181,6 +173,10 @@
       root.addEventListener("pointermove", (event) => event.pointerType === "mouse" && isMoved(event) && point(event.target));
       root.addEventListener("pointerleave", (event) => event.pointerType === "mouse" && point());
       root.addEventListener("click", (event) => point(event.target));
+      root.addEventListener("focusin", (event) => point(event.target));
+      root.addEventListener("focusout", () => point());
+      this.#grid.addEventListener("keydown", (event) => this.#moveFocus(event));
+      this.#grid.addEventListener("focus", () => this.#select(Math.max(this.#current, 0)));
     }
 
     /** Whether the prefix cache owns a page, alone or with sequences. */
@@ -338,12 +334,6 @@
       story.addEventListener("scroll", () => {
         card.isBack = story.scrollTop + story.clientHeight < story.scrollHeight - 40;
       });
-      for (const [event, isOn] of [["focusin", true], ["focusout", false]]) {
-        box.addEventListener(event, () => {
-          this.#marked = isOn ? id : this.#marked === id ? null : this.#marked;
-          this.#mark();
-        });
-      }
       this.#cards.set(id, card);
       return card;
     }
