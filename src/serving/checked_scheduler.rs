@@ -14,7 +14,6 @@ use crate::serving::schedule::{
 
 /// A scheduler, and what its sequences have cost.
 pub(crate) struct CheckedScheduler {
-    slab: SharedSlab,
     /// For calls that need no check: those that submit and those that read.
     pub(crate) inner: Scheduler,
     /// Of the steps, and of the sequences that have finished; [`totals`](Self::totals) adds the others.
@@ -77,7 +76,7 @@ impl CheckedScheduler {
         end_of_text: &[u32],
     ) -> Result<Self, ScheduleError> {
         let inner = Scheduler::new(slab, prefixes, limits, end_of_text)?;
-        Ok(CheckedScheduler { slab: slab.clone(), inner, totals: Totals::default(), idle_steps: 0 })
+        Ok(CheckedScheduler { inner, totals: Totals::default(), idle_steps: 0 })
     }
 
     /// What was done so far.
@@ -120,8 +119,8 @@ impl CheckedScheduler {
 
     /// Pages that sequences have. A page that only the prefix cache owns is not counted.
     pub(crate) fn pages_in_use(&self) -> usize {
-        let n_pages = self.slab.borrow().pool().n_pages();
-        n_pages.saturating_sub(available_pages(self.inner.prefixes(), &self.slab))
+        let n_pages = self.inner.slab.borrow().pool().n_pages();
+        n_pages.saturating_sub(available_pages(self.inner.prefixes(), &self.inner.slab))
     }
 
     /// Ends a step with the tokens that the plan asks for. The sequences of `ends` finish, some of them without one.
@@ -130,7 +129,12 @@ impl CheckedScheduler {
         tokens: &[NextToken],
         ends: &[(SequenceId, FinishReason)],
     ) -> Result<(), EngineError> {
-        self.inner.settle_and_finish(tokens, ends).map_err(EngineError::from_step)?;
+        for (id, _) in ends.iter().filter(|(id, _)| tokens.iter().all(|next| next.sequence != *id)) {
+            self.inner.planned.expect_no_token(*id);
+        }
+        let settled = self.inner.settle(tokens);
+        let ended = settled.and_then(|()| ends.iter().try_for_each(|(id, reason)| self.inner.finish(*id, *reason)));
+        ended.map_err(EngineError::from_step)?;
         self.idle_steps = if tokens.is_empty() && ends.is_empty() { self.idle_steps + 1 } else { 0 };
         Ok(())
     }

@@ -8,7 +8,7 @@ use crate::cache::KvCache;
 use crate::chapters::ch10_fork::ForkCache;
 use crate::generation::scoring::{Scoring, TokenLogprobs};
 use crate::model::{Model, StepError};
-use crate::serving::schedule::{ChunkInput, ScheduleError, ScheduledChunk, SequenceId};
+use crate::serving::schedule::{ChunkInput, ScheduleError, ScheduledChunk, SequenceId, StepLimits};
 
 /// What the model has computed in a step.
 #[derive(Default)]
@@ -30,8 +30,9 @@ struct Pass {
 impl Engine<'_> {
     /// Computes the tokens of a plan. The scores of the prompts that are complete now go to their sequences' output.
     pub(super) fn compute(&mut self, plan: &[ScheduledChunk]) -> Result<Computed, EngineError> {
+        let StepLimits { tokens, sequences } = self.limits();
+        let at_once = sequences.min(tokens).max(SCORED_AT_ONCE);
         let mut inputs = self.scheduler.inner.inputs();
-        let at_once = self.limits.sequences.min(self.limits.tokens).max(SCORED_AT_ONCE);
         let mut computed = Computed::default();
         if let Ok(pass) = forward(self.model, &self.states, at_once, &mut inputs) {
             pass.record(&mut computed, &mut self.states);

@@ -78,7 +78,6 @@ pub struct Engine<'m> {
     slab: SharedSlab,
     page_size: usize,
     scheduler: CheckedScheduler,
-    limits: StepLimits,
     end_of_text: Vec<u32>,
     /// The sequences that have not finished.
     states: BTreeMap<SequenceId, ActiveSequence<'m>>,
@@ -102,7 +101,6 @@ impl<'m> Engine<'m> {
             slab: slab.clone(),
             page_size: ForkCache::new(slab)?.table().page_size(),
             scheduler: CheckedScheduler::new(slab, prefixes, limits, &[])?,
-            limits,
             end_of_text: end_of_text.to_vec(),
             states: BTreeMap::new(),
             finished: Vec::new(),
@@ -240,7 +238,7 @@ impl<'m> Engine<'m> {
 
     /// What a step may hold.
     pub fn limits(&self) -> StepLimits {
-        self.limits
+        self.scheduler().limits
     }
 
     /// What was done so far.

@@ -1,7 +1,7 @@
 //! What chapter 12's scheduler is given: how the loop looks at it, and what a sequence can ask for beyond a place in
 //! the queue.
 
-use super::schedule::{ChunkInput, FinishReason, Finished, NextToken, Running, ScheduleError, Sequence, SequenceId};
+use super::schedule::{ChunkInput, FinishReason, Finished, Running, ScheduleError, Sequence, SequenceId};
 use crate::cache::KvCache;
 use crate::chapters::ch05_page_table::PageTable;
 use crate::chapters::ch10_fork::ForkCache;
@@ -112,22 +112,5 @@ impl Scheduler {
         let finished = self.finished.iter_mut().rfind(|finished| finished.sequence.id == id);
         finished.ok_or(ScheduleError::UnknownSequence(id))?.reason = reason;
         Ok(())
-    }
-
-    /// [Settles](Self::settle) a step after which the sequences of `ends` [finish](Self::finish), some of them without
-    /// a token.
-    ///
-    /// # Errors
-    /// Those of both.
-    pub fn settle_and_finish(
-        &mut self,
-        next: &[NextToken],
-        ends: &[(SequenceId, FinishReason)],
-    ) -> Result<(), ScheduleError> {
-        for (id, _) in ends.iter().filter(|(id, _)| next.iter().all(|next| next.sequence != *id)) {
-            self.planned.expect_no_token(*id);
-        }
-        self.settle(next)?;
-        ends.iter().try_for_each(|(id, reason)| self.finish(*id, *reason))
     }
 }

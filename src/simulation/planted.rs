@@ -123,14 +123,6 @@ struct PlantedScheduler {
     lost: Vec<ForkCache>,
 }
 
-/// How the search for a sequence's pages ended.
-struct Room {
-    /// The sequence's index among the running ones; `None` if it was preempted itself.
-    index: Option<usize>,
-    /// Whether any sequence was preempted.
-    preempted: bool,
-}
-
 impl PlantedScheduler {
     fn has(&self, bug: Bug) -> bool {
         self.bug == Some(bug)
@@ -165,12 +157,13 @@ impl PlantedScheduler {
         Ok(true)
     }
 
-    /// Makes room for `n` more tokens of the running sequence at `index`.
-    fn make_room(&mut self, mut index: usize, n: usize) -> Result<Room, CacheError> {
+    /// Makes room for `n` more tokens of the running sequence at `index`. Returns its index then, `None` if it was
+    /// preempted itself, and whether any sequence was.
+    fn make_room(&mut self, mut index: usize, n: usize) -> Result<(Option<usize>, bool), CacheError> {
         let mut preempted = false;
         while index < self.inner.running.len() {
             let missing = match self.inner.running[index].cache.extend(n) {
-                Ok(()) => return Ok(Room { index: Some(index), preempted }),
+                Ok(()) => return Ok((Some(index), preempted)),
                 Err(CacheError::OutOfPages { needed, free }) => needed - free,
                 Err(error) => return Err(error),
             };
@@ -193,7 +186,7 @@ impl PlantedScheduler {
                 }
             }
         }
-        Ok(Room { index: None, preempted })
+        Ok((None, preempted))
     }
 
     /// The index of the victim when the sequence at `index` finds no page: the newest, unless bug or policy choose
@@ -298,9 +291,9 @@ impl TestedScheduler for PlantedScheduler {
                 continue;
             }
             let n = self.inner.running[index].uncomputed().min(budget);
-            let room = self.make_room(index, n)?;
-            has_preempted |= room.preempted;
-            let Some(index_now) = room.index else { continue };
+            let (index_now, preempted) = self.make_room(index, n)?;
+            has_preempted |= preempted;
+            let Some(index_now) = index_now else { continue };
             index = index_now;
             let has_caught_up = |sequence: &Sequence, held: usize| match self.bug {
                 Some(Bug::PromptLength) if sequence.counters.preemptions > 0 => held >= sequence.n_prompt,
@@ -315,7 +308,7 @@ impl TestedScheduler for PlantedScheduler {
             }
             budget -= n;
             index += 1;
-            if room.preempted && self.has(Bug::PassedOver) {
+            if preempted && self.has(Bug::PassedOver) {
                 index += 1;
             }
         }

@@ -132,10 +132,11 @@ impl Replay {
                 state.begin(request)?;
             }
             if state.running.is_empty() {
-                match requests.peek() {
-                    Some(next) => return Err(state.never_fits(next)),
-                    None => break,
-                }
+                // Not even the empty pool has room for the next one.
+                let Some(TraceRequest { tokens, .. }) = requests.peek() else { break };
+                let (tokens, number, n_pages) = (tokens.len(), state.counters.requests + 1, self.n_pages);
+                let needed = tokens.div_ceil(self.page_size);
+                return Err(WorkloadError::NeverFits { number, tokens, needed, n_pages });
             }
             state.step(&mut on_end)?;
             in_use += state.n_in_use() as u64;
@@ -176,13 +177,6 @@ impl ReplayState {
         let pages = |request: &TraceRequest| request.tokens.len().div_ceil(self.page_size);
         let lacking = self.running.iter().map(|sequence| pages(&sequence.request) - sequence.table.pages().len());
         pages(request) + lacking.sum::<usize>() <= self.pool.n_pages() - self.n_in_use()
-    }
-
-    /// Why a request does not fit into a pool without any sequence.
-    fn never_fits(&self, request: &TraceRequest) -> WorkloadError {
-        let (tokens, number) = (request.tokens.len(), self.counters.requests + 1);
-        let (needed, n_pages) = (tokens.div_ceil(self.page_size), self.pool.n_pages());
-        WorkloadError::NeverFits { number, tokens, needed, n_pages }
     }
 
     fn begin(&mut self, request: TraceRequest) -> Result<(), WorkloadError> {

@@ -10,7 +10,7 @@ use page_by_page::chapters::{CompiledChapter, Source, all, chapter};
 use crate::chapters;
 use crate::output::{Progress, print, thousands};
 use measures::Gain;
-use watched::watched;
+use watched::{LIMITS, watched};
 
 /// Show what a chapter gains: its number without it and with it, counted on your code
 ///
@@ -35,7 +35,10 @@ impl GainsCommand {
     pub fn run(self) -> Result<()> {
         let gains: Vec<Gain> = match self.chapter {
             Some(number) => vec![written_gain(number)?],
-            None => all().iter().map(|chapter| measures::gain(chapter.number)).filter(is_written).collect(),
+            None => {
+                let gains = all().iter().map(|chapter| measures::gain(chapter.number));
+                gains.filter(|gain| needed(gain).all(chapters::is_written)).collect()
+            }
         };
         if gains.is_empty() {
             bail!(
@@ -76,14 +79,10 @@ fn needed(gain: &Gain) -> impl Iterator<Item = &'static CompiledChapter> {
     all().iter().filter(|chapter| [gain.before.1, gain.after.1].concat().contains(&chapter.number))
 }
 
-fn is_written(gain: &Gain) -> bool {
-    needed(gain).all(chapters::is_written)
-}
-
 fn describe(gain: &Gain) -> Result<String> {
     let yours: Vec<&CompiledChapter> = needed(gain).filter(|chapter| chapter.source == Source::Yours).collect();
     let mut text = format!("chapter {}, {}\n", gain.number, chapter(gain.number).title);
-    for line in watched(gain.number, &yours, gain.measure)? {
+    for line in watched(LIMITS, gain.number, &yours, gain.measure)? {
         text.push_str(&format!("  {line}\n"));
     }
     for (name, (way, chapters)) in [("before", gain.before), ("after", gain.after)] {

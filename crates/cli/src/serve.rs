@@ -11,7 +11,6 @@ use anyhow::{Context, Result, bail, ensure};
 use clap::Args;
 use page_by_page::cache_kind::CacheKind;
 use page_by_page::serving::SCORED_AT_ONCE;
-use page_by_page::serving::schedule::StepLimits;
 use page_by_page_serve::access::Access;
 use page_by_page_serve::connections::ClientLimits;
 use page_by_page_serve::template::{self, ChatTemplate};
@@ -96,7 +95,7 @@ impl Serve {
     pub fn run(self) -> Result<()> {
         chapters::ensure_started(&[&ENGINE[..], self.page_file.chapters()].concat())?;
         let pool = &self.pool;
-        self.limits().check()?;
+        pool.limits(self.running).check()?;
         let dir = model_dir(&self.model.dir);
         let (model, tokenizer) = self.model.with_tokenizer(self.rows, CacheKind::Paged)?;
         let template = ChatTemplate::open(&dir, &template::this_program()).transpose();
@@ -129,10 +128,6 @@ impl Serve {
         Ok(())
     }
 
-    fn limits(&self) -> StepLimits {
-        self.pool.limits(self.running)
-    }
-
     /// Listens on the address of the options. Without a key, only this computer must be able to reach it.
     fn listen(&self, model: String) -> Result<(Settings, TcpListener)> {
         let key = self.key()?;
@@ -144,7 +139,7 @@ impl Serve {
         );
         let settings = Settings {
             model,
-            limits: self.limits(),
+            limits: self.pool.limits(self.running),
             queue: self.queue,
             access: key.map_or(Access::Loopback, Access::Key),
             client_limits: ClientLimits {

@@ -13,14 +13,14 @@ use crate::output::{mib, time};
 
 /// What a measure can take.
 #[derive(Clone, Copy)]
-struct Limits {
+pub struct Limits {
     time: Duration,
     /// Of memory, beside what the program had before.
     bytes: usize,
 }
 
 /// On an idle machine no measure takes a second, and none a tenth of the memory.
-const LIMITS: Limits = Limits { time: Duration::from_secs(30), bytes: 2 << 30 };
+pub const LIMITS: Limits = Limits { time: Duration::from_secs(30), bytes: 2 << 30 };
 
 /// Counts for one chapter; returns the lines that `gains` shows.
 pub type Measure = fn() -> Result<Vec<String>>;
@@ -28,11 +28,7 @@ pub type Measure = fn() -> Result<Vec<String>>;
 /// Measures for a chapter, on the code of `yours` and of the reference.
 ///
 /// If the code does not return, the program ends with this error, because a thread cannot be stopped in any other way.
-pub fn watched(number: usize, yours: &[&CompiledChapter], measure: Measure) -> Result<Vec<String>> {
-    within(LIMITS, number, yours, measure)
-}
-
-fn within(limits: Limits, number: usize, yours: &[&CompiledChapter], measure: Measure) -> Result<Vec<String>> {
+pub fn watched(limits: Limits, number: usize, yours: &[&CompiledChapter], measure: Measure) -> Result<Vec<String>> {
     let panicked = Arc::new(Mutex::new(None));
     let usual = panic::take_hook();
     let noted = panicked.clone();
@@ -122,7 +118,7 @@ mod tests {
     use page_by_page::chapters::chapter;
 
     fn message(limits: Limits, measure: Measure) -> String {
-        match within(limits, 2, &[chapter(1), chapter(2)], measure) {
+        match watched(limits, 2, &[chapter(1), chapter(2)], measure) {
             Ok(lines) => format!("{} lines", lines.len()),
             Err(error) => format!("{error:#}"),
         }

@@ -54,8 +54,9 @@ struct Saved {
 
 struct ApartOutcome {
     generated: Generated,
-    clock: Clock,
-    elapsed: Duration,
+    /// Of the first step, which computes the prompt, and of all later ones.
+    prefill: Duration,
+    decode: Duration,
     drafts: DraftCounters,
     saved: Option<Saved>,
 }
@@ -144,7 +145,11 @@ impl Generate {
     fn generate(&self, setup: &mut ApartSetup<'_>) -> Result<(ApartOutcome, Result<String>)> {
         let ApartSetup { model, tokenizer, request, cache, draft, .. } = setup;
         let OutputRequest { beginning, prompt, max_new_tokens, sampling } = request;
-        let (mut clock, mut drafts) = (Clock::start(), DraftCounters::default());
+        let (start, mut prefill, mut drafts) = (Instant::now(), None, DraftCounters::default());
+        let mut count_tokens = |draft: &Draft, n| {
+            prefill.get_or_insert_with(|| start.elapsed());
+            drafts.count(draft, n);
+        };
         let is_closed = Cell::new(false);
         let progress = self.json.then(|| Progress::new("generating", *max_new_tokens as u64));
         let (stream, prose) = (tokenizer.stream(), Prose::to_stdout_after(0));
@@ -159,7 +164,7 @@ impl Generate {
         let generated = match draft {
             None => {
                 let mut pick = |logits: &[f32]| {
-                    clock.generated(1);
+                    count_tokens(&Draft::default(), 1);
                     sampler.pick(logits)
                 };
                 generation.run(cache, &mut pick, &mut on_token)
@@ -171,8 +176,7 @@ impl Generate {
                     // Tokens after an end of text don't count.
                     let end = tokens.iter().position(|token| end_of_text.contains(token));
                     let n = end.map_or(tokens.len(), |end| end + 1);
-                    clock.generated(n);
-                    drafts.count(draft, n);
+                    count_tokens(draft, n);
                     tokens
                 };
                 draft.with_drafter(rule, *sampling, |drafter| {
@@ -181,8 +185,9 @@ impl Generate {
             }
         };
         let text = screen.finish();
-        let elapsed = clock.start.elapsed();
-        Ok((ApartOutcome { generated: generated?, clock, elapsed, drafts, saved: None }, text))
+        let prefill = prefill.unwrap_or_default();
+        let decode = start.elapsed() - prefill;
+        Ok((ApartOutcome { generated: generated?, prefill, decode, drafts, saved: None }, text))
     }
 
     fn to_json(&self, setup: &ApartSetup<'_>, outcome: &ApartOutcome, text: &str) -> Value {
@@ -200,19 +205,19 @@ impl Generate {
     }
 
     fn lines(&self, setup: &ApartSetup<'_>, outcome: &ApartOutcome) -> ReportLines {
-        let ApartOutcome { generated, clock, .. } = outcome;
+        let ApartOutcome { generated, prefill, decode, drafts, .. } = outcome;
         let format = setup.model.row_format;
         let packed = if format == RowFormat::F32 { String::new() } else { format!(", rows in {format}") };
         // The first step has computed what the cache did not hold of the prompt.
         let kept = setup.restored.map_or(0, |restored| restored.kept);
         let prefilled = if generated.rows_projected == 0 { 0 } else { setup.request.prompt.len() - kept };
-        let decode = (clock.steps, outcome.elapsed - clock.prefill);
+        let decoded = drafts.generated.saturating_sub(1) as usize;
         let mut lines =
             vec![("model", self.describe_model(setup.model)), ("sampling", describe_sampling(setup.request.sampling))];
         let restored = |Restored { saved, kept }| format!("{} of {}", thousands(kept), count(saved, "saved token"));
         lines.extend(setup.restored.map(|it| ("restored", restored(it))));
-        lines.extend(timings((prefilled, clock.prefill), decode, ["", ""].map(String::from)));
-        lines.extend(setup.draft.as_ref().map(|_| ("draft", crate::drafts::describe(outcome.drafts))));
+        lines.extend(timings((prefilled, *prefill), (decoded, *decode), ["", ""].map(String::from)));
+        lines.extend(setup.draft.as_ref().map(|_| ("draft", crate::drafts::describe(*drafts))));
         lines.push(("projected", count(generated.rows_projected, "row")));
         lines.push(("cache", describe_cache(self.kv(), &packed, generated.usage)));
         lines.extend(setup.pool.map(|pool| ("KV cache", pool.describe())));
@@ -273,27 +278,5 @@ impl Screen<'_> {
         let piece = self.stream.finish();
         self.show(piece.map(|piece| piece + "\n").map_err(anyhow::Error::from));
         self.failure.map_or_else(|| Ok(self.stream.text().to_string()), Err)
-    }
-}
-
-/// Separates the first step, which computes the prompt, from the later ones.
-#[derive(Clone, Copy)]
-struct Clock {
-    start: Instant,
-    steps: usize,
-    prefill: Duration,
-}
-
-impl Clock {
-    fn start() -> Self {
-        Clock { start: Instant::now(), steps: 0, prefill: Duration::ZERO }
-    }
-
-    fn generated(&mut self, tokens: usize) {
-        self.steps += tokens;
-        if self.prefill.is_zero() {
-            self.prefill = self.start.elapsed();
-            self.steps -= 1;
-        }
     }
 }

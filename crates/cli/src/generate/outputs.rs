@@ -4,6 +4,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::Result;
 use page_by_page::cache::{PageId, Usage};
+use page_by_page::chapters::ch06_paged::SharedSlab;
 use page_by_page::generation::sampler::Sampler;
 use page_by_page::model::Model;
 use page_by_page::model::tokenizer::Tokenizer;
@@ -11,8 +12,9 @@ use page_by_page::prefix_cache::new_prefix_cache;
 use page_by_page::serving::schedule::{NextToken, StepLimits};
 use page_by_page::serving::{Engine, FinishedSequence, GenerationRequest, Step, Totals};
 
-use super::together::{MAX_TOKENS_IN_STEP, TogetherSetup};
+use super::together::MAX_TOKENS_IN_STEP;
 use super::{MAX_SEQUENCES, OutputRequest};
+use crate::options::PoolSize;
 
 pub struct Output<'a> {
     pub request: OutputRequest<'a>,
@@ -50,7 +52,9 @@ pub struct PassTotals {
 
 /// Outputs that grow together. The first has the number 0, which is also its index in the list.
 pub struct OutputSet<'m> {
-    pub setup: TogetherSetup,
+    /// All have the same prompt, and are forks of the first, which computes it: they share its pages.
+    pub are_samples: bool,
+    pub pool: PoolSize,
     engine: Engine<'m>,
     pub outputs: Vec<Output<'m>>,
     /// Passes that computed a prompt, whatever else they computed.
@@ -62,15 +66,16 @@ pub struct OutputSet<'m> {
 impl<'m> OutputSet<'m> {
     pub fn new(
         requests: Vec<OutputRequest<'m>>,
-        setup: TogetherSetup,
+        are_samples: bool,
+        (pool, slab): (PoolSize, SharedSlab),
         (model, tokenizer): (&'m Model, &'m Tokenizer),
     ) -> Result<Self> {
         let limits = StepLimits { tokens: MAX_TOKENS_IN_STEP, sequences: MAX_SEQUENCES };
-        let prefixes = new_prefix_cache(setup.pool.page_size, false)?;
+        let prefixes = new_prefix_cache(pool.page_size, false)?;
         let mut engine =
-            Engine::new(model, &setup.slab, prefixes, limits, &model.config().eos_token_ids)?.with_tokenizer(tokenizer);
+            Engine::new(model, &slab, prefixes, limits, &model.config().eos_token_ids)?.with_tokenizer(tokenizer);
         // Samples are one request; otherwise each prompt is one.
-        for requests in requests.chunks(if setup.are_samples { requests.len() } else { 1 }) {
+        for requests in requests.chunks(if are_samples { requests.len() } else { 1 }) {
             let OutputRequest { prompt, max_new_tokens, .. } = requests[0].clone();
             let samplers = requests.iter().map(|request| Sampler::new(request.sampling)).collect();
             engine.submit_request(GenerationRequest::new(prompt, max_new_tokens, samplers))?;
@@ -78,12 +83,13 @@ impl<'m> OutputSet<'m> {
         let output =
             |request| Output { request, text: String::new(), n_new: 0, runs: false, pages: Vec::new(), finished: None };
         let outputs = requests.into_iter().map(output).collect();
-        Ok(OutputSet { setup, engine, outputs, prefill: PassTotals::default(), decode: PassTotals::default() })
+        let (prefill, decode) = Default::default();
+        Ok(OutputSet { are_samples, pool, engine, outputs, prefill, decode })
     }
 
     /// Whether the outputs share the pages of one prompt.
     pub fn are_forks(&self) -> bool {
-        self.setup.are_samples && self.outputs.len() > 1
+        self.are_samples && self.outputs.len() > 1
     }
 
     pub fn is_done(&self) -> bool {

@@ -41,14 +41,15 @@ impl OutputSet<'_> {
     }
 
     pub fn lines(&self, options: &Generate, model: &Model) -> ReportLines {
-        let (totals, setup, usage) = (self.totals(), &self.setup, self.usage());
+        let (totals, usage) = (self.totals(), self.usage());
+        let sampling = self.outputs[0].request.sampling;
         let in_steps = |steps| format!("{}, ", count(steps, "step"));
         let n_outputs = thousands(self.outputs.len());
         let mut lines = vec![
             ("model", options.describe_model(model)),
-            ("sampling", describe_sampling(self.outputs[0].request.sampling)),
+            ("sampling", describe_sampling(sampling)),
             (
-                if setup.are_samples { "samples" } else { "outputs" },
+                if self.are_samples { "samples" } else { "outputs" },
                 format!("{n_outputs}, at most {} in a step", totals.peak_sequences),
             ),
         ];
@@ -59,10 +60,10 @@ impl OutputSet<'_> {
         lines.push(("projected", rows + &self.apart(|| count(usage.tokens, "row"))));
         lines.push(("cache", self.describe_memory()));
         let apart = self.apart(|| count(self.pages_at_ends(), "page"));
-        lines.push(("pages", setup.pool.describe_peak(totals.peak_pages) + &apart));
-        lines.push(("KV cache", setup.pool.describe()));
+        lines.push(("pages", self.pool.describe_peak(totals.peak_pages) + &apart));
+        lines.push(("KV cache", self.pool.describe()));
         lines.extend(self.room_for().map(|line| ("room for", line)));
-        lines.push(("chapters", chapters::describe(&setup.chapters)));
+        lines.push(("chapters", chapters::describe(&options.chapters_of_scheduler(sampling))));
         lines
     }
 
@@ -70,7 +71,7 @@ impl OutputSet<'_> {
         if self.outputs.len() > MAX_LINES {
             return None;
         }
-        let first = if self.setup.are_samples { "sample" } else { "sequence" };
+        let first = if self.are_samples { "sample" } else { "sequence" };
         let mut table = Table::new(3, &[first, "", "ended", "tokens", "slots", "pages"]);
         for (output, number) in self.outputs.iter().zip(1..) {
             let (request, usage) = (&output.request, output.usage());
@@ -82,7 +83,7 @@ impl OutputSet<'_> {
                 _ => String::new(),
             };
             let numbers = [usage.tokens, usage.slots, output.pages_at_end()];
-            let which = match self.setup.are_samples {
+            let which = match self.are_samples {
                 true => format!("seed {}", request.sampling.seed),
                 false => one_line(request.beginning, MAX_NAME),
             };
@@ -115,7 +116,7 @@ impl OutputSet<'_> {
         if self.are_forks() || self.pages_at_ends() == 0 {
             return None;
         }
-        let (pool, outputs) = (self.setup.pool, &self.outputs);
+        let (pool, outputs) = (self.pool, &self.outputs);
         let n_sequences = outputs.iter().filter(|output| output.pages_at_end() > 0).count();
         let longest = outputs.iter().map(|output| output.request.max_tokens()).max()?;
         let in_pages = pool.n_pages.saturating_mul(n_sequences) / self.pages_at_ends();
@@ -133,7 +134,7 @@ impl OutputSet<'_> {
         if !self.are_forks() {
             return describe_cache(Paged, "", self.usage());
         }
-        let peak = self.setup.pool.mib(self.totals().peak_pages);
+        let peak = self.pool.mib(self.totals().peak_pages);
         let copied = count(self.usage().rows_copied, "row");
         let apart = self.apart(|| format!("{}, nothing copied", mib(self.usage().bytes)));
         format!("{Paged}: {peak} at the peak, {copied} copied{apart}")

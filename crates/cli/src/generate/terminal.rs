@@ -56,14 +56,14 @@ impl Live {
         if self.drawn.is_some_and(|drawn| drawn.elapsed() < BREATH) && !set.is_done() {
             return;
         }
-        let OutputSet { outputs, setup, .. } = set;
+        let OutputSet { outputs, pool, .. } = set;
         let (height, width) = self.term.size();
         let (height, width) = (height as usize, (width as usize).max(SMALLEST.0));
         if width != self.width {
             // The terminal has broken the old lines in its own way: begin below them.
             (self.lines, self.width) = (0, width);
         }
-        let map = map(outputs, setup.pool.n_pages, self.paint, width);
+        let map = map(outputs, pool.n_pages, self.paint, width);
         // The cursor needs a line, and "and 7 more" may.
         let places = height.saturating_sub(map.len() + 2) / 2;
         let mut shown: Vec<(usize, &Output<'_>)> = (1..).zip(outputs).collect();

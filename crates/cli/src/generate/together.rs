@@ -20,25 +20,15 @@ use crate::output::{Progress, count, print, print_json, say, say_report};
 
 pub const MAX_TOKENS_IN_STEP: usize = 4096;
 
-pub struct TogetherSetup {
-    /// All have the same prompt, and are forks of the first, which computes it: they share its pages.
-    pub are_samples: bool,
-    pub pool: PoolSize,
-    pub slab: SharedSlab,
-    pub chapters: Vec<usize>,
-}
-
 impl Generate {
     pub(super) fn generate_together(&self) -> Result<()> {
         let (model, tokenizer) = self.model.with_tokenizer(self.cache.rows, CacheKind::Paged)?;
-        let chapters = self.chapters_of_scheduler(self.sampling.sampling(model.config())?);
-        chapters::ensure_started(&chapters)?;
+        chapters::ensure_started(&self.chapters_of_scheduler(self.sampling.sampling(model.config())?))?;
         let requests = self.requests(&model, &tokenizer)?;
         let are_samples = self.sequences.samples.is_some();
         ensure_memory_to_read(&requests, &model, are_samples)?;
-        let (pool, slab) = self.pool(&requests, &model, are_samples)?;
-        let setup = TogetherSetup { are_samples, pool, slab, chapters };
-        let mut outputs = OutputSet::new(requests, setup, (&model, &tokenizer))?;
+        let pool = self.pool(&requests, &model, are_samples)?;
+        let mut outputs = OutputSet::new(requests, are_samples, pool, (&model, &tokenizer))?;
         self.grow(&mut outputs)?;
         if self.json {
             print_json(&outputs.to_json())?;
@@ -78,7 +68,7 @@ impl Generate {
     }
 
     /// The chapters whose code it runs; the `argmax` of chapter 1 chooses where nothing is drawn.
-    fn chapters_of_scheduler(&self, sampling: Sampling) -> Vec<usize> {
+    pub(super) fn chapters_of_scheduler(&self, sampling: Sampling) -> Vec<usize> {
         let chapters = if sampling.temperature == 0.0 { &ENGINE[..] } else { &SCHEDULER };
         [chapters, &self.cache.rows.chapters(CacheKind::Paged)].concat()
     }
