@@ -6,7 +6,6 @@ use serde::Deserialize;
 use super::bundled;
 use crate::chapters::ch06_paged::PageSlab;
 use crate::chapters::ch11_prefix_cache::PrefixTrie;
-use crate::disk::PageShape;
 use crate::disk::memory_disk::MemoryDisk;
 use crate::generation::sampler::{Sampler, Sampling};
 use crate::model::Model;
@@ -41,7 +40,7 @@ fn run_with(model: &Model, tokenizer: &Tokenizer, disk: MemoryDisk) -> Result<(T
     const N_PAGES: usize = 1024;
     let slab = PageSlab::new(model.kv_layout(), PAGE_SIZE, N_PAGES)?;
     let prefixes = Box::new(PrefixTrie::new(PAGE_SIZE)?);
-    let mut tier = DiskTier::open(disk, PageShape::for_model(model, PAGE_SIZE), 1 << 30)?;
+    let mut tier = DiskTier::open(disk, model, PAGE_SIZE, 1 << 30)?;
     let limits = StepLimits { tokens: 256, sequences: 16 };
     let mut engine = Engine::new(model, &slab, prefixes, limits, &model.config().eos_token_ids)?;
     let (mut prompts, mut waiting) = (Vec::new(), 0_usize);

@@ -1,6 +1,6 @@
 //! Chapters 3 to 6: the slots that reservations, regions and pages take, and how many of them stay empty.
 
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Context, Result, anyhow, ensure};
 
 use super::SMALL;
 use super::first_fit::{NoGap, Regions};
@@ -71,10 +71,8 @@ pub fn paged(layout: KvLayout, page_size: usize, lengths: &[usize]) -> Result<Ve
 }
 
 fn grown(cache: &mut dyn KvCache, length: usize) -> Result<Usage> {
-    match cache.extend(length) {
-        Ok(()) => Ok(cache.usage()),
-        Err(error) => bail!("a text of {}: {error}", count(length, "token")),
-    }
+    cache.extend(length).map_err(|error| anyhow!("a text of {}: {error}", count(length, "token")))?;
+    Ok(cache.usage())
 }
 
 /// Lets page tables grow to these lengths without caches, each with enough pages of its own.

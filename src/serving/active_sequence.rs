@@ -154,7 +154,7 @@ impl<'t> ActiveSequence<'t> {
                 }
                 Err(error) => end = end.and(Err(error.into())),
             }
-            (offset, output, prompt_text) = (detokenizer.output_chars(), detokenizer.output().into(), prompt);
+            (offset, output, prompt_text) = (detokenizer.output_chars, detokenizer.output().into(), prompt);
         }
         delta.end = self.end_token.map(|token| OutputToken { offset, ..token });
         FinishedSequence { sequence, text: output, delta, prompt_text, end }

@@ -29,7 +29,7 @@ pub(super) struct Detokenizer<'t> {
     held_back: VecDeque<OutputToken>,
     /// Bytes and characters of the output.
     output_bytes: usize,
-    output_chars: usize,
+    pub(super) output_chars: usize,
     is_stopped: bool,
 }
 
@@ -51,11 +51,6 @@ impl<'t> Detokenizer<'t> {
     /// The output so far.
     pub(super) fn output(&self) -> &str {
         &self.stream.text()[..self.output_bytes]
-    }
-
-    /// Characters of the output so far.
-    pub(super) fn output_chars(&self) -> usize {
-        self.output_chars
     }
 
     /// Takes one token. Returns the new output, perhaps none, and whether a stop string ends it.

@@ -13,6 +13,7 @@ use crate::chapters::ch05_page_table::PageTable;
 use crate::chapters::ch10_fork::ForkCache;
 use crate::disk::reader::PageReader;
 use crate::disk::{Disk, PageFile, PageFileError, PageShape};
+use crate::model::Model;
 use crate::model::checkpoint::MappedFiles;
 
 /// A file that takes and returns the pages of an engine's prefix cache.
@@ -45,15 +46,18 @@ pub struct TierCounters {
 }
 
 impl DiskTier {
-    /// Opens a file of pages and starts a thread to read it. A clone of `disk` is the same file.
+    /// Opens a file of this model's pages and starts a thread to read it. A clone of `disk` is the same file. Once the
+    /// files of the weights have changed, no more pages are written: their rows would be those of a different model.
     ///
     /// # Errors
     /// The errors of [`PageFile::open`]; [`PageFileError::Unreadable`] if there is no thread.
     pub fn open(
         disk: impl Disk + Clone + Send + 'static,
-        shape: PageShape,
+        model: &Model,
+        page_size: usize,
         max_bytes: u64,
     ) -> Result<Self, PageFileError> {
+        let shape = PageShape::for_model(model, page_size);
         let file = PageFile::open(Box::new(disk.clone()), shape, max_bytes)?;
         let reader = PageReader::start(disk, shape).map_err(PageFileError::Unreadable)?;
         Ok(DiskTier {
@@ -64,14 +68,9 @@ impl DiskTier {
             reading: HashSet::new(),
             offered: HashMap::new(),
             counters: TierCounters::default(),
-            weights: MappedFiles::default(),
+            weights: model.mapped().clone(),
             failed: None,
         })
-    }
-
-    /// Writes no more pages once these files have changed: their rows would be those of a different model.
-    pub fn watching(self, weights: &MappedFiles) -> Self {
-        DiskTier { weights: weights.clone(), ..self }
     }
 
     /// Begins to read the pages that the file has of a sequence and memory has not. Returns the ticket that they come

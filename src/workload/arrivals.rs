@@ -113,7 +113,7 @@ pub fn tiny_llm() -> Vec<Arrival> {
     arrivals.collect()
 }
 
-/// What a run measured. RequestTimes are in microseconds.
+/// What a run measured. Times are in microseconds.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Served {
     /// Of each request, in the order of arrival.

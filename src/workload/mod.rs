@@ -140,8 +140,8 @@ impl Replay {
             }
             state.step(&mut on_end)?;
             in_use += state.n_in_use() as u64;
-            let slots: usize = state.running.iter().map(|sequence| sequence.table.slots()).sum();
-            let tokens: usize = state.running.iter().map(|sequence| sequence.table.len()).sum();
+            let slots: usize = state.running.iter().map(|(_, table)| table.slots()).sum();
+            let tokens: usize = state.running.iter().map(|(_, table)| table.len()).sum();
             fragmentation += share((slots - tokens) as f64, slots as u64);
         }
         let mut counters = state.counters;
@@ -157,13 +157,9 @@ struct ReplayState {
     pool: PagePool,
     prefixes: Box<dyn PrefixCache>,
     page_size: usize,
-    running: Vec<ActiveSequence>,
+    /// The sequences that have not finished, each with its pages.
+    running: Vec<(TraceRequest, PageTable)>,
     counters: PageCounters,
-}
-
-struct ActiveSequence {
-    request: TraceRequest,
-    table: PageTable,
 }
 
 impl ReplayState {
@@ -175,7 +171,7 @@ impl ReplayState {
     /// Whether a request finds all the pages that it needs beside those that the running sequences still lack.
     fn has_room(&self, request: &TraceRequest) -> bool {
         let pages = |request: &TraceRequest| request.tokens.len().div_ceil(self.page_size);
-        let lacking = self.running.iter().map(|sequence| pages(&sequence.request) - sequence.table.pages().len());
+        let lacking = self.running.iter().map(|(request, table)| pages(request) - table.pages().len());
         pages(request) + lacking.sum::<usize>() <= self.pool.n_pages() - self.n_in_use()
     }
 
@@ -190,7 +186,7 @@ impl ReplayState {
         self.counters.cached_tokens += cached as u64;
         self.grow(&mut table, prompt.len() - cached)?;
         self.prefixes.insert(prompt, &mut table, &mut self.pool)?;
-        self.running.push(ActiveSequence { request, table });
+        self.running.push((request, table));
         Ok(())
     }
 
@@ -208,13 +204,12 @@ impl ReplayState {
     /// Each running sequence gets a token, and those that are complete finish.
     fn step(&mut self, on_end: &mut impl FnMut()) -> Result<(), WorkloadError> {
         self.counters.steps += 1;
-        for mut sequence in std::mem::take(&mut self.running) {
-            self.grow(&mut sequence.table, 1)?;
-            self.running.push(sequence);
+        for (request, mut table) in std::mem::take(&mut self.running) {
+            self.grow(&mut table, 1)?;
+            self.running.push((request, table));
         }
-        for ActiveSequence { request, mut table } in
-            self.running.extract_if(.., |sequence| sequence.table.len() == sequence.request.tokens.len())
-        {
+        let is_complete = |(request, table): &mut (TraceRequest, PageTable)| table.len() == request.tokens.len();
+        for (request, mut table) in self.running.extract_if(.., is_complete) {
             self.prefixes.insert(&request.tokens, &mut table, &mut self.pool)?;
             table.release(&mut self.pool)?;
             self.counters.requests += 1;

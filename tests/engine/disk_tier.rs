@@ -9,7 +9,7 @@ use grading::checkpoints::Folder;
 use page_by_page::chapters::ch06_paged::PageSlab;
 use page_by_page::chapters::ch11_prefix_cache::PrefixTrie;
 use page_by_page::disk::memory_disk::MemoryDisk;
-use page_by_page::disk::{Disk, PageFileError, PageShape};
+use page_by_page::disk::{Disk, PageFileError};
 use page_by_page::generation::sampler::{Sampler, Sampling};
 use page_by_page::model::Model;
 use page_by_page::serving::Engine;
@@ -64,8 +64,7 @@ const PAGE_SIZE: usize = 4;
 fn serve<'m>(model: &'m Model, disk: &Gated) -> (Engine<'m>, DiskTier) {
     let slab = PageSlab::new(model.kv_layout(), PAGE_SIZE, 60).unwrap();
     let prefixes = Box::new(PrefixTrie::new(PAGE_SIZE).unwrap());
-    let shape = PageShape::for_model(model, PAGE_SIZE);
-    let tier = DiskTier::open(disk.clone(), shape, 1 << 24).unwrap().watching(model.mapped());
+    let tier = DiskTier::open(disk.clone(), model, PAGE_SIZE, 1 << 24).unwrap();
     let limits = StepLimits { tokens: 16, sequences: 4 };
     (Engine::new(model, &slab, prefixes, limits, &[]).unwrap(), tier)
 }

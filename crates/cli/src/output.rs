@@ -201,7 +201,7 @@ pub fn prompts_cached(totals: &Totals) -> String {
     format!("{cached} of {prompts} cached, {share}; {} more after a preemption", thousands(totals.cached_again))
 }
 
-/// ReportLines of cells in aligned columns: text to the left, numbers to the right.
+/// Lines of cells in aligned columns: text to the left, numbers to the right.
 pub struct Table {
     lines: Vec<Vec<String>>,
     text_columns: usize,

@@ -4,7 +4,6 @@ use std::path::PathBuf;
 
 use anyhow::{Context, Result};
 use clap::Args;
-use page_by_page::disk::PageShape;
 use page_by_page::disk::file_disk::FileDisk;
 use page_by_page::model::Model;
 use page_by_page::serving::disk_tier::DiskTier;
@@ -33,9 +32,8 @@ impl PageFileOptions {
         let Some(path) = &self.page_file else { return Ok(None) };
         let at = || path.display().to_string();
         let disk = FileDisk::open(path).with_context(at)?;
-        let (shape, bytes) = (PageShape::for_model(model, page_size), self.page_file_mib.saturating_mul(1 << 20));
-        let tier = DiskTier::open(disk, shape, bytes).with_context(at)?;
-        Ok(Some(tier.watching(model.mapped())))
+        let bytes = self.page_file_mib.saturating_mul(1 << 20);
+        Ok(Some(DiskTier::open(disk, model, page_size, bytes).with_context(at)?))
     }
 }
 

@@ -233,12 +233,9 @@ fn sum_all(model: &Model, cache: &ContiguousCache) {
     sum(model);
     let layers: Vec<_> = (0..cache.layout().n_layers).map(|layer| cache.gather(layer)).collect();
     let pieces: Vec<&[f32]> = layers.iter().flat_map(|(k, v)| k.chunks(1 << 18).chain(v.chunks(1 << 18))).collect();
-    let sum = pieces.into_par_iter().map(sum_of_bits).reduce(|| 0, u64::wrapping_add);
+    let add = |sum: u64, number: &f32| sum.wrapping_add(number.to_bits().into());
+    let sum = pieces.into_par_iter().map(|numbers| numbers.iter().fold(0, add)).reduce(|| 0, u64::wrapping_add);
     std::hint::black_box(sum);
-}
-
-fn sum_of_bits(numbers: &[f32]) -> u64 {
-    numbers.iter().fold(0, |sum: u64, number| sum.wrapping_add(number.to_bits().into()))
 }
 
 fn sum_of_bytes(bytes: &[u8]) -> u64 {

@@ -10,7 +10,7 @@ use page_by_page::model::Model;
 use page_by_page::model::tokenizer::Tokenizer;
 use page_by_page::prefix_cache::new_prefix_cache;
 use page_by_page::serving::schedule::{NextToken, StepLimits};
-use page_by_page::serving::{Engine, FinishedSequence, GenerationRequest, Step, Totals};
+use page_by_page::serving::{Engine, FinishedSequence, GenerationRequest, Step};
 
 use super::together::MAX_TOKENS_IN_STEP;
 use super::{MAX_SEQUENCES, OutputRequest};
@@ -55,7 +55,7 @@ pub struct OutputSet<'m> {
     /// All have the same prompt, and are forks of the first, which computes it: they share its pages.
     pub are_samples: bool,
     pub pool: PoolSize,
-    engine: Engine<'m>,
+    pub engine: Engine<'m>,
     pub outputs: Vec<Output<'m>>,
     /// Passes that computed a prompt, whatever else they computed.
     pub prefill: PassTotals,
@@ -90,14 +90,6 @@ impl<'m> OutputSet<'m> {
     /// Whether the outputs share the pages of one prompt.
     pub fn are_forks(&self) -> bool {
         self.are_samples && self.outputs.len() > 1
-    }
-
-    pub fn is_done(&self) -> bool {
-        self.engine.is_done()
-    }
-
-    pub fn totals(&self) -> Totals {
-        self.engine.totals()
     }
 
     /// One pass of the model; how many new tokens there are.

@@ -33,15 +33,15 @@ impl OutputSet<'_> {
     }
 
     pub fn to_json(&self) -> Value {
-        let mut counters = counters(self.totals().rows_projected, self.usage());
-        add(&mut counters, "steps", Some(self.totals().steps));
+        let mut counters = counters(self.engine.totals().rows_projected, self.usage());
+        add(&mut counters, "steps", Some(self.engine.totals().steps));
         let outputs: Vec<Value> = self.outputs.iter().map(output_to_json).collect();
-        let peak_pages = self.totals().peak_pages;
+        let peak_pages = self.engine.totals().peak_pages;
         json!({ "outputs": outputs, "kv": Paged.to_string(), "counters": counters, "peak_pages": peak_pages })
     }
 
     pub fn lines(&self, options: &Generate, model: &Model) -> ReportLines {
-        let (totals, usage) = (self.totals(), self.usage());
+        let (totals, usage) = (self.engine.totals(), self.usage());
         let sampling = self.outputs[0].request.sampling;
         let in_steps = |steps| format!("{}, ", count(steps, "step"));
         let n_outputs = thousands(self.outputs.len());
@@ -134,7 +134,7 @@ impl OutputSet<'_> {
         if !self.are_forks() {
             return describe_cache(Paged, "", self.usage());
         }
-        let peak = self.pool.mib(self.totals().peak_pages);
+        let peak = self.pool.mib(self.engine.totals().peak_pages);
         let copied = count(self.usage().rows_copied, "row");
         let apart = self.apart(|| format!("{}, nothing copied", mib(self.usage().bytes)));
         format!("{Paged}: {peak} at the peak, {copied} copied{apart}")

@@ -53,7 +53,7 @@ impl Live {
     }
 
     pub fn draw(&mut self, set: &OutputSet<'_>) {
-        if self.drawn.is_some_and(|drawn| drawn.elapsed() < BREATH) && !set.is_done() {
+        if self.drawn.is_some_and(|drawn| drawn.elapsed() < BREATH) && !set.engine.is_done() {
             return;
         }
         let OutputSet { outputs, pool, .. } = set;

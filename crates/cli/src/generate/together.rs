@@ -49,7 +49,7 @@ impl Generate {
         let mut in_order = InOrder { index: 0, written: None };
         // How long a step takes at least while it shows on a terminal.
         let least = Duration::from_secs(1).checked_div(self.sequences.pace).unwrap_or_default();
-        while !set.is_done() {
+        while !set.engine.is_done() {
             let start = Instant::now();
             let n_new = set.step()?;
             if let Some(progress) = &progress {

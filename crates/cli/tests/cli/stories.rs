@@ -3,9 +3,8 @@
 //! Here the model is asked for one token after the other: no cache, no draft, no chapter. What beams find is compared
 //! with a search without a cache in `tests/engine/beams.rs`.
 
+use grading::story::Storyteller;
 use page_by_page::generation::sampler::{Sampler, Sampling};
-use page_by_page::model::Model;
-use page_by_page::model::tokenizer::Tokenizer;
 use serde_json::{Value, json};
 
 use crate::program::{Run, limited, ok, run_with};
@@ -27,28 +26,16 @@ const CACHES: [&[&str]; 6] = [
 const MODEL: &str = "--draft=storyteller-draft";
 const LOOKUP: &str = "--draft=prompt-lookup";
 
-struct Alone {
-    model: Model,
-    tokenizer: Tokenizer,
-}
-
-impl Alone {
-    fn open() -> Self {
-        let folder = grading::root().join("assets/storyteller");
-        Alone { model: Model::open(&folder).unwrap(), tokenizer: Tokenizer::open(&folder).unwrap() }
+/// `n` new tokens, sampled with a seed or always the likeliest, without any cache.
+fn alone(storyteller: &Storyteller, prompt: &str, seed: Option<u64>, n: usize) -> Vec<u32> {
+    let mut tokens = storyteller.tokenizer.encode(prompt).unwrap();
+    let n_prompt = tokens.len();
+    let drawn = |seed| Sampling { temperature: 0.8, top_k: 0, top_p: 0.95, seed };
+    let mut sampler = Sampler::new(seed.map_or(Sampling::GREEDY, drawn));
+    for _ in 0..n {
+        tokens.push(sampler.pick(&storyteller.model.step(&tokens, None).unwrap()));
     }
-
-    /// `n` new tokens, sampled with a seed or always the likeliest.
-    fn tokens(&self, prompt: &str, seed: Option<u64>, n: usize) -> Vec<u32> {
-        let mut tokens = self.tokenizer.encode(prompt).unwrap();
-        let n_prompt = tokens.len();
-        let drawn = |seed| Sampling { temperature: 0.8, top_k: 0, top_p: 0.95, seed };
-        let mut sampler = Sampler::new(seed.map_or(Sampling::GREEDY, drawn));
-        for _ in 0..n {
-            tokens.push(sampler.pick(&self.model.step(&tokens, None).unwrap()));
-        }
-        tokens.split_off(n_prompt)
-    }
+    tokens.split_off(n_prompt)
 }
 
 /// Runs a command that prints JSON; its outputs must have these new tokens.
@@ -70,8 +57,8 @@ struct Story {
 }
 
 impl Story {
-    fn of(alone: &Alone, prompt: &'static str, drawn: bool, n: usize) -> Self {
-        Story { prompt, drawn, expected: alone.tokens(prompt, drawn.then_some(SEED), n) }
+    fn of(storyteller: &Storyteller, prompt: &'static str, drawn: bool, n: usize) -> Self {
+        Story { prompt, drawn, expected: alone(storyteller, prompt, drawn.then_some(SEED), n) }
     }
 
     /// Generates it with these options, and looks at what is left in the cache.
@@ -93,9 +80,9 @@ impl Story {
 
 #[test]
 fn every_cache_with_and_without_drafts() {
-    let alone = Alone::open();
+    let storyteller = Storyteller::open();
     for drawn in [true, false] {
-        let story = Story::of(&alone, "The king and the queen and the king", drawn, 25);
+        let story = Story::of(&storyteller, "The king and the queen and the king", drawn, 25);
         for cache in CACHES {
             story.check(cache);
         }
@@ -107,7 +94,7 @@ fn every_cache_with_and_without_drafts() {
     }
     // Greedy leaves nothing to chance, whichever rule accepts; and drafts are cut where the output ends.
     for (most, options) in [(25, "--accept=sample"), (1, "--draft-len=8"), (3, "--draft-len=8")] {
-        let story = Story::of(&alone, "Once upon a time", false, most);
+        let story = Story::of(&storyteller, "Once upon a time", false, most);
         for (cache, draft) in [(CACHES[0], MODEL), (CACHES[4], MODEL), (CACHES[2], LOOKUP)] {
             story.check(&[cache, &[draft, options]].concat());
         }
@@ -116,7 +103,7 @@ fn every_cache_with_and_without_drafts() {
 
 #[test]
 fn the_story_of_the_readme_in_pages_of_any_size() {
-    let story = Story::of(&Alone::open(), "Once upon a time", true, 70);
+    let story = Story::of(&Storyteller::open(), "Once upon a time", true, 70);
     for page_size in [2, 5, 7, 8, 13, 16, 31, 32, 33, 63] {
         let page_size = format!("--page-size={page_size}");
         story.check(&["--kv=paged", &page_size]);
@@ -126,8 +113,8 @@ fn the_story_of_the_readme_in_pages_of_any_size() {
 
 #[test]
 fn samples_of_one_prompt_in_every_memory() {
-    let alone = Alone::open();
-    let expected: Vec<Vec<u32>> = (0..4).map(|n| alone.tokens("The king had", Some(SEED + n), 20)).collect();
+    let storyteller = Storyteller::open();
+    let expected: Vec<Vec<u32>> = (0..4).map(|n| alone(&storyteller, "The king had", Some(SEED + n), 20)).collect();
     // In 8 pages of 3 samples are preempted: 4 tokens of the prompt and up to 19 of their own.
     for memory in [&[][..], &["--page-size=1"], &["--page-size=3", "--pages=8"], CACHES[0], CACHES[1], CACHES[2]] {
         check(&[&["generate", "The king had", "--samples=4"], &DRAWN[..], &["20"], memory].concat(), "", &expected);
@@ -144,10 +131,10 @@ const PROMPTS: [&str; 5] = [
 
 #[test]
 fn several_prompts_in_every_memory() {
-    let alone = Alone::open();
+    let storyteller = Storyteller::open();
     let memories: [&[&str]; 5] = [&[], CACHES[0], CACHES[1], CACHES[2], &["--page-size=3", "--pages=12"]];
     for drawn in [true, false] {
-        let expected = PROMPTS.map(|prompt| alone.tokens(prompt, drawn.then_some(SEED), 20));
+        let expected = PROMPTS.map(|prompt| alone(&storyteller, prompt, drawn.then_some(SEED), 20));
         for memory in if drawn { &memories[..] } else { &memories[4..] } {
             let sampling = if drawn { &DRAWN[..] } else { &GREEDY };
             check(&[&["generate"], &PROMPTS[..], sampling, &["20"], memory].concat(), "", &expected);
@@ -157,14 +144,14 @@ fn several_prompts_in_every_memory() {
 
 #[test]
 fn requests_of_a_batch_in_every_pool() {
-    let alone = Alone::open();
+    let storyteller = Storyteller::open();
     let asked = [(0, 20, None), (0, 30, Some(7)), (2, 20, None), (1, 25, Some(1)), (4, 0, Some(1)), (3, 12, Some(9))];
     let lines = asked.map(|(prompt, most, seed)| {
         let (temperature, seed) = (if seed.is_some() { 0.8 } else { 0.0 }, seed.unwrap_or(0));
         json!({ "prompt": PROMPTS[prompt], "max_new_tokens": most, "temperature": temperature, "top_k": 0, "top_p": 0.95,
             "seed": seed })
     });
-    let expected = asked.map(|(prompt, most, seed)| alone.tokens(PROMPTS[prompt], seed, most));
+    let expected = asked.map(|(prompt, most, seed)| alone(&storyteller, PROMPTS[prompt], seed, most));
     let input: String = lines.iter().map(|line| format!("{line}\n")).collect();
     let pools: [&[&str]; 4] = [
         &["--pages=4"],
@@ -186,9 +173,9 @@ fn requests_of_a_batch_in_every_pool() {
 
 #[test]
 fn a_saved_cache_is_loaded_by_every_cache() {
-    let (alone, place) = (Alone::open(), tempfile::tempdir().unwrap());
+    let (storyteller, place) = (Storyteller::open(), tempfile::tempdir().unwrap());
     let file = place.path().join("story.cache").to_str().unwrap().to_string();
-    let story = Story::of(&alone, "Once upon a time", true, 30);
+    let story = Story::of(&storyteller, "Once upon a time", true, 30);
     for from in &CACHES[1..5] {
         let saved = story.check(&[from, &["--save-cache", &file][..]].concat());
         assert_eq!((&saved["saved"]["tokens"], saved.get("restored")), (&json!(34), None));
@@ -200,8 +187,8 @@ fn a_saved_cache_is_loaded_by_every_cache() {
         }
     }
     // The story goes on where it was left: nothing saved is computed again.
-    let prompt = format!("Once upon a time{}", alone.tokenizer.decode(&story.expected).unwrap());
-    let more = alone.tokens(&prompt, Some(SEED), 15);
+    let prompt = format!("Once upon a time{}", storyteller.tokenizer.decode(&story.expected).unwrap());
+    let more = alone(&storyteller, &prompt, Some(SEED), 15);
     let ran = check(&[&["generate", &prompt], &DRAWN[..], &["15", "--load-cache", &file]].concat(), "", &[more]);
     assert_eq!(ran[0]["restored"], json!({ "saved": 34, "kept": 34 }));
 }
