@@ -98,9 +98,11 @@ impl Chat {
     }
 }
 
+type IsHarmless = fn(&Value) -> bool;
+
 /// Fields of the protocol and of vLLM that change what is generated and are not supported, and which of their values
 /// change nothing.
-const UNSUPPORTED: [(&str, fn(&Value) -> bool); 9] = [
+const UNSUPPORTED: [(&str, IsHarmless); 9] = [
     ("presence_penalty frequency_penalty min_p", |value| value.as_f64() == Some(0.0)),
     ("repetition_penalty", |value| value.as_f64() == Some(1.0)),
     ("use_beam_search include_stop_str_in_output continue_final_message", |value| value == false),
