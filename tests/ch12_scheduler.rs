@@ -293,7 +293,7 @@ mod checks {
             assert!(running <= allowed, "{running} sequences run, and at most {allowed} are allowed; {said}");
             let needed: usize = after.running.iter().map(|sequence| sequence.pages_needed(page_size)).sum();
             let admitted = || after.running.iter().filter(|sequence| before.find_running(sequence.id).is_none());
-            if let Some(SequenceState { id, .. }) = admitted().last() {
+            if let Some(SequenceState { id, .. }) = admitted().next_back() {
                 assert!(
                     needed <= room,
                     "sequence {id} was admitted, and then the running sequences need {} more for all of their tokens \
