@@ -39,7 +39,7 @@ mod checks {
 
     /// Asks for more than is free, which must change nothing.
     #[track_caller]
-    fn refuses(cache: &mut ContiguousCache, n: usize) {
+    fn assert_refuses(cache: &mut ContiguousCache, n: usize) {
         let (len, capacity) = (cache.len(), cache.usage().slots);
         let free = capacity - len;
         let expected = Err(CacheError::OutOfSlots { needed: n, free, capacity });
@@ -55,11 +55,11 @@ mod checks {
         let mut cache = ContiguousCache::new(LAYOUT, 5);
         extend(&mut cache, 3);
         for n in [3, 6, usize::MAX, usize::MAX - 2] {
-            refuses(&mut cache, n);
+            assert_refuses(&mut cache, n);
         }
         extend(&mut cache, 2);
-        refuses(&mut cache, 1);
-        refuses(&mut ContiguousCache::new(LAYOUT, 0), 1);
+        assert_refuses(&mut cache, 1);
+        assert_refuses(&mut ContiguousCache::new(LAYOUT, 0), 1);
     }
 
     #[test]

@@ -276,15 +276,15 @@ mod checks {
     /// Counts and a free list of its own say what each call must give.
     #[test]
     fn whole_oracle() {
-        for (seed, mut dice) in seeded(40) {
-            let n_pages = dice.roll(1, 12);
+        for (seed, mut rng) in seeded(40) {
+            let n_pages = rng.roll(1, 12);
             let mut pool = pool(n_pages);
             let mut owners = vec![0; n_pages];
             let mut free: Vec<PageId> = ids((0..n_pages as u32).rev());
             for step in 0..STEPS {
                 let at = format!("seed {seed}, step {step}, a pool of {n_pages}, {} free", free.len());
-                let at = if dice.roll(0, 1) == 0 {
-                    let n = dice.roll(0, 4);
+                let at = if rng.roll(0, 1) == 0 {
+                    let n = rng.roll(0, 4);
                     let expected = match free.len().checked_sub(n) {
                         Some(left) => Ok(free.split_off(left).into_iter().rev().collect()),
                         None => Err(CacheError::OutOfPages { needed: n, free: free.len() }),
@@ -297,9 +297,9 @@ mod checks {
                     at
                 } else {
                     // One more than there are pages: the last one is foreign.
-                    let page = PageId(dice.roll(0, n_pages) as u32);
+                    let page = PageId(rng.roll(0, n_pages) as u32);
                     let held = owners.get(page.index()).copied();
-                    let shares = dice.roll(0, 1) == 0;
+                    let shares = rng.roll(0, 1) == 0;
                     let at =
                         format!("{at}: {} of page {page}, its owners: {held:?}", if shares { "share" } else { "free" });
                     let expected = match (held, shares) {

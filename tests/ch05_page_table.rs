@@ -32,7 +32,7 @@ mod checks {
 
     /// Grows a table for which there are too few pages. That must change nothing.
     #[track_caller]
-    fn refuses(table: &mut PageTable, n: usize, needed: usize, pool: &mut PagePool) {
+    fn assert_refuses(table: &mut PageTable, n: usize, needed: usize, pool: &mut PagePool) {
         let (held, free) = (count(table.len(), "token"), pool.n_free());
         let call = format!("grow({}) on {held}, page size 4, {free} pages free", argument(n));
         let facts = |(table, pool): &mut (&mut PageTable, &mut PagePool)| {
@@ -53,7 +53,7 @@ mod checks {
 
     /// Compares `pages_needed(n)`.
     #[track_caller]
-    fn needs(table: &PageTable, n: usize, pages: usize) {
+    fn assert_needs(table: &PageTable, n: usize, pages: usize) {
         let (held, size) = (count(table.len(), "token"), table.page_size());
         let verb = if table.len() == 1 { "is" } else { "are" };
         same!(table.pages_needed(n), pages, "pages_needed({}) when {held} {verb} held, page size {size}", argument(n));
@@ -61,7 +61,7 @@ mod checks {
 
     /// Compares the place of a position; `pages` are those of the table.
     #[track_caller]
-    fn lies(table: &PageTable, position: usize, page: u32, slot: usize) {
+    fn assert_lies_at(table: &PageTable, position: usize, page: u32, slot: usize) {
         let (len, size, pages) = (table.len(), table.page_size(), page_list(table.pages()));
         let expected = Ok(Slot { page: PageId(page), slot });
         same!(table.locate(position), expected, "position {position} of {len} tokens in {pages}, of {size} slots each");
@@ -82,7 +82,7 @@ mod checks {
             for (held, n) in (0..=2 * size + 1).flat_map(|held| (0..=3 * size + 1).map(move |n| (held, n))) {
                 let mut pool = pool(20);
                 let mut table = table(size, held, &mut pool);
-                needs(&table, n, pages_of(held + n, size) - pages_of(held, size));
+                assert_needs(&table, n, pages_of(held + n, size) - pages_of(held, size));
                 grow(&mut table, n, &mut pool);
             }
         }
@@ -95,7 +95,7 @@ mod checks {
         for n in [10, 1, 1, 0] {
             grow(&mut table, n, &mut pool);
         }
-        refuses(&mut table, 1, 1, &mut pool);
+        assert_refuses(&mut table, 1, 1, &mut pool);
     }
 
     #[test]
@@ -127,7 +127,7 @@ mod checks {
         for n in [17, 100] {
             let mut pool = pool_that_gives(&[12, 5, 3, 9]);
             let mut table = table(4, 0, &mut pool);
-            refuses(&mut table, n, pages_of(n, 4), &mut pool);
+            assert_refuses(&mut table, n, pages_of(n, 4), &mut pool);
             grow(&mut table, 16, &mut pool);
             let given = "pages of 16 tokens, when the pool gives 12, 5, 3, 9";
             same!(table.pages(), ids([12, 5, 3, 9]), "{given}, after grow({n}) was refused");
@@ -139,8 +139,8 @@ mod checks {
         let (mut table, mut pool) = ten_tokens();
         for n in [7, 100, usize::MAX, usize::MAX - 1, usize::MAX - 9, usize::MAX - 10, usize::MAX / 2] {
             let needed = (n - 2).div_ceil(4);
-            needs(&table, n, needed);
-            refuses(&mut table, n, needed, &mut pool);
+            assert_needs(&table, n, needed);
+            assert_refuses(&mut table, n, needed, &mut pool);
         }
         grow(&mut table, 6, &mut pool);
     }
@@ -167,7 +167,7 @@ mod checks {
             let mut pool = pool_that_gives(&[12, 5, 3]);
             let table = table(size, 2 * size + 1, &mut pool);
             for position in 0..=2 * size {
-                lies(&table, position, [12, 5, 3][position / size], position % size);
+                assert_lies_at(&table, position, [12, 5, 3][position / size], position % size);
             }
         }
     }
@@ -280,23 +280,23 @@ mod checks {
     /// The places of all tokens, in each table, are noted after every step.
     #[test]
     fn whole_oracle() {
-        for (seed, mut dice) in seeded(60) {
-            let (page_size, n_pages) = (dice.roll(1, 7), dice.roll(2, 20));
+        for (seed, mut rng) in seeded(60) {
+            let (page_size, n_pages) = (rng.roll(1, 7), rng.roll(2, 20));
             let mut pool = pool(n_pages);
             let mut tables: Vec<PageTable> = (0..3).map(|_| table(page_size, 0, &mut pool)).collect();
             let mut places: Vec<Vec<Slot>> = vec![Vec::new(); 3];
             for step in 0..STEPS {
-                let index = dice.roll(0, 2);
+                let index = rng.roll(0, 2);
                 let table = &mut tables[index];
                 let (len, held, free) = (table.len(), table.pages().len(), pool.n_free());
-                let (at, grown) = if dice.roll(0, 9) == 0 {
+                let (at, grown) = if rng.roll(0, 9) == 0 {
                     let told = format!("release of table {index}, {len} tokens in {held} pages");
                     let at = format!("seed {seed}, step {step}: {told}");
                     same!(table.release(&mut pool), Ok(()), "{at}");
                     places[index].clear();
                     (at, 0)
                 } else {
-                    let n = dice.roll(0, 2 * page_size);
+                    let n = rng.roll(0, 2 * page_size);
                     let told = format!("grow({n}) on table {index}, {len} tokens in {held} pages of {page_size}");
                     let at = format!("seed {seed}, step {step}: {told}");
                     let needed = (len + n).div_ceil(page_size) - held;

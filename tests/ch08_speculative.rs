@@ -543,11 +543,11 @@ mod checks {
 
     #[test]
     fn whole_oracle() {
-        for (seed, mut dice) in seeded(60) {
-            let vocab_size = dice.roll(2, 9);
-            let (k, max_new_tokens, agree) = (dice.roll(0, 8), dice.roll(0, 30), dice.roll(1, 10));
-            let end_of_text = [dice.roll(0, 2 * vocab_size) as u32];
-            let prompt: Vec<u32> = (0..dice.roll(1, 5)).map(|_| dice.roll(0, vocab_size - 1) as u32).collect();
+        for (seed, mut rng) in seeded(60) {
+            let vocab_size = rng.roll(2, 9);
+            let (k, max_new_tokens, agree) = (rng.roll(0, 8), rng.roll(0, 30), rng.roll(1, 10));
+            let end_of_text = [rng.roll(0, 2 * vocab_size) as u32];
+            let prompt: Vec<u32> = (0..rng.roll(1, 5)).map(|_| rng.roll(0, vocab_size - 1) as u32).collect();
             // Any function of the tokens will do; the draft model gives the same answer to most sequences.
             let mix = |tokens: &[u32], salt: u64| {
                 let mixed = |hash: u64, token: &u32| (hash ^ u64::from(*token)).wrapping_mul(0x0100_0000_01b3);

@@ -386,15 +386,15 @@ mod checks {
 
     #[test]
     fn whole_outputs_are_as_likely_as_the_target_makes_them() {
-        let mut dice = Sampler::new(PLAIN);
+        let mut rng = Sampler::new(PLAIN);
         let mut counts = [0u32; 27];
         for run in 0..RUNS as u64 {
             let mut target = ScriptedModel::new("target", &Log::default(), |tokens| unlike(tokens, 0));
             let mut small = ScriptedModel::new("draft", &Log::default(), |tokens| unlike(tokens, 1));
             let mut drafter = SamplingDraftModel::new(&mut small, Sampler::new(Sampling { seed: 1000 + run, ..PLAIN }));
             let mut accept = |draft: &Draft, rows: &[Vec<f32>]| {
-                let rows: Vec<Vec<f32>> = rows.iter().map(|row| dice.probabilities(row)).collect();
-                accept_sampled(draft, &rows, &mut || dice.uniform())
+                let rows: Vec<Vec<f32>> = rows.iter().map(|row| rng.probabilities(row)).collect();
+                accept_sampled(draft, &rows, &mut || rng.uniform())
             };
             let mut speculation = Speculation { target: &mut target, drafter: &mut drafter, accept: &mut accept };
             let limits = Limits { max_new_tokens: 3, end_of_text: &[] };

@@ -602,9 +602,9 @@ mod checks {
 
     #[test]
     fn whole_oracle() {
-        for (seed, mut dice) in seeded(20) {
-            let layout = any_layout(&mut dice);
-            let (size, n_pages) = (dice.roll(1, 6), dice.roll(4, 16));
+        for (seed, mut rng) in seeded(20) {
+            let layout = any_layout(&mut rng);
+            let (size, n_pages) = (rng.roll(1, 6), rng.roll(4, 16));
             let mut sequences = Sequences::new(layout, size, n_pages, &format!("seed {seed}, page size {size}"));
             for step in 0..STEPS {
                 let n_sequences = sequences.all.len();
@@ -612,12 +612,12 @@ mod checks {
                     sequences.begin(&format!("s{step}"));
                     continue;
                 }
-                let index = dice.roll(0, n_sequences - 1);
-                match dice.roll(0, 11) {
+                let index = rng.roll(0, n_sequences - 1);
+                match rng.roll(0, 11) {
                     0 => sequences.drop(index),
                     1..4 if n_sequences < 6 => sequences.fork(index, &format!("s{step}")),
-                    1..8 => sequences.extend(index, dice.roll(0, 2 * size + 1)),
-                    _ => sequences.rewind(index, dice.roll(0, sequences.all[index].cache.len())),
+                    1..8 => sequences.extend(index, rng.roll(0, 2 * size + 1)),
+                    _ => sequences.rewind(index, rng.roll(0, sequences.all[index].cache.len())),
                 }
             }
             sequences.all.clear();

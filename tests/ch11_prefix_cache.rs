@@ -186,7 +186,7 @@ mod checks {
         }
 
         /// Makes a call over a different pool, which must be refused, and must change neither that nor the trie.
-        fn refuses(
+        fn assert_refuses(
             &mut self,
             call: &str,
             (n_pages, owned, error): &(usize, &[u32], CacheError),
@@ -210,7 +210,7 @@ mod checks {
                      one of them",
                     inserting(tokens, table)
                 );
-                self.refuses(&call, pool, |trie, pool| trie.insert(tokens, table, pool));
+                self.assert_refuses(&call, pool, |trie, pool| trie.insert(tokens, table, pool));
                 same!(table.pages(), before, "pages of the table after the refused {call}");
             }
             self.insert(tokens, table);
@@ -453,7 +453,7 @@ mod checks {
         let [zero, one, two] = [(4, &[1, 2][..], free(0)), (4, &[0, 2], free(1)), (4, &[0, 1], free(2))];
         for pool in [(2, &[0, 1][..], foreign(2, 2)), (2, &[1], free(0)), two, zero, one] {
             let what = "lookup that finds pages 0, 1, 2";
-            checked.refuses(what, &pool, |trie, pool| trie.lookup(&counting(13), pool).map(drop));
+            checked.assert_refuses(what, &pool, |trie, pool| trie.lookup(&counting(13), pool).map(drop));
         }
         checked.lookup_and_end(&counting(13));
     }
@@ -579,7 +579,7 @@ mod checks {
         checked.compute_and_end(&counting(2));
         release(&mut spare, &mut checked.pool);
         let what = "evict(2), where the trie has page 1";
-        checked.refuses(what, &(1, &[0], foreign(1, 1)), |trie, pool| trie.evict(2, pool).map(drop));
+        checked.assert_refuses(what, &(1, &[0], foreign(1, 1)), |trie, pool| trie.evict(2, pool).map(drop));
         checked.evict(3);
     }
 
@@ -668,17 +668,17 @@ mod checks {
 
     #[test]
     fn whole_oracle() {
-        for (seed, mut dice) in seeded(40) {
-            let (size, n_pages, words) = (dice.roll(1, 4), dice.roll(4, 14), dice.roll(1, 3));
+        for (seed, mut rng) in seeded(40) {
+            let (size, n_pages, words) = (rng.roll(1, 4), rng.roll(4, 14), rng.roll(1, 3));
             let mut checked = CheckedTrie::new(size, n_pages, &format!("seed {seed}"));
             let mut sequences: Vec<(Vec<u32>, PageTable)> = Vec::new();
             for _ in 0..STEPS {
                 let mut random = |most: usize| -> Vec<u32> {
-                    let len = dice.roll(0, most);
-                    (0..len).map(|_| dice.roll(1, words) as u32).collect()
+                    let len = rng.roll(0, most);
+                    (0..len).map(|_| rng.roll(1, words) as u32).collect()
                 };
                 let (begin, more) = (random(4 * size + 1), random(2 * size + 1));
-                let event = if sequences.is_empty() { 0 } else { dice.roll(0, 11) };
+                let event = if sequences.is_empty() { 0 } else { rng.roll(0, 11) };
                 if (event < 3 || event == 10) && sequences.len() == 4 {
                     continue;
                 }
@@ -687,11 +687,11 @@ mod checks {
                     sequences.push((begin[..table.len()].to_vec(), table));
                     continue;
                 }
-                let index = dice.roll(0, sequences.len() - 1);
+                let index = rng.roll(0, sequences.len() - 1);
                 let (tokens, table) = &mut sequences[index];
                 match event {
                     3 => release(&mut sequences.remove(index).1, &mut checked.pool),
-                    4..6 => drop(checked.evict(dice.roll(0, 4))),
+                    4..6 => drop(checked.evict(rng.roll(0, 4))),
                     6..9 => {
                         // A page for the tail, if it is shared.
                         if table.pages_needed(more.len()) < checked.pool.n_free() {
@@ -701,7 +701,7 @@ mod checks {
                         }
                     }
                     9 => {
-                        let n = dice.roll(0, table.len());
+                        let n = rng.roll(0, table.len());
                         expect_ok(format!("rewind({n}) of chapter 7"), || table.rewind(n, &mut checked.pool));
                         tokens.truncate(table.len());
                     }

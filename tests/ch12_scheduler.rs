@@ -933,24 +933,24 @@ mod checks {
 
     #[test]
     fn whole_oracle() {
-        for (seed, mut dice) in seeded(60) {
-            let (page_size, n_pages) = (dice.roll(1, 5), dice.roll(3, 14));
-            let limits = StepLimits { tokens: dice.roll(1, 9), sequences: dice.roll(1, 5) };
-            let setup = Setup { page_size, n_pages, limits, keeps_prefixes: dice.roll(0, 3) > 0 };
-            let end_of_text = [0, 0].map(|_| FIRST_NEW + dice.roll(0, 19) as u32);
+        for (seed, mut rng) in seeded(60) {
+            let (page_size, n_pages) = (rng.roll(1, 5), rng.roll(3, 14));
+            let limits = StepLimits { tokens: rng.roll(1, 9), sequences: rng.roll(1, 5) };
+            let setup = Setup { page_size, n_pages, limits, keeps_prefixes: rng.roll(0, 3) > 0 };
+            let end_of_text = [0, 0].map(|_| FIRST_NEW + rng.roll(0, 19) as u32);
             let mut world = CheckedWorld::with_end_of_text(&format!("seed {seed}, "), setup, &end_of_text);
             let slots = page_size * n_pages;
-            let mut to_come = if cfg!(miri) { 3 } else { dice.roll(1, 10) };
+            let mut to_come = if cfg!(miri) { 3 } else { rng.roll(1, 10) };
             let mut most_steps = 60;
             loop {
-                while to_come > 0 && dice.roll(0, 2) == 0 {
+                while to_come > 0 && rng.roll(0, 2) == 0 {
                     to_come -= 1;
-                    let tokens = dice.roll(1, slots.min(12));
+                    let tokens = rng.roll(1, slots.min(12));
                     // Many begin alike; a part of them goes on alike.
-                    let (fork, name) = (dice.roll(0, tokens), dice.roll(0, 30));
+                    let (fork, name) = (rng.roll(0, tokens), rng.roll(0, 30));
                     let prompt: Vec<u32> =
                         (0..tokens).map(|at| (if at < fork { at } else { name + at }) as u32).collect();
-                    let most = dice.roll(0, (slots + 3 - tokens).min(14));
+                    let most = rng.roll(0, (slots + 3 - tokens).min(14));
                     let needed = (tokens + most).saturating_sub(1).div_ceil(page_size);
                     if most > 0 && needed > n_pages {
                         world.submit_too_long(&prompt, most, needed);
@@ -963,8 +963,8 @@ mod checks {
                 if to_come == 0 && alive.is_empty() {
                     break;
                 }
-                if dice.roll(0, 20) == 0 && !alive.is_empty() {
-                    world.cancel(alive[dice.roll(0, alive.len() - 1)].0);
+                if rng.roll(0, 20) == 0 && !alive.is_empty() {
+                    world.cancel(alive[rng.roll(0, alive.len() - 1)].0);
                 }
                 // The oldest computes a token a step whatever the others do: none waits longer than all of them take.
                 let (steps, at) = (world.steps(), world.at());

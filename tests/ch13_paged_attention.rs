@@ -401,39 +401,39 @@ mod checks {
     #[test]
     fn whole_oracle() {
         let heads = Heads { n_heads: 2 * LAYOUT.n_kv_heads, n_kv_heads: LAYOUT.n_kv_heads, head_dim: LAYOUT.head_dim };
-        for (seed, mut dice) in seeded(12) {
-            let page_size = [1, 3, 4, 16][dice.roll(0, 3)];
+        for (seed, mut rng) in seeded(12) {
+            let page_size = [1, 3, 4, 16][rng.roll(0, 3)];
             let slab = slab_of(LAYOUT, page_size, 300 / page_size + 20);
             let about = format!("seed {seed}, page size {page_size}");
             let mut sequences = vec![(fork_cache(&slab), Oracle::new(&about))];
             let mut next = 0;
             for _ in 0..STEPS {
                 heartbeat();
-                let which = dice.roll(0, sequences.len() - 1);
+                let which = rng.roll(0, sequences.len() - 1);
                 let (cache, oracle) = &mut sequences[which];
-                match dice.roll(0, 9) {
+                match rng.roll(0, 9) {
                     0 => sequences[which] = (fork_cache(&slab), Oracle::new(&about)),
                     1 | 2 => {
                         let fork = (expect_ok("fork of chapter 10", || cache.fork()), oracle.clone());
                         sequences.truncate(4);
                         sequences.push(fork);
                     }
-                    3 | 4 => oracle.rewind(cache, dice.roll(0, oracle.tokens.len().min(7))),
-                    _ => oracle.append(cache, &fresh(&mut next, dice.roll(0, 6).min(50 - oracle.tokens.len()))),
+                    3 | 4 => oracle.rewind(cache, rng.roll(0, oracle.tokens.len().min(7))),
+                    _ => oracle.append(cache, &fresh(&mut next, rng.roll(0, 6).min(50 - oracle.tokens.len()))),
                 }
-                check_slab(heads, &sequences, dice.roll(0, LAYOUT.n_layers - 1), &mut dice);
+                check_slab(heads, &sequences, rng.roll(0, LAYOUT.n_layers - 1), &mut rng);
             }
         }
     }
 
     /// Attends all sequences of a slab at once, in one layer.
     #[track_caller]
-    fn check_slab(heads: Heads, sequences: &[(ForkCache, Oracle)], layer: usize, dice: &mut Dice) {
+    fn check_slab(heads: Heads, sequences: &[(ForkCache, Oracle)], layer: usize, rng: &mut TestRng) {
         let last = sequences.last().map_or(String::new(), |(_, oracle)| oracle.history.at());
         let at = format!("layer {layer} of {}, the last of them: {last}", count(sequences.len(), "sequence"));
         let batch = sequences.iter().map(|(_, oracle)| {
             let dense = KINDS.map(|kind| rows::rows(LAYOUT, &oracle.tokens, layer, kind));
-            (ScatteredRows::from_dense(heads, dense, 4), dice.roll(0, oracle.tokens.len().min(5)))
+            (ScatteredRows::from_dense(heads, dense, 4), rng.roll(0, oracle.tokens.len().min(5)))
         });
         let batch: Vec<(ScatteredRows, usize)> = batch.collect();
         let lent: Vec<_> = sequences.iter().map(|(cache, _)| in_call(&at, || cache.rows(layer))).collect();

@@ -160,13 +160,13 @@ mod checks {
 
     #[test]
     fn task_2_numbers_are_rounded_to_the_nearest_and_ties_to_even() {
-        let mut dice = Dice::new(14);
+        let mut rng = TestRng::new(14);
         let (ulp, bulp) = (1.0 / 1024.0, 1.0 / 128.0);
         // Ties to an even and to an odd number, the largest and the smallest.
         let mut head: Vec<f32> = vec![1.0 + ulp / 2.0, 1.0 + 1.5 * ulp, 1.0 + bulp / 2.0, 1.0 + 1.5 * bulp];
         head.extend([65_504.0, 65_519.9, 65_520.0, 6e-8, 2.9e-8, 3.1e-8, 1e-40, f32::MAX, 3.38e38, f32::INFINITY]);
         for _ in 0..if cfg!(miri) { 50 } else { 4000 } {
-            let x = f32::from_bits((dice.roll(0, 0xFFFF) << 16 | dice.roll(0, 0xFFFF)) as u32);
+            let x = f32::from_bits((rng.roll(0, 0xFFFF) << 16 | rng.roll(0, 0xFFFF)) as u32);
             head.push(if x.is_nan() { 0.7 } else { x });
         }
         for format in HALVES {
@@ -272,15 +272,15 @@ mod checks {
             check_bytes(head);
         }
         check_bytes(&(-127..=127).map(|byte| byte as f32).collect::<Vec<f32>>());
-        let mut dice = Dice::new(31);
+        let mut rng = TestRng::new(31);
         for _ in 0..if cfg!(miri) { 5 } else { 500 } {
             // Halves of scales: each lies between two bytes.
-            let scale = dice.roll(1, 1 << 12) as f32;
-            let head: Vec<f32> = (0..8).map(|_| (dice.roll(0, 253) as f32 - 126.5) * scale).collect();
+            let scale = rng.roll(1, 1 << 12) as f32;
+            let head: Vec<f32> = (0..8).map(|_| (rng.roll(0, 253) as f32 - 126.5) * scale).collect();
             check_bytes(&[&[127.0 * scale], &head[..]].concat());
         }
         for head_dim in (1..=70).chain([128, 256, 1100]) {
-            check_bytes(&numbers(head_dim, &mut dice));
+            check_bytes(&numbers(head_dim, &mut rng));
         }
     }
 
@@ -337,10 +337,10 @@ mod checks {
     // Task 4: attention
 
     /// Packed rows of a sequence.
-    fn pages(heads: Heads, format: RowFormat, tokens: usize, page_size: usize, dice: &mut Dice) -> ScatteredRows {
+    fn pages(heads: Heads, format: RowFormat, tokens: usize, page_size: usize, rng: &mut TestRng) -> ScatteredRows {
         let rounded = |head: &[f32]| plain::decode(format, &plain::encode(format, head), head.len());
         let dense = [0, 1].map(|_| {
-            numbers(tokens * kv_width(heads), dice).chunks_exact(heads.head_dim).flat_map(rounded).collect::<Vec<f32>>()
+            numbers(tokens * kv_width(heads), rng).chunks_exact(heads.head_dim).flat_map(rounded).collect::<Vec<f32>>()
         });
         ScatteredRows::encoded(heads, dense, page_size, plain::words(format, heads.head_dim), |head| {
             plain::encode(format, head)
@@ -362,7 +362,7 @@ mod checks {
             let what = format!("PackedHeads::new({format:?}, {head_dim})");
             same!(reader.words(), plain::words(format, head_dim), "words() of {what}");
             for seed in 0..3 {
-                let words = plain::encode(format, &numbers(head_dim, &mut Dice::new(seed)));
+                let words = plain::encode(format, &numbers(head_dim, &mut TestRng::new(seed)));
                 let question = format!("read({}) of {what}", hex(&words));
                 let found = assert_allocates(0, question, "it has room for a head", || reader.read(&words));
                 let expected = plain::decode(format, &words, head_dim);
@@ -373,16 +373,16 @@ mod checks {
 
     #[test]
     fn task_4_attention_has_the_bits_of_the_engines_kernel() {
-        let mut dice = Dice::new(47);
+        let mut rng = TestRng::new(47);
         let batches: [&[(usize, usize, usize)]; 3] =
             [&[(1, 1, 1)], &[(70, 9, 16), (5, 5, 1), (33, 1, 4)], &[(19, 1, 3), (300, 2, 256), (45, 0, 5)]];
         for heads in SHAPES {
             for (format, batch) in PACKED.into_iter().flat_map(|format| batches.map(|batch| (format, batch))) {
-                let sequence = |&(tokens, queries, size): &_| (pages(heads, format, tokens, size, &mut dice), queries);
+                let sequence = |&(tokens, queries, size): &_| (pages(heads, format, tokens, size, &mut rng), queries);
                 let sequences: Vec<(ScatteredRows, usize)> = batch.iter().map(sequence).collect();
                 let rows: Vec<SequenceRows<'_>> = sequences.iter().map(|(rows, queries)| rows.rows(*queries)).collect();
                 let queries: usize = batch.iter().map(|(_, queries, _)| queries).sum();
-                let q = numbers(queries * q_width(heads), &mut dice);
+                let q = numbers(queries * q_width(heads), &mut rng);
                 let (mut found, mut expected) = (vec![INITIAL_OUTPUT; q.len()], vec![INITIAL_OUTPUT; q.len()]);
                 let what = format!(
                     "attend_batch with PackedHeads, {heads:?}, {format:?}, (tokens, queries, page size) {batch:?}"

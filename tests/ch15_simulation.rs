@@ -761,10 +761,10 @@ mod checks {
     fn whole_oracle() {
         for seed in seeds(40) {
             heartbeat();
-            let mut dice = Dice::new(seed);
-            let bug = Bug::all()[dice.roll(0, Bug::all().len() - 1)];
+            let mut rng = TestRng::new(seed);
+            let bug = Bug::all()[rng.roll(0, Bug::all().len() - 1)];
             // Other seeds than those of the checks above.
-            let (seed, steps) = (1_000_000 + seed, dice.roll(20, 90) as u64);
+            let (seed, steps) = (1_000_000 + seed, rng.roll(20, 90) as u64);
             let what = format!("{}, seed {seed}, {steps} steps", bug.name());
             let _question = enter_call(what.clone());
             let factory = planted(Some(bug));

@@ -807,28 +807,28 @@ mod checks {
     /// Random sequences, evictions, restarts, damages and full disks.
     #[test]
     fn whole_oracle() {
-        for (seed, mut dice) in seeded(if cfg!(miri) { 1 } else { 60 }) {
-            let (n_pages, places) = (dice.roll(3, 12), dice.roll(1, 10));
+        for (seed, mut rng) in seeded(if cfg!(miri) { 1 } else { 60 }) {
+            let (n_pages, places) = (rng.roll(3, 12), rng.roll(1, 10));
             let mut checked = CheckedFile::new(n_pages, places, &format!("seed {seed}"));
             for _ in 0..STEPS {
                 // Few tokens, so that sequences have much in common.
-                let len = dice.roll(1, (n_pages * SIZE).min(4 * SIZE + 2));
-                let token = |at: usize| if at.is_multiple_of(SIZE) { dice.roll(1, 2) as u32 } else { 5 };
+                let len = rng.roll(1, (n_pages * SIZE).min(4 * SIZE + 2));
+                let token = |at: usize| if at.is_multiple_of(SIZE) { rng.roll(1, 2) as u32 } else { 5 };
                 let tokens: Vec<u32> = (0..len).map(token).collect();
-                match dice.roll(0, 11) {
+                match rng.roll(0, 11) {
                     0..=3 => checked.store(&tokens),
                     4..=6 => drop(checked.fetch(&tokens)),
-                    7 => checked.evict(dice.roll(1, 4)),
+                    7 => checked.evict(rng.roll(1, 4)),
                     8 | 9 => checked.restart(),
                     10 => {
                         let bytes = checked.disk.bytes().len();
                         if bytes > FILE_HEADER_BYTES {
-                            let byte = dice.roll(FILE_HEADER_BYTES, bytes - 1);
-                            checked.disk.memory.bytes()[byte] ^= 1 << dice.roll(0, 7);
+                            let byte = rng.roll(FILE_HEADER_BYTES, bytes - 1);
+                            checked.disk.memory.bytes()[byte] ^= 1 << rng.roll(0, 7);
                             checked.history.record(format!("byte {byte} changes"));
                         }
                     }
-                    _ => checked.store_until(&tokens, dice.roll(0, RECORD - 1)),
+                    _ => checked.store_until(&tokens, rng.roll(0, RECORD - 1)),
                 }
             }
             checked.evict(n_pages);

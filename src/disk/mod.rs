@@ -63,7 +63,7 @@ const VERSION: u32 = 1;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PageShape {
     /// The [fingerprint](Model::fingerprint) of the model that makes the rows.
-    pub model: u32,
+    pub fingerprint: u32,
     /// How their numbers are stored.
     pub format: RowFormat,
     /// The shape of the rows as caches see them: of words, if they are packed.
@@ -76,7 +76,7 @@ impl PageShape {
     /// What this model's pages have in common. Reads all weights once, for the fingerprint.
     pub fn for_model(model: &Model, page_size: usize) -> Self {
         let (format, layout) = (model.row_format, model.kv_layout());
-        PageShape { model: model.fingerprint(), format, layout, page_size }
+        PageShape { fingerprint: model.fingerprint(), format, layout, page_size }
     }
 
     /// Numbers that the keys of a page take in all layers; its values take as many again.
@@ -102,7 +102,7 @@ impl PageShape {
         let format = RowFormat::ALL.iter().position(|format| *format == self.format);
         let KvLayout { n_layers, n_kv_heads, head_dim } = self.layout;
         let mut bytes = MAGIC.to_vec();
-        for number in [VERSION, self.model, format.expect("a format is one of all") as u32] {
+        for number in [VERSION, self.fingerprint, format.expect("a format is one of all") as u32] {
             bytes.extend(number.to_le_bytes());
         }
         for number in [self.page_size, n_layers, n_kv_heads, head_dim] {
@@ -135,7 +135,7 @@ impl PageShape {
         let number = |at: usize| usize::try_from(u64_at(at)).unwrap_or(usize::MAX);
         let format = RowFormat::ALL.get(u32_at(16) as usize).copied().ok_or(PageFileError::NotAPageFile)?;
         let layout = KvLayout { n_layers: number(28), n_kv_heads: number(36), head_dim: number(44) };
-        Ok(PageShape { model: u32_at(12), format, layout, page_size: number(20) })
+        Ok(PageShape { fingerprint: u32_at(12), format, layout, page_size: number(20) })
     }
 
     /// Refuses a file whose pages have the shape `found`, unless it is this one.
@@ -148,14 +148,14 @@ impl PageShape {
 
     /// The first that differs of format, layout, model and page size, in words.
     fn difference(&self, expected: &PageShape) -> String {
-        let PageShape { model, format, layout, page_size } = self;
+        let PageShape { fingerprint, format, layout, page_size } = self;
         if *format != expected.format {
             format!("rows in {format}, and here rows are kept in {}; ask for --kv-dtype {format}", expected.format)
         } else if *layout != expected.layout {
             let here = expected.layout;
             format!("rows of {layout:?}, the model makes rows of {here:?}; use the model that made them")
-        } else if *model != expected.model {
-            let whose = format!("its fingerprint is {model:08x}, this model's {:08x}", expected.model);
+        } else if *fingerprint != expected.fingerprint {
+            let whose = format!("its fingerprint is {fingerprint:08x}, this model's {:08x}", expected.fingerprint);
             format!("the rows were made by a different model: {whose}; use the model that made them")
         } else {
             let here = expected.page_size;

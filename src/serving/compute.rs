@@ -34,19 +34,19 @@ impl Engine<'_> {
         let at_once = sequences.min(tokens).max(SCORED_AT_ONCE);
         let mut inputs = self.scheduler.inner.inputs();
         let mut computed = Computed::default();
-        if let Ok(pass) = forward(self.model, &self.states, at_once, &mut inputs) {
-            pass.record(&mut computed, &mut self.states);
+        if let Ok(pass) = forward(self.model, &self.active, at_once, &mut inputs) {
+            pass.record(&mut computed, &mut self.active);
         } else {
             // Which sequence's logits failed is not known: each is computed alone, and gives the same rows again.
             for input in &mut inputs {
                 self.scheduler.totals.rows_projected += input.chunk.tokens as u64;
-                match forward(self.model, &self.states, at_once, std::slice::from_mut(input)) {
-                    Ok(pass) => pass.record(&mut computed, &mut self.states),
+                match forward(self.model, &self.active, at_once, std::slice::from_mut(input)) {
+                    Ok(pass) => pass.record(&mut computed, &mut self.active),
                     Err(error) => {
                         let sequence = input.chunk.sequence;
                         // The prefix cache must not get any of its pages.
                         *input.cache = ForkCache::new(&self.slab).map_err(ScheduleError::from)?;
-                        if let Some(state) = self.states.get_mut(&sequence) {
+                        if let Some(state) = self.active.get_mut(&sequence) {
                             state.scoring = None;
                         }
                         computed.logits.push((sequence, Err(error)));
@@ -55,7 +55,7 @@ impl Engine<'_> {
             }
         }
         for ChunkInput { chunk, cache, .. } in inputs.iter().filter(|input| input.chunk.caught_up) {
-            let samples = self.states.get(&chunk.sequence).map_or(0, |state| state.samples.len());
+            let samples = self.active.get(&chunk.sequence).map_or(0, |state| state.samples.len());
             let forks = (0..samples).map(|_| cache.fork()).collect::<Result<_, _>>().map_err(ScheduleError::from)?;
             computed.forks.insert(chunk.sequence, forks);
         }
@@ -69,9 +69,9 @@ impl Engine<'_> {
 
 impl Pass {
     /// Adds its logits and scores to the results. Called only when the whole pass has succeeded.
-    fn record(self, computed: &mut Computed, states: &mut BTreeMap<SequenceId, ActiveSequence<'_>>) {
+    fn record(self, computed: &mut Computed, active: &mut BTreeMap<SequenceId, ActiveSequence<'_>>) {
         for (sequence, score) in self.scores {
-            if let Some(scoring) = states.get_mut(&sequence).and_then(|state| state.scoring.as_mut()) {
+            if let Some(scoring) = active.get_mut(&sequence).and_then(|state| state.scoring.as_mut()) {
                 scoring.push(score);
             }
         }
@@ -83,11 +83,11 @@ impl Pass {
 /// `at_once` rows of logits are there at the same time, beside those that are returned.
 fn forward(
     model: &Model,
-    states: &BTreeMap<SequenceId, ActiveSequence<'_>>,
+    active: &BTreeMap<SequenceId, ActiveSequence<'_>>,
     at_once: usize,
     inputs: &mut [ChunkInput<'_>],
 ) -> Result<Pass, StepError> {
-    let scoring_of = |sequence| states.get(&sequence)?.scoring.as_ref();
+    let scoring_of = |sequence| active.get(&sequence)?.scoring.as_ref();
     // For each row of logits: its sequence, its number there, and whether the next token is chosen from it.
     let mut wanted = Vec::new();
     let mut chunks = Vec::new();

@@ -39,7 +39,7 @@ mod error;
 mod output;
 mod prefetcher;
 pub mod schedule;
-mod scheduler_given;
+mod scheduler_extensions;
 mod stop_rules;
 mod stop_strings;
 pub mod view;
@@ -80,7 +80,7 @@ pub struct Engine<'m> {
     scheduler: CheckedScheduler,
     end_of_text: Vec<u32>,
     /// The sequences that have not finished.
-    states: BTreeMap<SequenceId, ActiveSequence<'m>>,
+    active: BTreeMap<SequenceId, ActiveSequence<'m>>,
     /// Sequences that have finished and were not reported yet.
     finished: Vec<FinishedSequence>,
 }
@@ -102,7 +102,7 @@ impl<'m> Engine<'m> {
             page_size: ForkCache::new(slab)?.table().page_size(),
             scheduler: CheckedScheduler::new(slab, prefixes, limits, &[])?,
             end_of_text: end_of_text.to_vec(),
-            states: BTreeMap::new(),
+            active: BTreeMap::new(),
             finished: Vec::new(),
         })
     }
@@ -155,10 +155,10 @@ impl<'m> Engine<'m> {
             } else {
                 self.scheduler.inner.submit(prompt, most)?
             };
-            self.states.insert(id, ActiveSequence::new(&request, sampler, self.tokenizer));
+            self.active.insert(id, ActiveSequence::new(&request, sampler, self.tokenizer));
             ids.push(id);
         }
-        if let Some(first) = ids.first().and_then(|first| self.states.get_mut(first)) {
+        if let Some(first) = ids.first().and_then(|first| self.active.get_mut(first)) {
             first.samples = samples;
         }
         self.collect()?;
@@ -191,7 +191,7 @@ impl<'m> Engine<'m> {
     /// [`ScheduleError::UnknownSequence`] if there is no such sequence.
     pub fn cancel(&mut self, id: SequenceId) -> Result<FinishedSequence, ScheduleError> {
         if !self.finished.iter().any(|finished| finished.sequence.id == id) {
-            let mut families = self.states.values_mut().map(|state| &mut state.samples);
+            let mut families = self.active.values_mut().map(|state| &mut state.samples);
             let sample = families.find_map(|samples| {
                 let index = samples.iter().position(|sample| sample.id == id)?;
                 Some(samples.remove(index))
@@ -208,7 +208,7 @@ impl<'m> Engine<'m> {
 
     /// Ends all sequences; returns those that were not reported yet, in no order. An error is the scheduler's fault.
     pub fn cancel_all(&mut self) -> Result<Vec<FinishedSequence>, ScheduleError> {
-        let ids: Vec<SequenceId> = self.states.keys().copied().collect();
+        let ids: Vec<SequenceId> = self.active.keys().copied().collect();
         let cancelled = ids.into_iter().map(|id| self.cancel(id)).collect::<Result<Vec<_>, _>>()?;
         Ok(self.finished.drain(..).chain(cancelled).collect())
     }
@@ -216,12 +216,12 @@ impl<'m> Engine<'m> {
     /// The sequences that wait, in the order in which they will run, and then the samples whose prompt is not computed
     /// yet.
     pub fn waiting(&self) -> impl Iterator<Item = &Sequence> {
-        self.scheduler().waiting().chain(self.states.values().flat_map(|state| &state.samples))
+        self.scheduler().waiting().chain(self.active.values().flat_map(|state| &state.samples))
     }
 
     /// How the prompt of a sequence begins, and its output so far. Both are empty without a tokenizer.
     pub(crate) fn text(&self, id: SequenceId) -> (&str, &str) {
-        self.states.get(&id).map_or(("", ""), ActiveSequence::text)
+        self.active.get(&id).map_or(("", ""), ActiveSequence::text)
     }
 
     /// The scheduler, with the sequences that wait and run.
@@ -248,7 +248,7 @@ impl<'m> Engine<'m> {
 
     /// True when all sequences have finished and were reported.
     pub fn is_done(&self) -> bool {
-        self.finished.is_empty() && self.states.is_empty()
+        self.finished.is_empty() && self.active.is_empty()
     }
 
     /// One pass of the model, for the sequences that the scheduler's plan names.
@@ -256,8 +256,8 @@ impl<'m> Engine<'m> {
     /// # Errors
     /// [`EngineError`], if the plan cannot be carried out: the scheduler is wrong then.
     pub fn step(&mut self) -> Result<Step, EngineError> {
-        let samples: usize = self.states.values().map(|state| state.samples.len()).sum();
-        let chunks = self.scheduler.plan(self.states.len() - samples)?;
+        let samples: usize = self.active.values().map(|state| state.samples.len()).sum();
+        let chunks = self.scheduler.plan(self.active.len() - samples)?;
         let mut step = Step { chunks, ..Step::default() };
         if !step.chunks.is_empty() {
             self.compute_and_settle(&mut step)?;
@@ -287,7 +287,7 @@ impl<'m> Engine<'m> {
     }
 
     fn state(&mut self, sequence: SequenceId) -> Result<&mut ActiveSequence<'m>, EngineError> {
-        self.states.get_mut(&sequence).ok_or(EngineError::UnknownSequence(sequence))
+        self.active.get_mut(&sequence).ok_or(EngineError::UnknownSequence(sequence))
     }
 
     /// Draws a sequence's next token, and notes it in the step with its output.
@@ -298,7 +298,7 @@ impl<'m> Engine<'m> {
         step: &mut Step,
     ) -> Result<Next, EngineError> {
         // Not `self.state`, which would borrow all of the loop.
-        let state = self.states.get_mut(&sequence).ok_or(EngineError::UnknownSequence(sequence))?;
+        let state = self.active.get_mut(&sequence).ok_or(EngineError::UnknownSequence(sequence))?;
         let next = state.draw(logits, &self.end_of_text);
         step.new_tokens.extend(next.token.map(|token| NextToken { sequence, token }));
         if next.end.is_none() && !state.delta.is_empty() {
@@ -344,13 +344,13 @@ impl<'m> Engine<'m> {
     /// Takes over the sequences that the scheduler has finished.
     fn collect(&mut self) -> Result<(), ScheduleError> {
         for Finished { sequence, reason } in self.scheduler.take_finished() {
-            let Some(state) = self.states.get_mut(&sequence.id) else { continue };
+            let Some(state) = self.active.get_mut(&sequence.id) else { continue };
             // Its samples wait for a prompt that it has not computed.
             let (error, mut samples) = (state.error.take(), std::mem::take(&mut state.samples).into_iter());
             if let Some(error) = &error {
                 samples.for_each(|sample| self.finish(sample, Err(error.clone())));
             } else if let Some(next) = samples.next() {
-                if let Some(state) = self.states.get_mut(&next.id) {
+                if let Some(state) = self.active.get_mut(&next.id) {
                     state.samples = samples.collect();
                 }
                 self.scheduler.inner.submit_fork(next, None)?;
@@ -362,7 +362,7 @@ impl<'m> Engine<'m> {
 
     /// Reports the end of a sequence that is not in the scheduler: it has left it, or was never handed to it.
     fn finish(&mut self, sequence: Sequence, end: Result<FinishReason, SequenceError>) {
-        let state = self.states.remove(&sequence.id);
+        let state = self.active.remove(&sequence.id);
         self.finished.extend(state.map(|state| state.finish(sequence, end)));
     }
 }

@@ -1,6 +1,6 @@
 //! A row has the same bits in whatever company it is computed: the property on which all other tests rest.
 
-use grading::oracle::Dice;
+use grading::oracle::TestRng;
 use grading::story::assets;
 use page_by_page::cache::KvCache;
 use page_by_page::chapters::ch02_flat::FlatCache;
@@ -47,17 +47,17 @@ fn bits(logits: &[f32]) -> Vec<u32> {
 }
 
 /// Up to three sequences, each with the sizes of the pieces it is cut into.
-fn sequences(dice: &mut Dice, vocab_size: usize) -> Vec<(Vec<u32>, Vec<usize>)> {
-    let many = |dice: &mut Dice, most: usize, low: usize, high: usize| -> Vec<usize> {
-        (0..dice.roll(1, most)).map(|_| dice.roll(low, high)).collect()
+fn sequences(rng: &mut TestRng, vocab_size: usize) -> Vec<(Vec<u32>, Vec<usize>)> {
+    let many = |rng: &mut TestRng, most: usize, low: usize, high: usize| -> Vec<usize> {
+        (0..rng.roll(1, most)).map(|_| rng.roll(low, high)).collect()
     };
     let tokens = |numbers: Vec<usize>| numbers.into_iter().map(|number| number as u32).collect();
-    (0..dice.roll(1, 3)).map(|_| (tokens(many(dice, 39, 0, vocab_size - 1)), many(dice, 5, 1, 11))).collect()
+    (0..rng.roll(1, 3)).map(|_| (tokens(many(rng, 39, 0, vocab_size - 1)), many(rng, 5, 1, 11))).collect()
 }
 
 fn check(model: &Model) {
     for seed in 0..24 {
-        let sequences = sequences(&mut Dice::new(seed), model.config().vocab_size);
+        let sequences = sequences(&mut TestRng::new(seed), model.config().vocab_size);
         for ((tokens, sizes), found) in sequences.iter().zip(in_turns(model, &sequences)) {
             let expected = at_once(model, tokens);
             assert!(bits(&found) == bits(&expected), "seed {seed}: {} tokens in pieces of {sizes:?}", tokens.len());

@@ -9,7 +9,7 @@ use crate::spoiled::assert_is_harmless;
 use grading::checkpoints::Folder;
 use grading::hostile::{hostile_bytes, hostile_json, hostile_tensors, sealed};
 use grading::limits::allocated;
-use grading::oracle::{Dice, seeds};
+use grading::oracle::{TestRng, seeds};
 use page_by_page::chapters::ch02_flat::FlatCache;
 use page_by_page::disk::snapshot::Snapshot;
 use page_by_page::model::Model;
@@ -25,13 +25,13 @@ fn endure<T, E: std::fmt::Display>(
     folder: &Folder,
     file: &str,
     memory: usize,
-    change: impl Fn(&mut Dice) -> Vec<u8>,
+    change: impl Fn(&mut TestRng) -> Vec<u8>,
     open: impl Fn() -> Result<T, E>,
 ) {
     let (mut refused, mut most) = (0, 0);
     let seeds = seeds(FEW);
     for seed in seeds.clone() {
-        let bytes = change(&mut Dice::new(seed));
+        let bytes = change(&mut TestRng::new(seed));
         // A new file, because the last one can still be mapped.
         let _ = fs::remove_file(folder.file(file));
         folder.write(file, &bytes);
@@ -62,7 +62,7 @@ fn answer(folder: &Folder) -> Result<(), String> {
     Ok(())
 }
 
-type Change = fn(&[u8], &mut Dice) -> Vec<u8>;
+type Change = fn(&[u8], &mut TestRng) -> Vec<u8>;
 
 #[test]
 fn any_file_of_a_model() {
@@ -78,7 +78,7 @@ fn any_file_of_a_model() {
             scope.spawn(move || {
                 let folder = Folder::copy_of(golden);
                 let content = folder.read(file);
-                endure(&folder, file, 4 << 20, |dice| change(&content, dice), || answer(&folder));
+                endure(&folder, file, 4 << 20, |rng| change(&content, rng), || answer(&folder));
             });
         }
     });
@@ -115,10 +115,10 @@ fn any_saved_cache() {
     model.step(&tokens, Some(&mut cache)).unwrap();
     Snapshot::freeze(&cache, &tokens).save(&folder.file("some.cache"), &model).unwrap();
     let saved = folder.read("some.cache");
-    let change = |dice: &mut Dice| {
-        let bytes = hostile_bytes(&saved, dice);
+    let change = |rng: &mut TestRng| {
+        let bytes = hostile_bytes(&saved, rng);
         // With its checksums made right, there is more that it can lie about.
-        if dice.roll(0, 2) == 0 { bytes } else { sealed(bytes) }
+        if rng.roll(0, 2) == 0 { bytes } else { sealed(bytes) }
     };
     endure(&folder, "some.cache", 2 << 20, change, || {
         let snapshot = Snapshot::load(&folder.file("some.cache"), &model)?;
@@ -143,17 +143,13 @@ fn any_tokenizer() {
     let ours = small_tokenizer(&folder);
     // Parts that a tokenizer.json can have, and that the bundled one has not.
     let parts: Vec<(String, Value)> = serde_json::from_str(include_str!("tokenizer_parts.json")).unwrap();
-    let change = |dice: &mut Dice| {
+    let change = |rng: &mut TestRng| {
         let mut json = ours.clone();
-        for _ in 0..dice.roll(0, 2) {
-            let (name, part) = &parts[dice.roll(0, parts.len() - 1)];
+        for _ in 0..rng.roll(0, 2) {
+            let (name, part) = &parts[rng.roll(0, parts.len() - 1)];
             json[name] = part.clone();
         }
-        if dice.roll(0, 2) == 0 {
-            json.to_string().into_bytes()
-        } else {
-            hostile_json(json.to_string().as_bytes(), dice)
-        }
+        if rng.roll(0, 2) == 0 { json.to_string().into_bytes() } else { hostile_json(json.to_string().as_bytes(), rng) }
     };
     endure(&folder, "tokenizer.json", 64 << 20, change, || {
         let tokenizer = Tokenizer::open(folder.path().as_ref())?;

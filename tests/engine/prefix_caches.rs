@@ -4,7 +4,7 @@ use page_by_page::workload::EvictionOrder::{HeadsFirst, TailsFirst};
 use page_by_page::workload::PrefixCacheKind::{self, HashChain, Trie};
 use page_by_page::workload::{PageCounters, Replay, Trace, TraceDefaults, TraceRequest};
 
-use grading::oracle::Dice;
+use grading::oracle::TestRng;
 
 /// `pool`: its pages, their slots, and the sequences that run at the same time, at most.
 fn replayed(requests: &[TraceRequest], pool: (usize, usize, usize), prefix_cache: PrefixCacheKind) -> PageCounters {
@@ -18,21 +18,21 @@ fn replayed(requests: &[TraceRequest], pool: (usize, usize, usize), prefix_cache
 #[test]
 fn pages_evicted_from_the_end_of_each_sequence_are_the_least_recently_used_leaves() {
     for seed in 0..400 {
-        let mut dice = Dice::new(seed);
+        let mut rng = TestRng::new(seed);
         let requests: Vec<TraceRequest> = (100..)
-            .take(dice.roll(1, 59))
+            .take(rng.roll(1, 59))
             .map(|own| {
                 // Few different tokens, so that sequences often begin alike.
-                let mut tokens: Vec<u32> = (0..dice.roll(0, 23)).map(|_| dice.roll(0, 1) as u32).collect();
+                let mut tokens: Vec<u32> = (0..rng.roll(0, 23)).map(|_| rng.roll(0, 1) as u32).collect();
                 tokens.push(own);
                 let n_prompt = tokens.len();
-                tokens.extend(std::iter::repeat_n(own, dice.roll(1, 11)));
+                tokens.extend(std::iter::repeat_n(own, rng.roll(1, 11)));
                 TraceRequest { tokens, n_prompt }
             })
             .collect();
-        let (page_size, running) = (dice.roll(1, 4), dice.roll(1, 5));
+        let (page_size, running) = (rng.roll(1, 4), rng.roll(1, 5));
         let largest = requests.iter().map(|request| request.tokens.len().div_ceil(page_size)).max().unwrap();
-        let pool = (largest + dice.roll(0, 59), page_size, running);
+        let pool = (largest + rng.roll(0, 59), page_size, running);
         let [chain, trie] = [HashChain(TailsFirst), Trie].map(|cache| replayed(&requests, pool, cache));
         assert_eq!(chain, trie, "seed {seed}");
     }

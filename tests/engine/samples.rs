@@ -9,7 +9,7 @@ use page_by_page::serving::schedule::{FinishReason, SequenceId, StepLimits};
 use page_by_page::serving::{Engine, FinishedSequence, GenerationRequest};
 
 use crate::serving::{ASKED, Ended, SEEDED, Setting, alone, engine, note_tokens, run_to_end, setting, tiny_model};
-use grading::oracle::Dice;
+use grading::oracle::TestRng;
 
 fn request(prompt: &[u32], most: usize, n: u64) -> GenerationRequest {
     let samplers = (0..n).map(|sample| Sampler::new(Sampling { seed: SEEDED.seed + sample, ..SEEDED })).collect();
@@ -44,8 +44,8 @@ fn check_order(engine: &Engine<'_>, run: &str) {
 fn each_sample_is_the_sequence_generated_alone_in_pages_of_any_size_and_number() {
     let model = tiny_model();
     let vocab_size = model.config().vocab_size;
-    let mut dice = Dice::new(1);
-    let mut random = |below: usize| dice.roll(0, below - 1);
+    let mut rng = TestRng::new(1);
+    let mut random = |below: usize| rng.roll(0, below - 1);
     let (mut preempted, mut ended, mut copied) = (0, 0, 0);
     for run in 0..150 {
         let page_size = 1 + random(5);

@@ -8,7 +8,7 @@ pub const SCHEDULER: [usize; 6] = [4, 5, 6, 10, 11, 12];
 /// The scheduler, and what looks at it.
 pub const SIMULATION: [usize; 7] = [4, 5, 6, 10, 11, 12, 15];
 /// The scheduler, with greedy choice.
-pub const ENGINE: [usize; 7] = [1, 4, 5, 6, 10, 11, 12];
+pub const SCHEDULER_AND_ARGMAX: [usize; 7] = [1, 4, 5, 6, 10, 11, 12];
 
 pub fn ensure_started(numbers: &[usize]) -> Result<()> {
     for chapter in numbers.iter().map(|number| chapter(*number)) {

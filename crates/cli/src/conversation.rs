@@ -20,7 +20,7 @@ use page_by_page::model::tokenizer::Tokenizer;
 use page_by_page::serving::schedule::{FinishReason, SequenceId};
 use page_by_page::serving::{Engine, FinishedSequence};
 
-use crate::chapters::{self, ENGINE};
+use crate::chapters::{self, SCHEDULER_AND_ARGMAX};
 use crate::input::{LineReader, Next};
 use crate::interrupt::Interrupt;
 use crate::options::{ModelOption, PoolOptions, RowOptions, SamplingOptions};
@@ -93,7 +93,7 @@ struct Conversation<'m> {
 impl ConversationOptions {
     /// Takes turns until the input ends. `first`: the first line, if the command line has it already.
     pub fn run(&self, script: &Script, max_new_tokens: Option<usize>, first: Option<String>) -> Result<()> {
-        chapters::ensure_started(&ENGINE)?;
+        chapters::ensure_started(&SCHEDULER_AND_ARGMAX)?;
         let (model, tokenizer) = self.model.with_tokenizer(self.rows, CacheKind::Paged)?;
         let slab = self.pool.slab(&model, 1)?;
         let (prefixes, limits) = (self.pool.prefixes()?, self.pool.limits(1));
@@ -118,7 +118,7 @@ impl ConversationOptions {
             let fit = count(conversation.max_tokens, "token");
             say(&format!("{}: {fit} fit. {} /help lists commands, Ctrl-D ends.", self.model.name(), script.hint));
         }
-        let chapters = [&ENGINE[..], &self.rows.chapters(CacheKind::Paged)].concat();
+        let chapters = [&SCHEDULER_AND_ARGMAX[..], &self.rows.chapters(CacheKind::Paged)].concat();
         say(&format!("chapters  {}", chapters::describe(&chapters)));
         conversation.run(first)
     }

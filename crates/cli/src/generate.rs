@@ -1,7 +1,7 @@
 //! `generate`: continues a prompt, or several together, and says what that cost; or searches for the likeliest output.
 
-mod apart;
 mod beams;
+mod one_by_one;
 mod outputs;
 mod report;
 mod terminal;
@@ -154,7 +154,7 @@ impl Generate {
         }
         match self.mode() {
             Mode::Beams(width) => self.search_beams(width.into()),
-            mode if mode == Mode::One || self.kv() != CacheKind::Paged => self.generate_apart(),
+            mode if mode == Mode::One || self.kv() != CacheKind::Paged => self.generate_one_by_one(),
             _ => self.generate_together(),
         }
     }

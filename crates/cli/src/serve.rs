@@ -19,7 +19,7 @@ use page_by_page_serve::{Memory, Settings, Stop};
 pub use chat::Chat;
 pub use template::{RENDERER, be_renderer};
 
-use crate::chapters::{self, ENGINE};
+use crate::chapters::{self, SCHEDULER_AND_ARGMAX};
 use crate::interrupt::Interrupt;
 use crate::model_dir;
 use crate::options::{ModelOption, PoolOptions, RowOptions};
@@ -93,7 +93,7 @@ pub struct Serve {
 
 impl Serve {
     pub fn run(self) -> Result<()> {
-        chapters::ensure_started(&[&ENGINE[..], self.page_file.chapters()].concat())?;
+        chapters::ensure_started(&[&SCHEDULER_AND_ARGMAX[..], self.page_file.chapters()].concat())?;
         let pool = &self.pool;
         pool.limits(self.running).check()?;
         let dir = model_dir(&self.model.dir);
@@ -114,7 +114,8 @@ impl Serve {
         say(&format!("{}: {chats}; Ctrl-C stops", settings.model));
         let more = if pool.pages.is_given() { "" } else { "; more with --kv-memory" };
         say(&format!("KV cache  {}{more}", size.describe()));
-        let chapters = [&ENGINE[..], &self.rows.chapters(CacheKind::Paged), self.page_file.chapters()].concat();
+        let chapters =
+            [&SCHEDULER_AND_ARGMAX[..], &self.rows.chapters(CacheKind::Paged), self.page_file.chapters()].concat();
         say(&format!("chapters  {}", chapters::describe(&chapters)));
         if settings.watchers > 0 {
             say("the pages: open this address in a browser");

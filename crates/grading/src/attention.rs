@@ -4,7 +4,7 @@ use page_by_page::cache::in_place::{Run, SequenceRows};
 use page_by_page::kernels::{Heads, RowFormat, add_scaled, attend, dot, softmax_scaled};
 
 use crate::limits::heartbeat;
-use crate::oracle::Dice;
+use crate::oracle::TestRng;
 use crate::words::count;
 
 /// What lies in the output before: no sum of weighted values comes near it.
@@ -23,8 +23,8 @@ pub fn kv_width(heads: Heads) -> usize {
 
 /// `n` numbers from -1 to 1, the same everywhere; no two seeds give the same.
 pub fn numbers(n: usize, seed: usize) -> Vec<f32> {
-    let mut dice = Dice::new(seed as u64);
-    (0..n).map(|_| dice.roll(0, 1 << 24) as f32 / (1 << 23) as f32 - 1.0).collect()
+    let mut rng = TestRng::new(seed as u64);
+    (0..n).map(|_| rng.roll(0, 1 << 24) as f32 / (1 << 23) as f32 - 1.0).collect()
 }
 
 /// The keys and values of a sequence: as numbers side by side, and as words in scattered pages, with NaN between.

@@ -128,13 +128,13 @@ fn tensors(cache: &dyn KvCache) -> Vec<[(usize, Vec<f32>); 2]> {
 
 /// Caches of random layouts grow by random pieces. `new(layout, capacity)` makes one, limited to it if `is_bounded`.
 pub fn oracle(is_bounded: bool, new: impl Fn(KvLayout, usize) -> Box<dyn KvCache>) {
-    for (seed, mut dice) in seeded(60) {
-        let (layout, capacity) = (oracle::any_layout(&mut dice), dice.roll(1, 40));
+    for (seed, mut rng) in seeded(60) {
+        let (layout, capacity) = (oracle::any_layout(&mut rng), rng.roll(1, 40));
         let mut cache = new(layout, capacity);
         let mut oracle = Oracle::new(format!("seed {seed}, {layout:?}"));
         let mut next = 0;
-        for _ in 0..dice.roll(1, 14) {
-            let (n, free) = (dice.roll(0, 9), capacity.saturating_sub(oracle.tokens.len()));
+        for _ in 0..rng.roll(1, 14) {
+            let (n, free) = (rng.roll(0, 9), capacity.saturating_sub(oracle.tokens.len()));
             if n <= free || !is_bounded {
                 oracle.append(&mut *cache, &fresh(&mut next, n));
             } else {

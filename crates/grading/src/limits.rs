@@ -247,7 +247,7 @@ thread_local! {
 
 /// A sign of life from the check that runs on this thread. One that gives none for long ends the program.
 ///
-/// `same!`, rows, dice, oracles and scripted models give it. A check that goes on for long without them calls it.
+/// `same!`, rows, rng, oracles and scripted models give it. A check that goes on for long without them calls it.
 pub fn heartbeat() {
     CHECK.with(|check| *lock(&check.0.silent) = None);
 }

@@ -110,10 +110,10 @@ pub fn seeds(few: u64) -> Range<u64> {
     runs(std::env::var_os("PAGE_BY_PAGE_SEEDS"), few).unwrap_or_else(|refusal| panic!("{refusal}"))
 }
 
-/// The runs of an oracle: each seed, and its dice.
+/// The runs of an oracle: each seed, and its rng.
 #[track_caller]
-pub fn seeded(few: u64) -> impl Iterator<Item = (u64, Dice)> {
-    seeds(few).map(|seed| (seed, Dice::new(seed)))
+pub fn seeded(few: u64) -> impl Iterator<Item = (u64, TestRng)> {
+    seeds(few).map(|seed| (seed, TestRng::new(seed)))
 }
 
 /// `few` runs, or as many as were asked for. None at all would be green without a look at anything.
@@ -131,19 +131,19 @@ pub fn fresh(next: &mut usize, n: usize) -> Vec<usize> {
     (*next - n..*next).collect()
 }
 
-pub fn any_layout(dice: &mut Dice) -> KvLayout {
-    KvLayout { n_layers: dice.roll(1, 4), n_kv_heads: dice.roll(1, 3), head_dim: 2 * dice.roll(1, 4) }
+pub fn any_layout(rng: &mut TestRng) -> KvLayout {
+    KvLayout { n_layers: rng.roll(1, 4), n_kv_heads: rng.roll(1, 3), head_dim: 2 * rng.roll(1, 4) }
 }
 
 /// Steps of one seed. Miri is slow: it looks at every access to memory.
 pub const STEPS: usize = if cfg!(miri) { 6 } else { 80 };
 
 /// A seeded generator of small numbers (xorshift), the same everywhere.
-pub struct Dice(u64);
+pub struct TestRng(u64);
 
-impl Dice {
+impl TestRng {
     pub fn new(seed: u64) -> Self {
-        Dice(seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1)
+        TestRng(seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1)
     }
 
     /// A number from `low` to `high`, both included.

@@ -3,7 +3,7 @@
 use half::{bf16, f16};
 use page_by_page::kernels::{Heads, RowFormat, Run, SequenceRows, attend};
 
-use crate::oracle::Dice;
+use crate::oracle::TestRng;
 
 pub const PACKED: [RowFormat; 3] = [RowFormat::F16, RowFormat::Bf16, RowFormat::Int8];
 
@@ -82,12 +82,12 @@ pub fn kernel_reads(format: RowFormat, words: &[f32], head_dim: usize) -> Vec<f3
 }
 
 /// Numbers of many sizes and both signs.
-pub fn numbers(n: usize, dice: &mut Dice) -> Vec<f32> {
-    let number = |dice: &mut Dice| {
-        let size = [0.003, 0.2, 1.0, 7.0][dice.roll(0, 3)];
-        (dice.roll(0, 20_000) as f32 - 10_000.0) / 10_000.0 * size
+pub fn numbers(n: usize, rng: &mut TestRng) -> Vec<f32> {
+    let number = |rng: &mut TestRng| {
+        let size = [0.003, 0.2, 1.0, 7.0][rng.roll(0, 3)];
+        (rng.roll(0, 20_000) as f32 - 10_000.0) / 10_000.0 * size
     };
-    (0..n).map(|_| number(dice)).collect()
+    (0..n).map(|_| number(rng)).collect()
 }
 
 /// Words as they are: `0xC0003C00 0x00003800`.

@@ -93,23 +93,23 @@ impl Content {
     }
 }
 
-/// Paged caches over one slab do what dice say: grow, come and go, and rewind if `rewinds`. After each step each holds
+/// Paged caches over one slab do what rng say: grow, come and go, and rewind if `rewinds`. After each step each holds
 /// its rows, and the pool all pages that no cache needs.
 #[track_caller]
 pub fn oracle(runs: u64, rewinds: bool) {
-    for (seed, mut dice) in seeded(runs) {
-        let (layout, page_size, n_pages) = (any_layout(&mut dice), dice.roll(1, 6), dice.roll(4, 16));
+    for (seed, mut rng) in seeded(runs) {
+        let (layout, page_size, n_pages) = (any_layout(&mut rng), rng.roll(1, 6), rng.roll(4, 16));
         let slab = slab_of(layout, page_size, n_pages);
         let mut sequences: Vec<(PagedCache, Oracle)> = Vec::new();
         let mut next = 0;
         for _ in 0..STEPS {
-            let verb = dice.roll(0, 9);
+            let verb = rng.roll(0, 9);
             if sequences.is_empty() || (verb == 0 && sequences.len() < 5) {
                 let oracle = Oracle::new(format!("seed {seed}, {layout:?}, page size {page_size}"));
                 sequences.push((cache(&slab), oracle));
                 continue;
             }
-            let index = dice.roll(0, sequences.len() - 1);
+            let index = rng.roll(0, sequences.len() - 1);
             if verb == 1 {
                 sequences.remove(index);
                 continue;
@@ -117,7 +117,7 @@ pub fn oracle(runs: u64, rewinds: bool) {
             let (cache, oracle) = &mut sequences[index];
             let (len, free) = (cache.len(), n_free(&slab));
             let grows = verb < 6 || !rewinds;
-            let n = dice.roll(0, if grows { 2 * page_size + 1 } else { len + 1 });
+            let n = rng.roll(0, if grows { 2 * page_size + 1 } else { len + 1 });
             let call = format!("{}({n})", if grows { "extend" } else { "rewind" });
             let at = format!("seed {seed}: {call} on {len} tokens, page size {page_size}, {free} pages free");
             let needed = (len + n).div_ceil(page_size) - len.div_ceil(page_size);

@@ -29,23 +29,23 @@ use crate::messages::{Event, Output, OutputEnd};
 use crate::refusal::Refusal;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
+pub enum Endpoint {
     Completion,
     Chat,
 }
 
-impl Kind {
+impl Endpoint {
     /// The field of the request with its prompts.
     pub fn prompt(self) -> &'static str {
         match self {
-            Kind::Completion => "prompt",
-            Kind::Chat => "messages",
+            Endpoint::Completion => "prompt",
+            Endpoint::Chat => "messages",
         }
     }
 }
 
 pub struct Answer {
-    pub kind: Kind,
+    pub endpoint: Endpoint,
     pub id: String,
     /// Seconds since 1970.
     pub created: i64,
@@ -119,9 +119,9 @@ impl Answer {
     fn object_of(&self, outputs: &[(OutputDelta, OutputEnd)]) -> Value {
         let choices = outputs.iter().enumerate().map(|(index, (delta, end))| {
             let output = self.output(index, delta);
-            let content = match self.kind {
-                Kind::Completion => ("text", json!(output)),
-                Kind::Chat => ("message", json!({ "role": "assistant", "content": output })),
+            let content = match self.endpoint {
+                Endpoint::Completion => ("text", json!(output)),
+                Endpoint::Chat => ("message", json!({ "role": "assistant", "content": output })),
             };
             self.with_prompt_ids(index, self.choice(index, delta, Some(end.reason.as_str()), content))
         });
@@ -135,22 +135,22 @@ impl Answer {
     /// scores.
     fn first_chunk(&self, index: usize) -> Option<Value> {
         let begins = if self.is_scored() { "" } else { self.echoed(index) };
-        if self.kind == Kind::Completion && begins.is_empty() && !self.request.options.return_token_ids {
+        if self.endpoint == Endpoint::Completion && begins.is_empty() && !self.request.options.return_token_ids {
             return None;
         }
-        let content = match self.kind {
-            Kind::Completion => ("text", json!(begins)),
-            Kind::Chat => ("delta", json!({ "role": "assistant", "content": "" })),
+        let content = match self.endpoint {
+            Endpoint::Completion => ("text", json!(begins)),
+            Endpoint::Chat => ("delta", json!({ "role": "assistant", "content": "" })),
         };
         Some(self.chunk(self.with_prompt_ids(index, self.choice(index, &OutputDelta::default(), None, content))))
     }
 
     fn next_chunk(&self, index: usize, delta: &OutputDelta, end: Option<OutputEnd>) -> Value {
-        let content = match self.kind {
-            Kind::Completion if delta.scores.is_some() => ("text", json!(self.output(index, delta))),
-            Kind::Completion => ("text", json!(delta.text)),
-            Kind::Chat if delta.text.is_empty() => ("delta", json!({})),
-            Kind::Chat => ("delta", json!({ "content": delta.text })),
+        let content = match self.endpoint {
+            Endpoint::Completion if delta.scores.is_some() => ("text", json!(self.output(index, delta))),
+            Endpoint::Completion => ("text", json!(delta.text)),
+            Endpoint::Chat if delta.text.is_empty() => ("delta", json!({})),
+            Endpoint::Chat => ("delta", json!({ "content": delta.text })),
         };
         self.chunk(self.choice(index, delta, end.map(|end| end.reason.as_str()), content))
     }
@@ -164,10 +164,10 @@ impl Answer {
     }
 
     fn object(&self, is_chunk: bool, choices: Vec<Value>) -> Value {
-        let object = match (self.kind, is_chunk) {
-            (Kind::Completion, _) => "text_completion",
-            (Kind::Chat, false) => "chat.completion",
-            (Kind::Chat, true) => "chat.completion.chunk",
+        let object = match (self.endpoint, is_chunk) {
+            (Endpoint::Completion, _) => "text_completion",
+            (Endpoint::Chat, false) => "chat.completion",
+            (Endpoint::Chat, true) => "chat.completion.chunk",
         };
         json!({
             "id": self.id, "object": object, "created": self.created, "model": self.model, "choices": choices,
@@ -233,8 +233,8 @@ impl Answer {
     fn logprobs(&self, index: usize, delta: &OutputDelta) -> Value {
         let tokens = delta.tokens.iter().chain(&delta.end);
         let reported = tokens.filter_map(|token| Some((token, token.logprobs.as_ref()?)));
-        match self.kind {
-            Kind::Completion => {
+        match self.endpoint {
+            Endpoint::Completion => {
                 let before = self.echoed(index).chars().count();
                 let (mut texts, mut logprobs, mut tops, mut offsets) = (vec![], vec![], vec![], vec![]);
                 let mut add = |id: u32, offset: usize, found: Option<&TokenLogprobs>| {
@@ -254,7 +254,7 @@ impl Answer {
                 reported.for_each(|(token, found)| add(token.id, before + token.offset, Some(found)));
                 json!({ "tokens": texts, "token_logprobs": logprobs, "top_logprobs": tops, "text_offset": offsets })
             }
-            Kind::Chat => {
+            Endpoint::Chat => {
                 let content = reported.map(|(token, TokenLogprobs { logprob, top })| {
                     let mut one = self.logprob_of(token.id, *logprob);
                     one["top_logprobs"] = top.iter().map(|(id, logprob)| self.logprob_of(*id, *logprob)).collect();

@@ -21,7 +21,7 @@ use page_by_page::serving::schedule::{FinishReason, NextToken, ScheduleError, Sc
 use page_by_page::serving::view::{EndedView, PoolView};
 use page_by_page::serving::{Engine, EngineError, FinishedSequence, GenerationRequest, OutputDelta, Prefetcher, Step};
 
-use crate::messages::{Asker, Command, NewRequest, Output, OutputEnd};
+use crate::messages::{Command, NewRequest, Output, OutputEnd, Requester};
 use crate::metrics::Metrics;
 use crate::pace::{Pace, PaceRequest};
 use crate::refusal::Refusal;
@@ -53,13 +53,13 @@ pub struct EngineThread<'m> {
 struct Client {
     /// The index of the sequence in its request.
     index: usize,
-    asker: Rc<Asker>,
+    requester: Rc<Requester>,
     newest_token: Option<Instant>,
 }
 
 /// Sequences of a request that are not handed to the loop yet, so that those of others do not wait for all of them.
 struct Backlog {
-    asker: Rc<Asker>,
+    requester: Rc<Requester>,
     requests: VecDeque<GenerationRequest>,
     /// The index of the first.
     index: usize,
@@ -133,7 +133,7 @@ impl<'m> EngineThread<'m> {
     }
 
     fn is_idle(&self) -> bool {
-        self.engine.is_done() && self.clients.is_empty() && self.n_elsewhere() == 0
+        self.engine.is_done() && self.clients.is_empty() && self.n_not_submitted() == 0
     }
 
     fn handle(&mut self, command: Command) -> Result<(), EngineThreadError> {
@@ -182,13 +182,13 @@ impl<'m> EngineThread<'m> {
     }
 
     fn begin(&mut self, request: NewRequest) -> Result<(), EngineThreadError> {
-        let NewRequest { requests, asker, accepted } = request;
+        let NewRequest { requests, requester, accepted } = request;
         // All of them are accepted, or none.
         if let Some(error) = requests.iter().find_map(|request| self.engine.check(request).err()) {
             let _ = accepted.send(Err(refusal_of(&error)));
             return Ok(());
         }
-        self.backlogs.push(Backlog { asker: Rc::new(asker), requests: requests.into(), index: 0 });
+        self.backlogs.push(Backlog { requester: Rc::new(requester), requests: requests.into(), index: 0 });
         self.take_turns()?;
         self.views.note_change();
         // A client that has gone does not receive it, and its sequences are cancelled before the next step.
@@ -198,9 +198,9 @@ impl<'m> EngineThread<'m> {
 
     /// Hands sequences to the loop, until each request has as many there as can run.
     fn take_turns(&mut self) -> Result<(), EngineThreadError> {
-        for Backlog { asker, requests, index } in &mut self.backlogs {
+        for Backlog { requester, requests, index } in &mut self.backlogs {
             // All but one are those of clients.
-            let mut room = (self.engine.limits().sequences + 1).saturating_sub(Rc::strong_count(asker));
+            let mut room = (self.engine.limits().sequences + 1).saturating_sub(Rc::strong_count(requester));
             while room > 0
                 && let Some(first) = requests.front_mut()
             {
@@ -211,7 +211,7 @@ impl<'m> EngineThread<'m> {
                     requests.pop_front();
                 }
                 for id in self.engine.submit_request(turn)? {
-                    self.clients.insert(id, Client { index: *index, asker: asker.clone(), newest_token: None });
+                    self.clients.insert(id, Client { index: *index, requester: requester.clone(), newest_token: None });
                     (*index, room) = (*index + 1, room - 1);
                 }
             }
@@ -221,7 +221,7 @@ impl<'m> EngineThread<'m> {
     }
 
     /// Sequences that were accepted, or are about to be, and are not in the loop.
-    fn n_elsewhere(&self) -> usize {
+    fn n_not_submitted(&self) -> usize {
         let prefetching = self.prefetcher.waiting().flat_map(|request| &request.requests);
         n_sequences(prefetching.chain(self.backlogs.iter().flat_map(|backlog| &backlog.requests)))
     }
@@ -231,7 +231,7 @@ impl<'m> EngineThread<'m> {
         if self.stop.is_some() {
             return Some(Refusal::stopping());
         }
-        let (open, most) = (self.clients.len() + self.n_elsewhere(), self.most_sequences);
+        let (open, most) = (self.clients.len() + self.n_not_submitted(), self.most_sequences);
         if open + n_sequences > most {
             self.metrics.refused.inc();
             let message =
@@ -252,14 +252,14 @@ impl<'m> EngineThread<'m> {
     fn cancel_unwanted(&mut self) -> Result<(), EngineThreadError> {
         let now = Instant::now();
         let stopped = self.stop.is_some_and(|until| until <= now);
-        let unwanted = |asker: &Asker| asker.events.is_closed() || stopped || asker.until <= now;
-        for backlog in self.backlogs.extract_if(.., |backlog| unwanted(&backlog.asker)) {
+        let unwanted = |requester: &Requester| requester.events.is_closed() || stopped || requester.until <= now;
+        for backlog in self.backlogs.extract_if(.., |backlog| unwanted(&backlog.requester)) {
             for _ in 0..n_sequences(&backlog.requests) {
-                self.metrics.end(FinishReason::Cancelled, backlog.asker.arrived.elapsed());
+                self.metrics.end(FinishReason::Cancelled, backlog.requester.arrived.elapsed());
             }
         }
         let ids: Vec<_> =
-            self.clients.iter().filter(|(_, client)| unwanted(&client.asker)).map(|(id, _)| *id).collect();
+            self.clients.iter().filter(|(_, client)| unwanted(&client.requester)).map(|(id, _)| *id).collect();
         for id in ids {
             let finished = self.cancel(id)?;
             self.end(finished, Some(if stopped { Refusal::stopping() } else { Refusal::timed_out() }));
@@ -283,7 +283,7 @@ impl<'m> EngineThread<'m> {
             if let Some(client) = self.clients.get_mut(&sequence) {
                 match client.newest_token.replace(now) {
                     Some(before) => self.metrics.inter_token.observe((now - before).as_secs_f64()),
-                    None => self.metrics.first_token.observe((now - client.asker.arrived).as_secs_f64()),
+                    None => self.metrics.first_token.observe((now - client.requester.arrived).as_secs_f64()),
                 }
             }
         }
@@ -301,14 +301,14 @@ impl<'m> EngineThread<'m> {
         let (sequence, reason) = (&finished.sequence, finished.reason());
         let Some(client) = self.clients.remove(&sequence.id) else { return };
         // Counted first, so that a client that has its answer also finds it in the counters.
-        self.metrics.end(reason, client.asker.arrived.elapsed());
+        self.metrics.end(reason, client.requester.arrived.elapsed());
         self.views.note_end(|| EndedView::new(&finished));
         let end = OutputEnd { reason, new_tokens: sequence.new_tokens().len(), cached: sequence.counters.cached };
         let failure = finished.end.err().map(|error| Refusal::failed(error.to_string()));
         match refusal.or(failure) {
             None => client.send(finished.delta, Some(end)),
             // A client that has gone does not receive it.
-            Some(refusal) => drop(client.asker.events.send(Err(refusal))),
+            Some(refusal) => drop(client.requester.events.send(Err(refusal))),
         }
     }
 
@@ -316,7 +316,7 @@ impl<'m> EngineThread<'m> {
         let (scheduler, metrics) = (self.engine.scheduler(), self.metrics);
         metrics.set_pages(self.engine.pages());
         metrics.running.set(scheduler.running().count() as i64);
-        metrics.waiting.set((self.engine.waiting().count() + self.n_elsewhere()) as i64);
+        metrics.waiting.set((self.engine.waiting().count() + self.n_not_submitted()) as i64);
         metrics.set_totals(self.engine.totals());
         if let Some(tier) = self.prefetcher.tier() {
             let TierCounters { written, read, restored } = tier.counters();
@@ -334,7 +334,7 @@ fn n_sequences<'r>(requests: impl IntoIterator<Item = &'r GenerationRequest>) ->
 impl Client {
     /// Sends new output. A client that has gone does not receive it.
     fn send(&self, delta: OutputDelta, end: Option<OutputEnd>) {
-        let _ = self.asker.events.send(Ok(Output { index: self.index, delta, end }));
+        let _ = self.requester.events.send(Ok(Output { index: self.index, delta, end }));
     }
 }
 

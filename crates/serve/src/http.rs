@@ -26,8 +26,8 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot, watch};
 
 use crate::Settings;
 use crate::access;
-use crate::answer::{Answer, Kind, blocking};
-use crate::messages::{Asker, Command, Event, NewRequest};
+use crate::answer::{Answer, Endpoint, blocking};
+use crate::messages::{Command, Event, NewRequest, Requester};
 use crate::metrics::{self, Metrics};
 use crate::pace::PaceRequest;
 use crate::page;
@@ -45,7 +45,7 @@ const SHORT_BODY: usize = 4 << 10;
 /// Log probabilities of all answers that are not read to their end. As JSON each takes about a hundred bytes.
 pub const MOST_PROBABILITIES: usize = 1 << 19;
 
-pub struct Shared {
+pub struct ServerState {
     pub settings: Settings,
     /// How the model is sampled where a request leaves it open.
     pub sampling: SamplingDefaults,
@@ -66,38 +66,44 @@ pub struct Shared {
     pub watchers: Watchers,
 }
 
-type AppState = State<Arc<Shared>>;
+type SharedState = State<Arc<ServerState>>;
 
-pub fn router(shared: Arc<Shared>) -> Router {
+pub fn router(state: Arc<ServerState>) -> Router {
     let guarded = Router::new()
         .route("/v1/models", get(models))
-        .route("/v1/completions", post(|State(shared): AppState, request| generate(Kind::Completion, shared, request)))
-        .route("/v1/chat/completions", post(|State(shared): AppState, request| generate(Kind::Chat, shared, request)))
+        .route(
+            "/v1/completions",
+            post(|State(state): SharedState, request| generate(Endpoint::Completion, state, request)),
+        )
+        .route(
+            "/v1/chat/completions",
+            post(|State(state): SharedState, request| generate(Endpoint::Chat, state, request)),
+        )
         .route("/metrics", get(show_metrics))
         .route("/pages", get(pages))
         .route("/sequences/{id}", delete(cancel_sequence))
         .route("/pace", post(set_pace))
         .fallback(nothing_here)
-        .layer(middleware::from_fn_with_state(shared.clone(), check));
+        .layer(middleware::from_fn_with_state(state.clone(), check));
     let page = page::FILES
         .into_iter()
         .fold(Router::new(), |page, (path, kind, content)| {
             page.route(path, get(move || async move { (page::headers(kind), content) }))
         })
-        .layer(middleware::from_fn_with_state(shared.clone(), check_page));
+        .layer(middleware::from_fn_with_state(state.clone(), check_page));
     let all = Router::new().route("/health", get(health)).merge(page).merge(guarded);
-    all.method_not_allowed_fallback(wrong_method).with_state(shared)
+    all.method_not_allowed_fallback(wrong_method).with_state(state)
 }
 
-async fn check(State(shared): AppState, request: Request<Body>, next: Next) -> Result<Response<Body>, Refusal> {
-    shared.settings.access.check(request.uri(), request.headers())?;
+async fn check(State(state): SharedState, request: Request<Body>, next: Next) -> Result<Response<Body>, Refusal> {
+    state.settings.access.check(request.uri(), request.headers())?;
     Ok(next.run(request).await)
 }
 
 /// The page itself shows nothing without the key, and asks for it.
-async fn check_page(State(shared): AppState, request: Request<Body>, next: Next) -> Result<Response<Body>, Refusal> {
-    shared.settings.access.check_name(request.uri(), request.headers())?;
-    shared.watchers.check()?;
+async fn check_page(State(state): SharedState, request: Request<Body>, next: Next) -> Result<Response<Body>, Refusal> {
+    state.settings.access.check_name(request.uri(), request.headers())?;
+    state.watchers.check()?;
     Ok(next.run(request).await)
 }
 
@@ -111,56 +117,56 @@ async fn wrong_method() -> Refusal {
     Refusal::new(StatusCode::METHOD_NOT_ALLOWED, None, message)
 }
 
-async fn health(State(shared): AppState) -> Result<&'static str, Refusal> {
-    if *shared.stop.borrow() { Err(Refusal::stopping()) } else { Ok("ok\n") }
+async fn health(State(state): SharedState) -> Result<&'static str, Refusal> {
+    if *state.stop.borrow() { Err(Refusal::stopping()) } else { Ok("ok\n") }
 }
 
-async fn show_metrics(State(shared): AppState) -> impl IntoResponse {
-    ([(CONTENT_TYPE, metrics::CONTENT_TYPE)], shared.metrics.render())
+async fn show_metrics(State(state): SharedState) -> impl IntoResponse {
+    ([(CONTENT_TYPE, metrics::CONTENT_TYPE)], state.metrics.render())
 }
 
-async fn pages(State(shared): AppState, headers: HeaderMap) -> Result<Response<Body>, Refusal> {
+async fn pages(State(state): SharedState, headers: HeaderMap) -> Result<Response<Body>, Refusal> {
     access::check_site(&headers)?;
-    let views = views::stream(shared.watchers.take(shared.engine.clone())?);
+    let views = views::stream(state.watchers.take(state.engine.clone())?);
     Ok(Sse::new(views).keep_alive(KeepAlive::new().interval(KEEP_ALIVE)).into_response())
 }
 
 /// Cancels a sequence; its client gets the output so far. Open to everyone who can watch.
 async fn cancel_sequence(
-    State(shared): AppState,
+    State(state): SharedState,
     text: Result<Path<String>, PathRejection>,
     uri: Uri,
 ) -> Result<StatusCode, Refusal> {
-    shared.watchers.check()?;
+    state.watchers.check()?;
     let Ok(Path(text)) = text else { return Err(nothing_here(uri).await) };
     let unknown = || {
         let message = format!("no sequence {} runs or waits; it may have finished", escape::quoted(&text));
         Refusal::new(StatusCode::NOT_FOUND, Some("unknown_sequence"), message)
     };
     let id = text.parse().map(SequenceId).map_err(|_| unknown())?;
-    let is_known = shared.ask(|is_known| Command::Cancel(id, is_known)).await?;
+    let is_known = state.ask(|is_known| Command::Cancel(id, is_known)).await?;
     if is_known { Ok(StatusCode::NO_CONTENT) } else { Err(unknown()) }
 }
 
 /// Sets how fast the engine steps, until the watcher who asks for it leaves.
-async fn set_pace(State(shared): AppState, request: Request<Body>) -> Result<StatusCode, Refusal> {
-    shared.watchers.check()?;
+async fn set_pace(State(state): SharedState, request: Request<Body>) -> Result<StatusCode, Refusal> {
+    state.watchers.check()?;
     access::check_site(request.headers())?;
-    let body = access::body(request, &shared.settings.client_limits).await?;
+    let body = access::body(request, &state.settings.client_limits).await?;
     let invalid = |error| format!("not a pace: {error}; send \"watcher\", as in its views, and \"steps_per_second\"");
     let pace: PaceRequest =
         serde_json::from_slice(&body).map_err(|error| Refusal::new(StatusCode::BAD_REQUEST, None, invalid(error)))?;
-    if shared.ask(|is_known| Command::SetPace(pace, is_known)).await? {
+    if state.ask(|is_known| Command::SetPace(pace, is_known)).await? {
         return Ok(StatusCode::NO_CONTENT);
     }
     let message = format!("no watcher {} is there; the pace is its own to set while it watches /pages", pace.watcher);
     Err(Refusal::new(StatusCode::NOT_FOUND, Some("unknown_watcher"), message))
 }
 
-async fn models(State(shared): AppState) -> Response<Body> {
+async fn models(State(state): SharedState) -> Response<Body> {
     let model = json!({
-        "id": shared.settings.model, "object": "model", "created": 0, "owned_by": "page-by-page",
-        "max_model_len": shared.most_tokens,
+        "id": state.settings.model, "object": "model", "created": 0, "owned_by": "page-by-page",
+        "max_model_len": state.most_tokens,
     });
     json_response(json!({ "object": "list", "data": [model] }).to_string())
 }
@@ -174,22 +180,26 @@ pub struct ParsedRequest {
 }
 
 /// Reads a request, submits its sequences, and answers with their output.
-async fn generate(kind: Kind, shared: Arc<Shared>, request: Request<Body>) -> Result<Response<Body>, Refusal> {
+async fn generate(
+    endpoint: Endpoint,
+    state: Arc<ServerState>,
+    request: Request<Body>,
+) -> Result<Response<Body>, Refusal> {
     let arrived = Instant::now();
-    let body = access::body(request, &shared.settings.client_limits).await?;
-    let parsed = shared.clone().parse(kind, body).await?;
+    let body = access::body(request, &state.settings.client_limits).await?;
+    let parsed = state.clone().parse(kind, body).await?;
     let n_sequences = parsed.prompts.len() * parsed.options.n;
     let is_stream = parsed.options.stream;
-    let requests = shared.requests(kind, &parsed)?;
-    let probabilities = shared.take_probabilities(&requests)?;
-    let events = shared.submit(requests, arrived).await?;
-    let name = if kind == Kind::Chat { "chatcmpl" } else { "cmpl" };
+    let requests = state.requests(kind, &parsed)?;
+    let probabilities = state.take_probabilities(&requests)?;
+    let events = state.submit(requests, arrived).await?;
+    let name = if kind == Endpoint::Chat { "chatcmpl" } else { "cmpl" };
     let answer = Answer {
         kind,
         id: format!("{name}-{:016x}", any_number()),
         created: jiff::Timestamp::now().as_second(),
-        model: shared.settings.model.clone(),
-        tokenizer: shared.tokenizer.clone(),
+        model: state.settings.model.clone(),
+        tokenizer: state.tokenizer.clone(),
         request: parsed,
     };
     if is_stream {
@@ -212,14 +222,14 @@ fn until_read(answer: Response<Body>, taken: OwnedSemaphorePermit) -> Response<B
     })
 }
 
-impl Shared {
+impl ServerState {
     /// Reads a request; a long prompt takes time.
-    async fn parse(self: Arc<Self>, kind: Kind, body: Vec<u8>) -> Result<ParsedRequest, Refusal> {
+    async fn parse(self: Arc<Self>, endpoint: Endpoint, body: Vec<u8>) -> Result<ParsedRequest, Refusal> {
         let this = self.clone();
         match kind {
-            Kind::Completion if body.len() <= SHORT_BODY => this.read_completion(&body),
-            Kind::Completion => blocking(move || this.read_completion(&body)).await,
-            Kind::Chat => {
+            Endpoint::Completion if body.len() <= SHORT_BODY => this.read_completion(&body),
+            Endpoint::Completion => blocking(move || this.read_completion(&body)).await,
+            Endpoint::Chat => {
                 let _place = self.renderers.acquire().await;
                 blocking(move || this.read_chat(&body)).await
             }
@@ -245,7 +255,7 @@ impl Shared {
     }
 
     /// Refuses a prompt that has too many bytes to fit, before time is spent on turning it into tokens.
-    fn check_bytes(&self, kind: Kind, prompt: &str) -> Result<(), Refusal> {
+    fn check_bytes(&self, endpoint: Endpoint, prompt: &str) -> Result<(), Refusal> {
         let most = self.most_tokens.saturating_mul(self.tokenizer.max_bytes_per_token());
         if prompt.len() <= most {
             return Ok(());
@@ -293,7 +303,7 @@ impl Shared {
         for prompt in prompts {
             let (ids, text) = match prompt {
                 Prompt::Text(text) => {
-                    self.check_bytes(Kind::Completion, &text)?;
+                    self.check_bytes(Endpoint::Completion, &text)?;
                     (self.tokenizer.encode(&text).map_err(untokenizable)?, Ok(text))
                 }
                 Prompt::Tokens(ids) => {
@@ -302,7 +312,7 @@ impl Shared {
                 }
             };
             // Before time is spent on the next one.
-            self.room(Kind::Completion, ids.len(), options.max_tokens)?;
+            self.room(Endpoint::Completion, ids.len(), options.max_tokens)?;
             tokens.push(ids);
             if is_echoed {
                 echo.push(text.map_err(untokenizable)?);
@@ -323,13 +333,13 @@ impl Shared {
         };
         let template = template.as_ref().map_err(|problem| refused(problem.to_string()))?;
         let text = template.render(&messages, &for_template).map_err(|error| refused(error.to_string()))?;
-        self.check_bytes(Kind::Chat, &text)?;
+        self.check_bytes(Endpoint::Chat, &text)?;
         let tokens = self.tokenizer.encode_without_special_tokens(&text).map_err(|error| refused(error.to_string()))?;
         Ok(ParsedRequest { options, prompts: vec![tokens], echo: Vec::new() })
     }
 
     /// How many tokens can follow a prompt of so many. `max_tokens`: what the client asks for.
-    fn room(&self, kind: Kind, prompt: usize, max_tokens: Option<usize>) -> Result<usize, Refusal> {
+    fn room(&self, endpoint: Endpoint, prompt: usize, max_tokens: Option<usize>) -> Result<usize, Refusal> {
         let most = self.most_tokens;
         let room = most.checked_sub(prompt).filter(|room| *room > 0 || max_tokens == Some(0));
         room.ok_or_else(|| {
@@ -342,10 +352,10 @@ impl Shared {
     }
 
     /// The limit of generated tokens. A limit that the client gave is kept, and refused later if it does not fit.
-    fn max_new_tokens(&self, kind: Kind, options: &GenerationOptions, prompt: usize) -> Result<usize, Refusal> {
+    fn max_new_tokens(&self, endpoint: Endpoint, options: &GenerationOptions, prompt: usize) -> Result<usize, Refusal> {
         let room = self.room(kind, prompt, options.max_tokens)?;
         // The protocol's default: 16 tokens, or all that fit.
-        let default = if kind == Kind::Chat { room } else { room.min(16) };
+        let default = if kind == Endpoint::Chat { room } else { room.min(16) };
         let max_new_tokens = options.max_tokens.unwrap_or(default);
         let min_tokens = options.stop_rules.min_tokens;
         if min_tokens > max_new_tokens {
@@ -359,7 +369,7 @@ impl Shared {
     }
 
     /// What a request asks for: `n` sequences of each prompt.
-    fn requests(&self, kind: Kind, request: &ParsedRequest) -> Result<Vec<GenerationRequest>, Refusal> {
+    fn requests(&self, endpoint: Endpoint, request: &ParsedRequest) -> Result<Vec<GenerationRequest>, Refusal> {
         let ParsedRequest { options, prompts, echo } = request;
         let new = |tokens: &Vec<u32>| {
             // The seeds of `generate --samples`.
@@ -391,7 +401,7 @@ impl Shared {
         let (events, received) = mpsc::unbounded_channel();
         let (accepted, answer) = oneshot::channel();
         let until = arrived + self.settings.client_limits.request;
-        let request = NewRequest { requests, asker: Asker { events, arrived, until }, accepted };
+        let request = NewRequest { requests, requester: Requester { events, arrived, until }, accepted };
         self.engine.send(Command::Submit(request)).map_err(|_| self.gone())?;
         answer.await.map_err(|_| self.gone())??;
         Ok(received)

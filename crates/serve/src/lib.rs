@@ -58,7 +58,7 @@ use tokio::sync::{Semaphore, watch};
 use access::Access;
 use connections::ClientLimits;
 use engine::{EngineThread, EngineThreadError};
-use http::Shared;
+use http::ServerState;
 use messages::Command;
 use metrics::Metrics;
 use template::ChatTemplate;
@@ -149,7 +149,7 @@ pub fn serve(
     // The last token is never computed, so it needs no slot.
     let most_tokens = model.config().max_positions.min(slots.saturating_add(1));
     let most_sequences = settings.most_sequences();
-    let shared = Arc::new(Shared {
+    let state = Arc::new(ServerState {
         watchers: Watchers::new(settings.watchers),
         settings,
         sampling: model.config().sampling,
@@ -169,7 +169,7 @@ pub fn serve(
         .enable_all()
         .build()?;
     let clients =
-        thread::Builder::new().name("server".into()).spawn(move || serve_clients(runtime, listener, shared))?;
+        thread::Builder::new().name("server".into()).spawn(move || serve_clients(runtime, listener, state))?;
 
     let thread = EngineThread::new(engine, tier, &metrics, most_sequences);
     // What a panic leaves half done is dropped with the engine.
@@ -186,16 +186,16 @@ pub fn serve(
 }
 
 /// Answers clients until the server is stopped, and during its grace period.
-fn serve_clients(runtime: Runtime, listener: TcpListener, shared: Arc<Shared>) -> io::Result<()> {
-    let Settings { client_limits, grace, .. } = shared.settings;
-    let (engine, stopped) = (shared.engine.clone(), shared.stop.clone());
+fn serve_clients(runtime: Runtime, listener: TcpListener, state: Arc<ServerState>) -> io::Result<()> {
+    let Settings { client_limits, grace, .. } = state.settings;
+    let (engine, stopped) = (state.engine.clone(), state.stop.clone());
     let mut stop = stopped.clone();
     runtime.spawn(async move {
         drop(stop.wait_for(|stop| *stop).await);
         // The engine may have ended already.
         let _ = engine.send(Command::Stop { until: Instant::now() + grace });
     });
-    let (router, grace) = (http::router(shared), grace + LAST_ANSWERS);
+    let (router, grace) = (http::router(state), grace + LAST_ANSWERS);
     let served = runtime.block_on(connections::serve(listener, router, client_limits, stopped, grace));
     runtime.shutdown_timeout(Duration::from_millis(100));
     served

@@ -36,11 +36,11 @@ pub enum Command {
 /// What a client asks for: sequences of one prompt, or of several. They are accepted together, or not at all.
 pub struct NewRequest {
     pub requests: Vec<GenerationRequest>,
-    pub asker: Asker,
+    pub requester: Requester,
     pub accepted: oneshot::Sender<Result<(), Refusal>>,
 }
 
-pub struct Asker {
+pub struct Requester {
     /// Where the output goes. A client that has gone closes it.
     pub events: mpsc::UnboundedSender<Event>,
     pub arrived: Instant,

@@ -15,7 +15,7 @@ use crate::names::Names;
 use crate::page::Page;
 use crate::render::{Complaint, render};
 use crate::rendered::RenderedBook;
-use crate::{citations, claims, markup, words};
+use crate::{citations, claims, house_style, markup};
 
 const SOURCE: &str = "book/src";
 const SUMMARY: &str = "book/src/SUMMARY.md";
@@ -47,7 +47,7 @@ pub fn build(root: &Path, figures: &BTreeMap<String, String>, repository: Option
     }
     for page in &pages {
         markup::check(page, &mut findings);
-        words::check(page, &mut findings);
+        house_style::check(page, &mut findings);
     }
     citations::check(root, &pages, &mut findings)?;
     if !is_whole {

@@ -3,14 +3,15 @@
 //! Renders, because nothing but cargo should be needed to read the book; checks, because mdBook lets pass what would
 //! strand a reader: a dead link, an empty block of code, a task that names a function that is not there.
 
-mod about;
 mod check;
 mod citations;
 mod claims;
 mod commands;
 mod contents;
+mod description;
 mod engine;
 mod finding;
+mod house_style;
 mod html;
 mod http;
 mod markdown;
@@ -25,7 +26,6 @@ mod repository;
 mod serve;
 mod site;
 mod watch;
-mod words;
 
 use std::path::PathBuf;
 use std::process::ExitCode;

@@ -13,8 +13,8 @@ use mdbook_driver::book::BookItem;
 use page_by_page_course::figures::escaped;
 use regex::Regex;
 
-use crate::about::description;
 use crate::check::{Build, EXERCISE_LINK, rendered_name};
+use crate::description::description;
 use crate::html::Piece;
 use crate::markdown;
 use crate::page::Page;

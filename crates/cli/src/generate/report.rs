@@ -57,10 +57,10 @@ impl OutputSet<'_> {
         let (prefilled, decoded) = ((prefill.rows as usize, prefill.time), (decode.answers as usize, decode.time));
         lines.extend(timings(prefilled, decoded, [prefill.steps, decode.steps].map(in_steps)));
         let rows = count(totals.rows_projected, "row");
-        lines.push(("projected", rows + &self.apart(|| count(usage.tokens, "row"))));
+        lines.push(("projected", rows + &self.in_separate_caches(|| count(usage.tokens, "row"))));
         lines.push(("cache", self.describe_memory()));
-        let apart = self.apart(|| count(self.pages_at_ends(), "page"));
-        lines.push(("pages", self.pool.describe_peak(totals.peak_pages) + &apart));
+        let separate = self.in_separate_caches(|| count(self.pages_at_ends(), "page"));
+        lines.push(("pages", self.pool.describe_peak(totals.peak_pages) + &separate));
         lines.push(("KV cache", self.pool.describe()));
         lines.extend(self.room_for().map(|line| ("room for", line)));
         lines.push(("chapters", chapters::describe(&options.chapters_of_scheduler(sampling))));
@@ -104,7 +104,7 @@ impl OutputSet<'_> {
     ///
     /// A separate cache would have computed all tokens of its sequence, into as many pages as its table lists at the
     /// end.
-    fn apart(&self, what: impl Fn() -> String) -> String {
+    fn in_separate_caches(&self, what: impl Fn() -> String) -> String {
         let caches = count(self.outputs.len(), "cache");
         if self.are_forks() { format!("; {caches} apart: {}", what()) } else { String::new() }
     }
@@ -136,8 +136,8 @@ impl OutputSet<'_> {
         }
         let peak = self.pool.mib(self.engine.totals().peak_pages);
         let copied = count(self.usage().rows_copied, "row");
-        let apart = self.apart(|| format!("{}, nothing copied", mib(self.usage().bytes)));
-        format!("{Paged}: {peak} at the peak, {copied} copied{apart}")
+        let separate = self.in_separate_caches(|| format!("{}, nothing copied", mib(self.usage().bytes)));
+        format!("{Paged}: {peak} at the peak, {copied} copied{separate}")
     }
 }
 

@@ -13,7 +13,7 @@ use page_by_page::serving::schedule::{ScheduleError, max_rows};
 use super::outputs::{Output, OutputSet};
 use super::terminal::Live;
 use super::{Generate, MAX_SEQUENCES, OutputRequest, pages_of_forks};
-use crate::chapters::{self, ENGINE, SCHEDULER};
+use crate::chapters::{self, SCHEDULER, SCHEDULER_AND_ARGMAX};
 use crate::memory;
 use crate::options::PoolSize;
 use crate::output::{Progress, count, print, print_json, say, say_report};
@@ -69,7 +69,7 @@ impl Generate {
 
     /// The chapters whose code it runs; the `argmax` of chapter 1 chooses where nothing is drawn.
     pub(super) fn chapters_of_scheduler(&self, sampling: Sampling) -> Vec<usize> {
-        let chapters = if sampling.temperature == 0.0 { &ENGINE[..] } else { &SCHEDULER };
+        let chapters = if sampling.temperature == 0.0 { &SCHEDULER_AND_ARGMAX[..] } else { &SCHEDULER };
         [chapters, &self.cache.rows.chapters(CacheKind::Paged)].concat()
     }
 

@@ -27,7 +27,7 @@ use crate::output::{
     Progress, Prose, ReportLines, add, count, describe_sampling, print, print_json, say_report, thousands,
 };
 
-struct ApartSetup<'m> {
+struct SingleSetup<'m> {
     model: &'m Model,
     tokenizer: &'m Tokenizer,
     request: &'m OutputRequest<'m>,
@@ -52,7 +52,7 @@ struct Saved {
     tokens: usize,
 }
 
-struct ApartOutcome {
+struct SingleOutcome {
     generated: Generated,
     /// Of the first step, which computes the prompt, and of all later ones.
     prefill: Duration,
@@ -62,7 +62,7 @@ struct ApartOutcome {
 }
 
 impl Generate {
-    pub(super) fn generate_apart(&self) -> Result<()> {
+    pub(super) fn generate_one_by_one(&self) -> Result<()> {
         // What could only fail after the output is complete is refused now.
         self.cache.save_cache.as_deref().map_or(Ok(()), Snapshot::check_writable)?;
         chapters::ensure_started(&self.chapters())?;
@@ -109,7 +109,7 @@ impl Generate {
         request: &'m OutputRequest<'m>,
         model: &'m Model,
         tokenizer: &'m Tokenizer,
-    ) -> Result<ApartSetup<'m>> {
+    ) -> Result<SingleSetup<'m>> {
         let prompt = &request.prompt;
         let what = format!("computing {}", count(prompt.len(), "token"));
         memory::ensure(&what, model.step_bytes(prompt.len(), 1), "shorten the prompt")?;
@@ -128,7 +128,7 @@ impl Generate {
             _ => None,
         };
         let pool = (self.kv() == CacheKind::Paged).then_some(pool);
-        Ok(ApartSetup { model, tokenizer, request, cache, pool, restored, draft })
+        Ok(SingleSetup { model, tokenizer, request, cache, pool, restored, draft })
     }
 
     /// Writes the file of `--save-cache`, if there is one. `tokens`: begin with those that the cache holds.
@@ -142,8 +142,8 @@ impl Generate {
 
     /// Generates the output, and shows it as it grows unless JSON is asked for. Returns it in characters, too, or why
     /// these could not be shown.
-    fn generate(&self, setup: &mut ApartSetup<'_>) -> Result<(ApartOutcome, Result<String>)> {
-        let ApartSetup { model, tokenizer, request, cache, draft, .. } = setup;
+    fn generate(&self, setup: &mut SingleSetup<'_>) -> Result<(SingleOutcome, Result<String>)> {
+        let SingleSetup { model, tokenizer, request, cache, draft, .. } = setup;
         let OutputRequest { beginning, prompt, max_new_tokens, sampling } = request;
         let (start, mut prefill, mut drafts) = (Instant::now(), None, DraftCounters::default());
         let mut count_tokens = |draft: &Draft, n| {
@@ -187,10 +187,10 @@ impl Generate {
         let text = screen.finish();
         let prefill = prefill.unwrap_or_default();
         let decode = start.elapsed() - prefill;
-        Ok((ApartOutcome { generated: generated?, prefill, decode, drafts, saved: None }, text))
+        Ok((SingleOutcome { generated: generated?, prefill, decode, drafts, saved: None }, text))
     }
 
-    fn to_json(&self, setup: &ApartSetup<'_>, outcome: &ApartOutcome, text: &str) -> Value {
+    fn to_json(&self, setup: &SingleSetup<'_>, outcome: &SingleOutcome, text: &str) -> Value {
         let mut json = json!({
             "prompt": setup.request.beginning,
             "text": text,
@@ -204,8 +204,8 @@ impl Generate {
         json
     }
 
-    fn lines(&self, setup: &ApartSetup<'_>, outcome: &ApartOutcome) -> ReportLines {
-        let ApartOutcome { generated, prefill, decode, drafts, .. } = outcome;
+    fn lines(&self, setup: &SingleSetup<'_>, outcome: &SingleOutcome) -> ReportLines {
+        let SingleOutcome { generated, prefill, decode, drafts, .. } = outcome;
         let format = setup.model.row_format;
         let packed = if format == RowFormat::F32 { String::new() } else { format!(", rows in {format}") };
         // The first step has computed what the cache did not hold of the prompt.
