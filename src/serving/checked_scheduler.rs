@@ -29,7 +29,7 @@ pub struct Totals {
     pub steps: u64,
     /// Tokens that went through the model.
     pub rows_projected: u64,
-    /// Of these, tokens that were computed a second time after a preemption.
+    /// Computed tokens that were computed a second time, after a preemption.
     #[serde(rename = "recomputed_tokens")]
     pub recomputed: u64,
     /// Generated tokens.
@@ -38,9 +38,9 @@ pub struct Totals {
     pub preemptions: u64,
     /// Tokens of the prompts of all sequences that have run. A forked prompt counts once.
     pub prompt_tokens: u64,
-    /// Of these, tokens that were looked up in the prefix cache: those of a prompt that is scored are not.
+    /// Prompt tokens that were looked up in the prefix cache: those of a prompt that is scored are not.
     pub looked_up: u64,
-    /// Of these, tokens that the prefix cache held when the sequence first ran.
+    /// Prompt tokens that the prefix cache held when the sequence first ran.
     #[serde(rename = "cached_tokens")]
     pub cached: u64,
     /// Tokens that it held when a sequence ran again.

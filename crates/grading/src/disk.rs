@@ -15,7 +15,8 @@ use crate::limits;
 use crate::pools::LAYOUT;
 
 /// Numbers that cannot be taken for one another: a header has 40 bytes, a record 1,000.
-pub const SHAPE: PageShape = PageShape { model: 0xC0FF_EE16, format: RowFormat::F32, layout: LAYOUT, page_size: 4 };
+pub const SHAPE: PageShape =
+    PageShape { fingerprint: 0xC0FF_EE16, format: RowFormat::F32, layout: LAYOUT, page_size: 4 };
 pub const RECORD_HEADER: usize = 40;
 pub const RECORD: usize = 1000;
 

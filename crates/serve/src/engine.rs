@@ -199,7 +199,7 @@ impl<'m> EngineThread<'m> {
     /// Hands sequences to the loop, until each request has as many there as can run.
     fn take_turns(&mut self) -> Result<(), EngineThreadError> {
         for Backlog { requester, requests, index } in &mut self.backlogs {
-            // All but one are those of clients.
+            // Each sequence of this requester holds it once, and so does this backlog.
             let mut room = (self.engine.limits().sequences + 1).saturating_sub(Rc::strong_count(requester));
             while room > 0
                 && let Some(first) = requests.front_mut()

@@ -87,8 +87,8 @@ pub fn router(state: Arc<ServerState>) -> Router {
         .layer(middleware::from_fn_with_state(state.clone(), check));
     let page = page::FILES
         .into_iter()
-        .fold(Router::new(), |page, (path, kind, content)| {
-            page.route(path, get(move || async move { (page::headers(kind), content) }))
+        .fold(Router::new(), |page, (path, content_type, content)| {
+            page.route(path, get(move || async move { (page::headers(content_type), content) }))
         })
         .layer(middleware::from_fn_with_state(state.clone(), check_page));
     let all = Router::new().route("/health", get(health)).merge(page).merge(guarded);
@@ -187,15 +187,15 @@ async fn generate(
 ) -> Result<Response<Body>, Refusal> {
     let arrived = Instant::now();
     let body = access::body(request, &state.settings.client_limits).await?;
-    let parsed = state.clone().parse(kind, body).await?;
+    let parsed = state.clone().parse(endpoint, body).await?;
     let n_sequences = parsed.prompts.len() * parsed.options.n;
     let is_stream = parsed.options.stream;
-    let requests = state.requests(kind, &parsed)?;
+    let requests = state.requests(endpoint, &parsed)?;
     let probabilities = state.take_probabilities(&requests)?;
     let events = state.submit(requests, arrived).await?;
-    let name = if kind == Endpoint::Chat { "chatcmpl" } else { "cmpl" };
+    let name = if endpoint == Endpoint::Chat { "chatcmpl" } else { "cmpl" };
     let answer = Answer {
-        kind,
+        endpoint,
         id: format!("{name}-{:016x}", any_number()),
         created: jiff::Timestamp::now().as_second(),
         model: state.settings.model.clone(),
@@ -226,7 +226,7 @@ impl ServerState {
     /// Reads a request; a long prompt takes time.
     async fn parse(self: Arc<Self>, endpoint: Endpoint, body: Vec<u8>) -> Result<ParsedRequest, Refusal> {
         let this = self.clone();
-        match kind {
+        match endpoint {
             Endpoint::Completion if body.len() <= SHORT_BODY => this.read_completion(&body),
             Endpoint::Completion => blocking(move || this.read_completion(&body)).await,
             Endpoint::Chat => {
@@ -265,7 +265,7 @@ impl ServerState {
             prompt.len(),
             self.most_tokens
         );
-        Err(Refusal::too_long(kind.prompt(), message))
+        Err(Refusal::too_long(endpoint.prompt(), message))
     }
 
     /// Takes the log probabilities that a request asks for out of those that are left for all answers; each of its
@@ -347,15 +347,15 @@ impl ServerState {
                 "the prompt has {prompt} tokens, and a sequence holds {most} here, so no token can follow; \
                  shorten the prompt"
             );
-            Refusal::too_long(kind.prompt(), message)
+            Refusal::too_long(endpoint.prompt(), message)
         })
     }
 
     /// The limit of generated tokens. A limit that the client gave is kept, and refused later if it does not fit.
     fn max_new_tokens(&self, endpoint: Endpoint, options: &GenerationOptions, prompt: usize) -> Result<usize, Refusal> {
-        let room = self.room(kind, prompt, options.max_tokens)?;
+        let room = self.room(endpoint, prompt, options.max_tokens)?;
         // The protocol's default: 16 tokens, or all that fit.
-        let default = if kind == Endpoint::Chat { room } else { room.min(16) };
+        let default = if endpoint == Endpoint::Chat { room } else { room.min(16) };
         let max_new_tokens = options.max_tokens.unwrap_or(default);
         let min_tokens = options.stop_rules.min_tokens;
         if min_tokens > max_new_tokens {
@@ -377,7 +377,7 @@ impl ServerState {
             Ok(GenerationRequest {
                 prompt: tokens.clone(),
                 samplers: seeds.map(|seed| Sampler::new(Sampling { seed, ..options.sampling })).collect(),
-                max_new_tokens: self.max_new_tokens(kind, options, tokens.len())?,
+                max_new_tokens: self.max_new_tokens(endpoint, options, tokens.len())?,
                 stop_rules: options.stop_rules.clone(),
                 logprobs: options.logprobs,
                 scores_prompt: options.logprobs.is_some() && !echo.is_empty(),

@@ -14,7 +14,7 @@
 //!
 //! In a browser, `/` shows the pages while all this goes on (`page.rs`, `views.rs`).
 //!
-//! `cargo serve` runs it. It is compiled with the feature `serve` only.
+//! `cargo serve` runs it, which builds the program with its feature `serve`.
 
 #![allow(missing_docs)] // Where the name says it: only the program uses this crate.
 

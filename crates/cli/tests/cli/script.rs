@@ -13,7 +13,7 @@
 //! `|` stand the first words of the lines to keep; errors are always kept. The exit code is 1 after an error and 0
 //! otherwise; where it is not, it has a line `exit N`. Of a wrong usage, `exit 2`, the first lines are kept: clap
 //! writes the others. `$ show FILE` prints a file of the script's folder. A test runs every command of its file again
-//! and compares. To add a command, write its line and accept the new file as in `.cargo/config.toml`.
+//! and compares. To add a command, write its line and accept the new file: `bash .ci/bless`.
 //!
 //! What is measured is a `#`: times and rates, and every fraction that a benchmark prints.
 

@@ -77,7 +77,7 @@ fn number(value: &Value) -> usize {
 /// For each page of a view its owners, and how many texts are among them.
 fn pages_of(view: &Value) -> Vec<(usize, usize)> {
     let mut pages: Vec<(usize, usize)> = list(view, "owners").iter().map(|owners| (number(owners), 0)).collect();
-    for page in list(view, "sequences").iter().flat_map(|text| list(text, "pages")) {
+    for page in list(view, "sequences").iter().flat_map(|sequence| list(sequence, "pages")) {
         pages[number(page)].1 += 1;
     }
     pages
@@ -100,9 +100,9 @@ fn belongs_together(view: &Value, n_pages: usize) {
     assert_eq!(pages.len(), n_pages);
     assert!(pages.iter().all(|(owners, texts)| (*texts..=texts + 1).contains(owners)), "{view}");
     let page_size = number(&view["page_size"]);
-    for text in list(view, "sequences") {
-        assert_eq!(list(text, "pages").len(), number(&text["rows"]).div_ceil(page_size), "{text}");
-        assert_eq!(text["state"] == "running", number(&text["rows"]) > 0, "{text}");
+    for sequence in list(view, "sequences") {
+        assert_eq!(list(sequence, "pages").len(), number(&sequence["rows"]).div_ceil(page_size), "{sequence}");
+        assert_eq!(sequence["state"] == "running", number(&sequence["rows"]) > 0, "{sequence}");
     }
 }
 
@@ -119,10 +119,10 @@ fn watchers_see_the_pages_as_they_are() {
     let answer = thread::scope(|scope| {
         let answer = scope.spawn(|| server.complete(&body));
         let last = views.wait_for(|view| {
-            for text in list(view, "sequences") {
-                let shown = text["text"].as_str().unwrap();
+            for sequence in list(view, "sequences") {
+                let shown = sequence["text"].as_str().unwrap();
                 assert!(output.text.starts_with(shown), "{shown:?} is not how the text begins");
-                assert_eq!(text["prompt"], PROMPTS[0]);
+                assert_eq!(sequence["prompt"], PROMPTS[0]);
             }
             !list(view, "ended").is_empty()
         });
@@ -155,7 +155,7 @@ fn sequences_with_one_beginning_are_shown_to_share_pages() {
     let connection = send(server.address, &long_request(json!(prompt), 3, 300));
     // Two full pages of the prompt: three texts, and the prefix cache.
     let view = views.wait_for(|view| pages_of(view).iter().filter(|page| **page == (4, 3)).count() == 2);
-    let tables: Vec<&Vec<Value>> = list(&view, "sequences").iter().map(|text| list(text, "pages")).collect();
+    let tables: Vec<&Vec<Value>> = list(&view, "sequences").iter().map(|sequence| list(sequence, "pages")).collect();
     assert!(tables.iter().all(|table| table[..2] == tables[0][..2]), "they come first in each table: {tables:?}");
     drop(connection);
     let view = views.wait_for(|view| list(view, "sequences").is_empty());
@@ -171,15 +171,16 @@ fn waiting_and_preempted_sequences_are_shown() {
     let _first = send(server.address, &request);
     server.wait_for("vllm:num_requests_running", "", |n| n == 3.0);
     let _second = send(server.address, &request);
-    let states =
-        |view: &Value, state: &str| list(view, "sequences").iter().filter(|text| text["state"] == state).count();
+    let states = |view: &Value, state: &str| {
+        list(view, "sequences").iter().filter(|sequence| sequence["state"] == state).count()
+    };
     views.wait_for(|view| states(view, "running") == 3 && states(view, "waiting") == 3);
     // Three texts of 120 tokens need 45 pages, and there are 24.
     let view = views.wait_for(|view| states(view, "preempted") > 0);
-    let preempted = list(&view, "sequences").iter().find(|text| text["state"] == "preempted").unwrap();
+    let preempted = list(&view, "sequences").iter().find(|sequence| sequence["state"] == "preempted").unwrap();
     assert!(number(&preempted["preemptions"]) > 0 && number(&preempted["new_tokens"]) > 0);
     assert!(number(&view["counts"]["preemptions"]) > 0);
-    let read: usize = list(&view, "sequences").iter().map(|text| number(&text["scheduled_tokens"])).sum();
+    let read: usize = list(&view, "sequences").iter().map(|sequence| number(&sequence["scheduled_tokens"])).sum();
     assert!(read <= number(&view["scheduled_tokens"]) && number(&view["scheduled_tokens"]) <= 32, "{view}");
 }
 
@@ -238,7 +239,8 @@ fn a_watcher_can_cancel_a_sequence() {
     let mut views = Views::of(&server, 600);
     let mut connection = send(server.address, &long_request(json!(PROMPTS[0]), 3, 900));
     assert_eq!(connection.read_head().unwrap().status, 200);
-    let ids_in = |view: &Value| list(view, "sequences").iter().map(|text| number(&text["id"])).collect::<Vec<_>>();
+    let ids_in =
+        |view: &Value| list(view, "sequences").iter().map(|sequence| number(&sequence["id"])).collect::<Vec<_>>();
     let ids = ids_in(&views.wait_for(|view| list(view, "sequences").len() == 3 && sums(view)[2] > 6));
     let end = |id: usize| ask(server.address, "DELETE", &format!("/sequences/{id}"), &[], b"").status;
     assert_eq!((end(ids[1]), end(ids[1]), end(99)), (204, 404, 404), "ended, ended before, never there");

@@ -1,5 +1,4 @@
-//! The server's tests: clients of every kind, one server each. `cargo test --package page-by-page-serve --features
-//! solution`.
+//! The server's tests: clients of every kind, one server each. `cargo test-server` runs them.
 
 mod answers;
 mod hostile_templates;

@@ -12,7 +12,7 @@ use page_by_page::kernels::RowFormat;
 use super::prelude::*;
 
 const SHAPE: PageShape = PageShape {
-    model: 16,
+    fingerprint: 16,
     format: RowFormat::F32,
     layout: KvLayout { n_layers: 1, n_kv_heads: 1, head_dim: 2 },
     page_size: 2,
