@@ -93,7 +93,7 @@ pub struct EndedView {
     pub id: u64,
     /// The version of the first view without it.
     #[serde(skip)]
-    pub ended_version: u64,
+    pub version: u64,
     pub prompt: String,
     pub text: String,
     pub new_tokens: usize,
@@ -155,7 +155,7 @@ impl PoolView {
 
     /// This view without the sequences that had finished by `version`.
     pub fn since(&self, version: u64) -> PoolView {
-        let ended = self.ended.iter().filter(|ended| ended.ended_version > version).cloned().collect();
+        let ended = self.ended.iter().filter(|ended| ended.version > version).cloned().collect();
         PoolView { ended, ..self.clone() }
     }
 }
@@ -165,7 +165,7 @@ impl EndedView {
     pub fn new(finished: &FinishedSequence) -> Self {
         EndedView {
             id: finished.sequence.id.0,
-            ended_version: 0,
+            version: 0,
             prompt: finished.prompt_text.clone(),
             text: output_preview(&finished.text),
             new_tokens: finished.sequence.new_tokens().len(),

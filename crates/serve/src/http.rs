@@ -66,19 +66,13 @@ pub struct ServerState {
     pub watchers: Watchers,
 }
 
-type SharedState = State<Arc<ServerState>>;
+type AppState = State<Arc<ServerState>>;
 
 pub fn router(state: Arc<ServerState>) -> Router {
     let guarded = Router::new()
         .route("/v1/models", get(models))
-        .route(
-            "/v1/completions",
-            post(|State(state): SharedState, request| generate(Endpoint::Completion, state, request)),
-        )
-        .route(
-            "/v1/chat/completions",
-            post(|State(state): SharedState, request| generate(Endpoint::Chat, state, request)),
-        )
+        .route("/v1/completions", post(|state, request| generate(Endpoint::Completion, state, request)))
+        .route("/v1/chat/completions", post(|state, request| generate(Endpoint::Chat, state, request)))
         .route("/metrics", get(show_metrics))
         .route("/pages", get(pages))
         .route("/sequences/{id}", delete(cancel_sequence))
@@ -95,13 +89,13 @@ pub fn router(state: Arc<ServerState>) -> Router {
     all.method_not_allowed_fallback(wrong_method).with_state(state)
 }
 
-async fn check(State(state): SharedState, request: Request<Body>, next: Next) -> Result<Response<Body>, Refusal> {
+async fn check(State(state): AppState, request: Request<Body>, next: Next) -> Result<Response<Body>, Refusal> {
     state.settings.access.check(request.uri(), request.headers())?;
     Ok(next.run(request).await)
 }
 
 /// The page itself shows nothing without the key, and asks for it.
-async fn check_page(State(state): SharedState, request: Request<Body>, next: Next) -> Result<Response<Body>, Refusal> {
+async fn check_page(State(state): AppState, request: Request<Body>, next: Next) -> Result<Response<Body>, Refusal> {
     state.settings.access.check_name(request.uri(), request.headers())?;
     state.watchers.check()?;
     Ok(next.run(request).await)
@@ -117,15 +111,15 @@ async fn wrong_method() -> Refusal {
     Refusal::new(StatusCode::METHOD_NOT_ALLOWED, None, message)
 }
 
-async fn health(State(state): SharedState) -> Result<&'static str, Refusal> {
+async fn health(State(state): AppState) -> Result<&'static str, Refusal> {
     if *state.stop.borrow() { Err(Refusal::stopping()) } else { Ok("ok\n") }
 }
 
-async fn show_metrics(State(state): SharedState) -> impl IntoResponse {
+async fn show_metrics(State(state): AppState) -> impl IntoResponse {
     ([(CONTENT_TYPE, metrics::CONTENT_TYPE)], state.metrics.render())
 }
 
-async fn pages(State(state): SharedState, headers: HeaderMap) -> Result<Response<Body>, Refusal> {
+async fn pages(State(state): AppState, headers: HeaderMap) -> Result<Response<Body>, Refusal> {
     access::check_site(&headers)?;
     let views = views::stream(state.watchers.take(state.engine.clone())?);
     Ok(Sse::new(views).keep_alive(KeepAlive::new().interval(KEEP_ALIVE)).into_response())
@@ -133,7 +127,7 @@ async fn pages(State(state): SharedState, headers: HeaderMap) -> Result<Response
 
 /// Cancels a sequence; its client gets the output so far. Open to everyone who can watch.
 async fn cancel_sequence(
-    State(state): SharedState,
+    State(state): AppState,
     text: Result<Path<String>, PathRejection>,
     uri: Uri,
 ) -> Result<StatusCode, Refusal> {
@@ -149,7 +143,7 @@ async fn cancel_sequence(
 }
 
 /// Sets how fast the engine steps, until the watcher who asks for it leaves.
-async fn set_pace(State(state): SharedState, request: Request<Body>) -> Result<StatusCode, Refusal> {
+async fn set_pace(State(state): AppState, request: Request<Body>) -> Result<StatusCode, Refusal> {
     state.watchers.check()?;
     access::check_site(request.headers())?;
     let body = access::body(request, &state.settings.client_limits).await?;
@@ -163,7 +157,7 @@ async fn set_pace(State(state): SharedState, request: Request<Body>) -> Result<S
     Err(Refusal::new(StatusCode::NOT_FOUND, Some("unknown_watcher"), message))
 }
 
-async fn models(State(state): SharedState) -> Response<Body> {
+async fn models(State(state): AppState) -> Response<Body> {
     let model = json!({
         "id": state.settings.model, "object": "model", "created": 0, "owned_by": "page-by-page",
         "max_model_len": state.most_tokens,
@@ -182,7 +176,7 @@ pub struct ParsedRequest {
 /// Reads a request, submits its sequences, and answers with their output.
 async fn generate(
     endpoint: Endpoint,
-    state: Arc<ServerState>,
+    State(state): AppState,
     request: Request<Body>,
 ) -> Result<Response<Body>, Refusal> {
     let arrived = Instant::now();

@@ -113,7 +113,7 @@ impl ViewPublisher {
         if self.present.is_empty() {
             self.ended.clear();
         } else {
-            self.ended.push_back(EndedView { ended_version: self.version + 1, ..ended() });
+            self.ended.push_back(EndedView { version: self.version + 1, ..ended() });
             if self.ended.len() > ENDED {
                 self.ended.pop_front();
             }

@@ -181,13 +181,6 @@ impl Sequence {
 
     fn ended(&self, reason: FinishReason) -> EndedView {
         let (prompt, text) = (self.prompt.clone(), view::output_preview(self.output.text()));
-        EndedView {
-            id: self.id,
-            ended_version: 0,
-            prompt,
-            text,
-            new_tokens: self.new_tokens(),
-            reason: reason.as_str(),
-        }
+        EndedView { id: self.id, version: 0, prompt, text, new_tokens: self.new_tokens(), reason: reason.as_str() }
     }
 }

@@ -70,6 +70,10 @@ fn list<'v>(view: &'v Value, name: &str) -> &'v Vec<Value> {
     view[name].as_array().unwrap_or_else(|| panic!("{name} in {view}"))
 }
 
+fn sequences(view: &Value) -> impl ExactSizeIterator<Item = &Value> {
+    list(view, "sequences").iter()
+}
+
 fn number(value: &Value) -> usize {
     value.as_u64().unwrap_or_else(|| panic!("{value} is no number")) as usize
 }
@@ -77,7 +81,7 @@ fn number(value: &Value) -> usize {
 /// For each page of a view its owners, and how many texts are among them.
 fn pages_of(view: &Value) -> Vec<(usize, usize)> {
     let mut pages: Vec<(usize, usize)> = list(view, "owners").iter().map(|owners| (number(owners), 0)).collect();
-    for page in list(view, "sequences").iter().flat_map(|sequence| list(sequence, "pages")) {
+    for page in sequences(view).flat_map(|sequence| list(sequence, "pages")) {
         pages[number(page)].1 += 1;
     }
     pages
@@ -100,7 +104,7 @@ fn belongs_together(view: &Value, n_pages: usize) {
     assert_eq!(pages.len(), n_pages);
     assert!(pages.iter().all(|(owners, texts)| (*texts..=texts + 1).contains(owners)), "{view}");
     let page_size = number(&view["page_size"]);
-    for sequence in list(view, "sequences") {
+    for sequence in sequences(view) {
         assert_eq!(list(sequence, "pages").len(), number(&sequence["rows"]).div_ceil(page_size), "{sequence}");
         assert_eq!(sequence["state"] == "running", number(&sequence["rows"]) > 0, "{sequence}");
     }
@@ -112,14 +116,14 @@ fn watchers_see_the_pages_as_they_are() {
     let output = storyteller().complete(PROMPTS[0], 200, GREEDY);
     let mut views = Views::of(&server, 40);
     let first = views.next();
-    assert_eq!((sums(&first), list(&first, "sequences").len()), ([40, 0, 0], 0));
+    assert_eq!((sums(&first), sequences(&first).len()), ([40, 0, 0], 0));
     assert_eq!((&first["page_size"], &first["budget"], &first["max_running"]), (&json!(8), &json!(64), &json!(8)));
 
     let body = json!({ "prompt": PROMPTS[0], "temperature": 0, "max_tokens": 200 });
     let answer = thread::scope(|scope| {
         let answer = scope.spawn(|| server.complete(&body));
         let last = views.wait_for(|view| {
-            for sequence in list(view, "sequences") {
+            for sequence in sequences(view) {
                 let shown = sequence["text"].as_str().unwrap();
                 assert!(output.text.starts_with(shown), "{shown:?} is not how the text begins");
                 assert_eq!(sequence["prompt"], PROMPTS[0]);
@@ -129,7 +133,7 @@ fn watchers_see_the_pages_as_they_are() {
         let ended = &list(&last, "ended")[0];
         assert_eq!((&ended["text"], &ended["reason"]), (&json!(output.text), &json!(output.reason)));
         assert_eq!((&ended["prompt"], &ended["new_tokens"]), (&json!(PROMPTS[0]), &json!(output.tokens.len())));
-        assert_eq!(list(&last, "sequences").len(), 0);
+        assert_eq!(sequences(&last).len(), 0);
         answer.join().unwrap()
     });
     assert_eq!(texts(&answer), [output.text.as_str()]);
@@ -155,10 +159,10 @@ fn sequences_with_one_beginning_are_shown_to_share_pages() {
     let connection = send(server.address, &long_request(json!(prompt), 3, 300));
     // Two full pages of the prompt: three texts, and the prefix cache.
     let view = views.wait_for(|view| pages_of(view).iter().filter(|page| **page == (4, 3)).count() == 2);
-    let tables: Vec<&Vec<Value>> = list(&view, "sequences").iter().map(|sequence| list(sequence, "pages")).collect();
+    let tables: Vec<&Vec<Value>> = sequences(&view).map(|sequence| list(sequence, "pages")).collect();
     assert!(tables.iter().all(|table| table[..2] == tables[0][..2]), "they come first in each table: {tables:?}");
     drop(connection);
-    let view = views.wait_for(|view| list(view, "sequences").is_empty());
+    let view = views.wait_for(|view| sequences(view).len() == 0);
     assert_eq!(sums(&view)[2], 0);
 }
 
@@ -171,16 +175,14 @@ fn waiting_and_preempted_sequences_are_shown() {
     let _first = send(server.address, &request);
     server.wait_for("vllm:num_requests_running", "", |n| n == 3.0);
     let _second = send(server.address, &request);
-    let states = |view: &Value, state: &str| {
-        list(view, "sequences").iter().filter(|sequence| sequence["state"] == state).count()
-    };
+    let states = |view: &Value, state: &str| sequences(view).filter(|sequence| sequence["state"] == state).count();
     views.wait_for(|view| states(view, "running") == 3 && states(view, "waiting") == 3);
     // Three texts of 120 tokens need 45 pages, and there are 24.
     let view = views.wait_for(|view| states(view, "preempted") > 0);
-    let preempted = list(&view, "sequences").iter().find(|sequence| sequence["state"] == "preempted").unwrap();
+    let preempted = sequences(&view).find(|sequence| sequence["state"] == "preempted").unwrap();
     assert!(number(&preempted["preemptions"]) > 0 && number(&preempted["new_tokens"]) > 0);
     assert!(number(&view["counts"]["preemptions"]) > 0);
-    let read: usize = list(&view, "sequences").iter().map(|sequence| number(&sequence["scheduled_tokens"])).sum();
+    let read: usize = sequences(&view).map(|sequence| number(&sequence["scheduled_tokens"])).sum();
     assert!(read <= number(&view["scheduled_tokens"]) && number(&view["scheduled_tokens"]) <= 32, "{view}");
 }
 
@@ -226,7 +228,7 @@ fn a_slow_watcher_sees_the_newest_state_and_delays_no_step() {
     let mut seen = 0;
     let last = views.wait_for(|view| {
         seen += 1;
-        number(&view["steps"]) as f64 == steps && list(view, "sequences").is_empty()
+        number(&view["steps"]) as f64 == steps && sequences(view).len() == 0
     });
     assert_eq!(sums(&last)[2], 0);
     let most = took.as_millis() / 50 + 5;
@@ -239,12 +241,11 @@ fn a_watcher_can_cancel_a_sequence() {
     let mut views = Views::of(&server, 600);
     let mut connection = send(server.address, &long_request(json!(PROMPTS[0]), 3, 900));
     assert_eq!(connection.read_head().unwrap().status, 200);
-    let ids_in =
-        |view: &Value| list(view, "sequences").iter().map(|sequence| number(&sequence["id"])).collect::<Vec<_>>();
-    let ids = ids_in(&views.wait_for(|view| list(view, "sequences").len() == 3 && sums(view)[2] > 6));
+    let ids_in = |view: &Value| sequences(view).map(|sequence| number(&sequence["id"])).collect::<Vec<_>>();
+    let ids = ids_in(&views.wait_for(|view| sequences(view).len() == 3 && sums(view)[2] > 6));
     let end = |id: usize| ask(server.address, "DELETE", &format!("/sequences/{id}"), &[], b"").status;
     assert_eq!((end(ids[1]), end(ids[1]), end(99)), (204, 404, 404), "ended, ended before, never there");
-    let view = views.wait_for(|view| list(view, "sequences").len() == 2);
+    let view = views.wait_for(|view| sequences(view).len() == 2);
     assert_eq!(ids_in(&view), [ids[0], ids[2]]);
     let ended = list(&view, "ended").iter().find(|ended| number(&ended["id"]) == ids[1]).expect("it is shown");
     assert_eq!(ended["reason"], "abort");
@@ -283,13 +284,13 @@ fn a_watcher_paces_the_engine_until_it_leaves() {
     // Paused. A step that was asked for while there was nothing to do is not made up for.
     assert_eq!(set(&of_other, 0, 1), 204);
     let connection = send(server.address, &long_request(json!(PROMPTS[0]), 1, 300));
-    let paused = views.wait_for(|view| !list(view, "sequences").is_empty());
+    let paused = views.wait_for(|view| sequences(view).len() > 0);
     assert_eq!((steps(), &paused["pace"]["watcher"]), (0.0, &of_other));
     assert_eq!(set(&watcher, 0, 1), 204);
     views.wait_for(|view| view["steps"] == 1);
     // Clients that go, and those whose time is up, need no step.
     drop(connection);
-    views.wait_for(|view| list(view, "sequences").is_empty());
+    views.wait_for(|view| sequences(view).len() == 0);
     let request = |most: u32| json!({ "prompt": PROMPTS[0], "max_tokens": most, "ignore_eos": true });
     assert_eq!((server.post("/v1/completions", &request(9)).status, steps()), (503, 1.0));
 
@@ -306,7 +307,7 @@ fn a_watcher_paces_the_engine_until_it_leaves() {
         assert_eq!(set(&views.next()["watcher"], 0, 0), 204);
         thread::scope(|scope| {
             let answer = scope.spawn(|| server.complete(&request(300)));
-            views.wait_for(|view| !list(view, "sequences").is_empty());
+            views.wait_for(|view| sequences(view).len() > 0);
             if is_end {
                 server.stop.ask()
             } else {
