@@ -133,15 +133,17 @@ mod checks {
 
     #[test]
     fn task_1_flat_rewinds_without_copying() {
-        let mut cache = FlatCache::new(LAYOUT);
-        extend(&mut cache, 9);
-        same!(cache.rewind(3), Ok(()), "rewind(3) on 9 tokens");
-        let usage = cache.usage();
-        same!(usage.rows_copied, 0, "rows copied by rewind(3) on 9 tokens");
-        same!(usage.slots, 9, "slots after rewind(3) on 9 tokens: in smaller tensors the rows would be copies");
-        extend(&mut cache, 1);
-        let found = (cache.usage().rows_copied, cache.usage().slots);
-        same!(found, (6, 7), "rows copied, and slots, when the 6 tokens left are extended by 1");
+        for n in [3, 9] {
+            let (mut cache, left) = (FlatCache::new(LAYOUT), 9 - n);
+            extend(&mut cache, 9);
+            same!(cache.rewind(n), Ok(()), "rewind({n}) on 9 tokens");
+            let usage = cache.usage();
+            same!(usage.rows_copied, 0, "rows copied by rewind({n}) on 9 tokens");
+            same!(usage.slots, 9, "slots after rewind({n}) on 9 tokens: the tensors stay as they are");
+            extend(&mut cache, 1);
+            let found = (cache.usage().rows_copied as usize, cache.usage().slots);
+            same!(found, (left, left + 1), "rows copied, and slots, when the {left} tokens left are extended by 1");
+        }
     }
 
     // Task 2

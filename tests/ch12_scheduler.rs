@@ -345,13 +345,13 @@ mod checks {
             }
         }
 
-        /// Every chunk's pages are given to the prefix cache, even if none of them became full: they are used now.
+        /// The full pages of each chunk's sequence are given to the prefix cache, new or not: they are used now.
         fn check_given(&self, before: &WorldState, what: &str) {
             let given = self.world.cache_calls().insertions;
             for SequenceState { id, held, .. } in before.running.iter().filter(|it| self.planned.contains(&it.id)) {
                 let rows = &self.tokens(*id)[..*held];
                 let is_given = given.iter().any(|(tokens, len)| len == held && tokens.starts_with(rows));
-                assert!(is_given, "settle gave the prefix cache no pages of sequence {id}, which has computed; {what}");
+                assert!(is_given, "settle gave the prefix cache no pages of sequence {id}, which computed; {what}");
             }
         }
 

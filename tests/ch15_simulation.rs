@@ -267,12 +267,16 @@ mod checks {
         let all = &right.tokens;
         let twice = [&output[..3], &output[2..]].concat();
         let other_prompt = [&[all[0] + 1], &all[1..]].concat();
+        let other_output = [&all[..7], &[all[7] + 1], &all[8..]].concat();
+        let between = [&prompt[..], &output[..1], &output].concat();
         for (what, tokens, received) in [
             ("its third token was received twice", &all[..], &twice[..]),
             ("its last token was not received", all, &output[..4]),
             ("5 tokens were received, and it has 4 of them", &all[..7], &output),
             ("its prompt differs in the end", &other_prompt, &output),
             ("its prompt is gone in the end", &output, &output),
+            ("a token of its output is another one in the end", &other_output, &output),
+            ("a token that was not received lies between its prompt and its output", &between, &output),
         ] {
             for reason in [FinishReason::Limit, FinishReason::Cancelled] {
                 let (tokens, received) = (tokens.to_vec(), received.to_vec());

@@ -104,7 +104,7 @@ const BYTES_EACH: usize = 1 << 12;
 const BYTES_ONCE: usize = 1 << 16;
 
 /// How long all calls may take together. Calls that cost a few steps each take hundredths of a second.
-const TIME_LIMIT: Duration = Duration::from_secs(5);
+const TIME_LIMIT: Duration = Duration::from_secs(2);
 
 /// The processor time of this thread, which may have waited for seconds on a busy machine.
 #[cfg(all(unix, not(miri)))]
