@@ -267,6 +267,7 @@
                 this.rounds = 0;
                 this.session += 1;
                 this.most = 0;
+                this.controls.steps = 0;
                 this.send("open", { session: this.session, settings: this.settings });
             }
             const cancel = (id) => this.cancel(id);
@@ -288,7 +289,7 @@
             const view = views.at(-1);
             const isBusy = view.sequences.length > 0;
             const events = this.view.take(views);
-            if (this.controls.take(events, isBusy)) {
+            if (this.controls.take(events, isBusy, view.steps)) {
                 this.view.bringIntoSight();
             }
             this.most = Math.max(this.most, ...views.map(pagesTaken));

@@ -49,11 +49,12 @@
     class PaceControls {
         /**
          * `state`: "off" where an engine has to be started first, else "playing". `engine`: what obeys. `pace(n)`: n steps a second from now
-         * on, 0 for a pause; `step()`: one step; `begin(state, then)`: the button was pressed where it neither plays nor pauses.
+         * on, 0 for a pause; `step()`: one step and then a pause; `begin(state, then)`: the button was pressed where it neither plays nor pauses.
          */
         constructor(state, stepsPerSecond, engine) {
             this.engine = engine;
             this.stepsPerSecond = stepsPerSecond;
+            this.steps = 0;
             this.go = button("", () => this.press());
             this.once = button("One step", () => this.ifPaused(() => engine.step()));
             this.next = button("Next event", () => (this.state === "playing" ? this.seek() : this.ifPaused(() => this.seek())));
@@ -106,15 +107,17 @@
 
         /** Takes steps until something happens. */
         seek() {
-            if (this.state === "playing") {
-                this.engine.pace(0);
-            }
             this.to("seeking");
             this.engine.step();
         }
 
-        /** After some steps: what happened in them, and whether there is anything left to do. Returns whether it stands still at an event. */
-        take(events, isBusy) {
+        /**
+         * What happened by now, whether there is anything left to do, and how many steps that took: a view that came without a step asks for
+         * no other one. Returns whether it stands still at an event.
+         */
+        take(events, isBusy, steps) {
+            const hasStepped = steps !== this.steps;
+            this.steps = steps;
             if (events.length > 0) {
                 const { step } = events.at(-1);
                 const texts = events.filter((event) => event.step === step).map(({ text }) => `${text}.`);
@@ -123,7 +126,7 @@
             }
             if (this.state === "seeking" && (events.length > 0 || !isBusy)) {
                 this.to("paused");
-            } else if (this.state === "seeking") {
+            } else if (this.state === "seeking" && hasStepped) {
                 clearTimeout(this.timer);
                 this.timer = setTimeout(() => this.state === "seeking" && this.engine.step(), 1000 / this.stepsPerSecond);
             }

@@ -120,6 +120,7 @@ const commands = {
     again(0);
   },
   step() {
+    pace = 0;
     step(true);
   },
 };

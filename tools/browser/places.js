@@ -230,7 +230,8 @@ async function events(tab) {
   await line.filter({ hasText: "Step 57. H is preempted: of its 12 pages, the prefix cache keeps 8 and D to G take 4." }).waitFor();
   const told = place(tab).locator(".sequences .told");
   assert.deepEqual(await told.locator(".badge").allTextContents(), ["H"]);
-  assert.ok(await told.evaluate((box) => box.getBoundingClientRect().bottom <= innerHeight), "H is out of sight");
+  const [bottom, height] = await told.evaluate((box) => [box.getBoundingClientRect().bottom, innerHeight]);
+  assert.ok(bottom <= height, `H is out of sight: its card ends at ${bottom} of ${height}`);
   assert.equal(await place(tab).locator(".grid .told").count(), 12);
   assert.equal(await place(tab).locator(".lost-says").textContent(), "1, no token recomputed yet");
   // What scrolls past below a resting pointer isn't pointed at.

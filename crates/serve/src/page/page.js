@@ -29,11 +29,11 @@ function drawSoon(view) {
     const views = waiting;
     waiting = [];
     if (views.length > 0) {
-      const { sequences, pace, watcher } = views.at(-1);
+      const { sequences, pace, watcher, steps } = views.at(-1);
       number = watcher;
       connection("here", "Connected");
       Pace.write($("slowed"), slowed(pace));
-      if (controls.take(pool.take(views), sequences.length > 0)) {
+      if (controls.take(pool.take(views), sequences.length > 0, steps)) {
         pool.bringIntoSight();
       }
     }
