@@ -87,7 +87,7 @@ fn a_header_that_cannot_be_is_refused() {
         assert_eq!(decode_header(&SHAPE, &bytes), Err(RecordError::WrongId { id }));
     }
     // A record of a different file: the checksum covers the header.
-    for other in [PageShape { model: 1, ..SHAPE }, PageShape { format: RowFormat::F16, ..SHAPE }] {
+    for other in [PageShape { fingerprint: 1, ..SHAPE }, PageShape { format: RowFormat::F16, ..SHAPE }] {
         assert!(matches!(decode_header(&other, &good), Err(RecordError::DamagedHeader { .. })), "{other:?}");
     }
 }
@@ -116,7 +116,7 @@ fn what_is_no_page_file_is_left_alone() {
         assert!(matches!(error, PageFileError::NotAPageFile | PageFileError::DamagedHeader { .. }), "byte {byte}");
     }
     // This begins like a page file, but was not cut off in this header.
-    let other = PageShape { model: SHAPE.model ^ 1, ..SHAPE }.file_header();
+    let other = PageShape { fingerprint: SHAPE.fingerprint ^ 1, ..SHAPE }.file_header();
     assert!(matches!(refused(&other[..FILE_HEADER_BYTES - 1]), PageFileError::DamagedHeader { .. }));
 }
 
@@ -126,7 +126,7 @@ fn pages_of_a_different_shape_are_refused_with_the_numbers() {
     let swapped = KvLayout { n_layers: 2, n_kv_heads: 3, ..SHAPE.layout };
     let rows = |found: KvLayout| format!("rows of {found:?}, the model makes rows of {:?}; use", SHAPE.layout);
     let size = PageShape { page_size: 5, ..SHAPE };
-    let model = PageShape { model: SHAPE.model ^ 1, ..size };
+    let model = PageShape { fingerprint: SHAPE.fingerprint ^ 1, ..size };
     let (two, all) = (PageShape { layout, ..model }, PageShape { layout, format: RowFormat::F16, ..model });
     for (other, expected) in [
         (size, "pages of 5 slots, and these have 4; ask for --page-size 5, or give a different file".to_string()),
