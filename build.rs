@@ -1,6 +1,6 @@
 //! Decides, chapter by chapter, whose code is compiled.
 //!
-//! `exercises/untouched.txt` records a hash of every stub as it is handed out. A stub that still has its hash has not
+//! `exercises/chapters.txt` records a hash of every stub as it is handed out. A stub that still has its hash has not
 //! been started. For each such chapter, this script sets
 //!
 //! - `cfg(reference = "chNN_name")` with `--features solution`: `src/chapters.rs` takes it from `solutions/`;
@@ -87,14 +87,14 @@ impl Compiled {
 
     /// An entry of the table in `src/chapters.rs`.
     fn entry(&self, root: &Path) -> String {
-        let Compiled { chapter: Chapter { number, name, stands_on, title, .. }, source, .. } = self;
+        let Compiled { chapter: Chapter { number, name, depends_on, title, .. }, source, .. } = self;
         let file = root.join(self.chapter.exercise());
         let mut tasks: Vec<(u32, &str)> =
             self.exercise.todos.iter().map(|todo| (todo.task, todo.what.as_str())).collect();
         tasks.sort_by_key(|(task, _)| *task);
         format!(
             "CompiledChapter {{ number: {number}, title: {title:?}, name: {name:?}, source: Source::{source}, \
-             stands_on: &{stands_on:?}, exercise: include_str!({file:?}), tasks_left: &{tasks:?} }},\n"
+             depends_on: &{depends_on:?}, exercise: include_str!({file:?}), tasks_left: &{tasks:?} }},\n"
         )
     }
 
@@ -105,7 +105,7 @@ impl Compiled {
             let reason = format!("not started: edit exercises/{name}.rs, or run with --features solution");
             return format!("#[test]\n#[ignore = {reason:?}]\nfn {name}() {{}}\n");
         }
-        let is_listed = |other: &&Compiled| self.chapter.stands_on.contains(&other.chapter.number);
+        let is_listed = |other: &&Compiled| self.chapter.depends_on.contains(&other.chapter.number);
         let checks = chapters.iter().filter(is_listed).map(|Compiled { chapter, source, .. }| {
             let (check, call) = match *source {
                 "Reference" => ("is_the_reference_not_yours", "assert_as_on_disk"),

@@ -12,7 +12,7 @@
     const KING_TOKENS = 42;
     const MEGABYTE = 1e6;
     /** How many of the newest steps are listed. */
-    const MOST_DRAFTS = 6;
+    const MAX_DRAFTS = 6;
 
     const plural = (n, word) => `${n.toLocaleString("en")} ${word}${n === 1 ? "" : "s"}`;
     const sum = (numbers) => numbers.reduce((total, n) => total + n, 0);
@@ -298,7 +298,7 @@
                 this.summary.textContent = summary;
             }
             this.drafts.append(...views.filter(({ draft }) => draft).map(({ draft }) => listedDraft(draft)));
-            while (this.drafts.children.length > MOST_DRAFTS) {
+            while (this.drafts.children.length > MAX_DRAFTS) {
                 this.drafts.firstChild.remove();
             }
             if (!isBusy) {

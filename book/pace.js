@@ -6,7 +6,7 @@
     const NAMES = { off: "Run", loading: "Stop", playing: "Pause", seeking: "Pause", paused: "Continue", done: "Run again" };
 
     /** Events of one step that are told. */
-    const MOST_TEXTS = 3;
+    const MAX_TEXTS = 3;
 
     /** An element with these children. A string becomes text. */
     function element(name, className, ...children) {
@@ -121,7 +121,7 @@
             if (events.length > 0) {
                 const { step } = events.at(-1);
                 const texts = events.filter((event) => event.step === step).map(({ text }) => `${text}.`);
-                texts.splice(MOST_TEXTS, texts.length, ...(texts.length > MOST_TEXTS ? ["And more."] : []));
+                texts.splice(MAX_TEXTS, texts.length, ...(texts.length > MAX_TEXTS ? ["And more."] : []));
                 this.line.replaceChildren(element("b", "", `Step ${step}.`), ` ${texts.join(" ")}`);
             }
             if (this.state === "seeking" && (events.length > 0 || !isBusy)) {

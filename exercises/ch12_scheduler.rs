@@ -66,7 +66,7 @@ impl Scheduler {
     }
 
     /// Adds a request to the end of the queue. A request for no new token finishes at once with
-    /// [`FinishReason::Limit`], however long its prompt is, because it takes no page.
+    /// [`FinishReason::Length`], however long its prompt is, because it takes no page.
     ///
     /// In a pool of 3 pages of 4 slots, a prompt of 6 tokens with 7 new ones needs 12 slots and
     /// fits. With 8 new ones it would need a fourth page and is rejected.

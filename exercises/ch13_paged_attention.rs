@@ -17,7 +17,7 @@
 //!
 //! Check your work with `cargo test --features solution --test ch13_paged_attention`.
 
-use crate::cache::in_place::{BatchError, HeadReader, ReadInPlace, Rows, Run, SequenceRows, check_batch};
+use crate::cache::attention::{AttentionCache, BatchError, HeadReader, Rows, Run, SequenceRows, check_batch};
 use crate::chapters::ch06_paged::PagedCache;
 use crate::chapters::ch10_fork::ForkCache;
 use crate::kernels::{Heads, add_scaled, dot, softmax_scaled};
@@ -33,13 +33,13 @@ impl PagedCache {
     }
 }
 
-impl ReadInPlace for PagedCache {
+impl AttentionCache for PagedCache {
     fn rows(&self, layer: usize) -> Rows<'_> {
         Rows::in_pages(self.slab.borrow(), self.runs(layer))
     }
 }
 
-impl ReadInPlace for ForkCache {
+impl AttentionCache for ForkCache {
     fn rows(&self, layer: usize) -> Rows<'_> {
         self.inner.rows(layer)
     }

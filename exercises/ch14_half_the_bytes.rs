@@ -21,7 +21,7 @@
 use half::{bf16, f16};
 
 use crate::cache::KvLayout;
-use crate::cache::in_place::HeadReader;
+use crate::cache::attention::HeadReader;
 use crate::kernels::RowFormat;
 
 /// Returns how many 32-bit words a head of `head_dim` numbers takes.

@@ -24,7 +24,7 @@ use crate::chapters::ch04_page_pool::PagePool;
 use crate::chapters::ch05_page_table::{PageTable, all_owned};
 use crate::chapters::ch06_paged::{PageSlab, SharedSlab};
 use crate::chapters::ch10_fork::ForkCache;
-use crate::prefix_cache::{HeldPage, PrefixCache, held_tokens};
+use crate::prefix_cache::{CachedPage, PrefixCache, held_tokens};
 
 /// From the tokens of a page to the page that holds their rows.
 type Children = HashMap<Box<[u32]>, PageId>;
@@ -214,10 +214,10 @@ impl PrefixCache for PrefixTrie {
     }
 
     /// The pages, for the checks of chapter 15.
-    fn pages(&self) -> Vec<HeldPage<'_>> {
+    fn pages(&self) -> Vec<CachedPage<'_>> {
         let mut held = Vec::new();
         for (page, Node { parent, tokens, last_used, .. }) in &self.nodes {
-            held.push(HeldPage { page: *page, parent: *parent, tokens, last_used: *last_used });
+            held.push(CachedPage { page: *page, parent: *parent, tokens, last_used: *last_used });
         }
         held
     }

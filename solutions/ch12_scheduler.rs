@@ -69,7 +69,7 @@ impl Scheduler {
 
     // ANCHOR: submit
     /// Adds a request to the end of the queue. A request for no new token finishes at once with
-    /// [`FinishReason::Limit`], however long its prompt is, because it takes no page.
+    /// [`FinishReason::Length`], however long its prompt is, because it takes no page.
     ///
     /// In a pool of 3 pages of 4 slots, a prompt of 6 tokens with 7 new ones needs 12 slots and
     /// fits. With 8 new ones it would need a fourth page and is rejected.
@@ -88,7 +88,7 @@ impl Scheduler {
             return Err(ScheduleError::NeverFits { prompt, max_new_tokens, needed, n_pages });
         }
         match max_new_tokens {
-            0 => self.finished.push(Finished { sequence, reason: FinishReason::Limit }),
+            0 => self.finished.push(Finished { sequence, reason: FinishReason::Length }),
             _ => self.waiting.push_back(sequence),
         }
         self.next_id += 1;
@@ -232,10 +232,10 @@ impl Scheduler {
         // ch12 task 3: add the token; does the sequence finish with it?
         let sequence = &mut self.running[index].sequence;
         if self.end_of_text.contains(&token) {
-            return Some(FinishReason::EndOfText);
+            return Some(FinishReason::Stop);
         }
         sequence.tokens.push(token);
-        (sequence.new_tokens().len() == sequence.max_new_tokens).then_some(FinishReason::Limit)
+        (sequence.new_tokens().len() == sequence.max_new_tokens).then_some(FinishReason::Length)
     }
 
     /// Where a sequence is among those that run.
@@ -258,7 +258,7 @@ impl Scheduler {
             Some(sequence) => sequence,
             None => self.running.remove(self.index_of(id)?).sequence,
         };
-        self.finished.push(Finished { sequence, reason: FinishReason::Cancelled });
+        self.finished.push(Finished { sequence, reason: FinishReason::Abort });
         Ok(())
     }
     // ANCHOR_END: cancel

@@ -15,7 +15,7 @@
 //!   runs     Run { start: 64, rows: 4 }, Run { start: 0, rows: 2 }
 //! ```
 
-use crate::cache::in_place::{BatchError, HeadReader, ReadInPlace, Rows, Run, SequenceRows, check_batch};
+use crate::cache::attention::{AttentionCache, BatchError, HeadReader, Rows, Run, SequenceRows, check_batch};
 use crate::chapters::ch06_paged::PagedCache;
 use crate::chapters::ch10_fork::ForkCache;
 use crate::kernels::{Heads, add_scaled, dot, softmax_scaled};
@@ -42,13 +42,13 @@ impl PagedCache {
     // ANCHOR_END: runs
 }
 
-impl ReadInPlace for PagedCache {
+impl AttentionCache for PagedCache {
     fn rows(&self, layer: usize) -> Rows<'_> {
         Rows::in_pages(self.slab.borrow(), self.runs(layer))
     }
 }
 
-impl ReadInPlace for ForkCache {
+impl AttentionCache for ForkCache {
     fn rows(&self, layer: usize) -> Rows<'_> {
         self.inner.rows(layer)
     }

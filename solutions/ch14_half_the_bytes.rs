@@ -19,7 +19,7 @@
 use half::{bf16, f16};
 
 use crate::cache::KvLayout;
-use crate::cache::in_place::HeadReader;
+use crate::cache::attention::HeadReader;
 use crate::kernels::RowFormat;
 
 // ANCHOR: words

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::str::FromStr;
 
-use crate::cache::in_place::ReadInPlace;
+use crate::cache::attention::AttentionCache;
 use crate::cache::{CacheError, KvLayout};
 use crate::chapters::ch02_flat::FlatCache;
 use crate::chapters::ch03_contiguous::ContiguousCache;
@@ -63,7 +63,7 @@ impl CacheKind {
 
     /// An empty cache; `None` where nothing is kept. A contiguous cache takes memory for `size.capacity` slots, a paged
     /// one for all of its pages.
-    pub fn cache(self, layout: KvLayout, size: CacheSize) -> Result<Option<Box<dyn ReadInPlace>>, CacheError> {
+    pub fn cache(self, layout: KvLayout, size: CacheSize) -> Result<Option<Box<dyn AttentionCache>>, CacheError> {
         Ok(match self {
             CacheKind::Recompute => None,
             CacheKind::Flat => Some(Box::new(FlatCache::new(layout))),

@@ -2,7 +2,7 @@
 //!
 //! `build.rs` compares each stub in `exercises/` with its recorded hash. A chapter that the reader has started is taken
 //! from `exercises/`. One that is untouched comes from `solutions/` with `--features solution`; without the feature its
-//! stub is compiled, and its grader ignored. It also writes the table of the chapters, from `exercises/untouched.txt`.
+//! stub is compiled, and its grader ignored. It also writes the table of the chapters, from `exercises/chapters.txt`.
 
 #[cfg_attr(reference = "ch01_recompute", path = "../solutions/ch01_recompute.rs")]
 #[cfg_attr(not(reference = "ch01_recompute"), path = "../exercises/ch01_recompute.rs", allow(unused))]
@@ -80,7 +80,7 @@ pub struct CompiledChapter {
     /// Whose code was compiled.
     pub source: Source,
     /// The numbers of the chapters whose code its checks run, its own last.
-    pub stands_on: &'static [usize],
+    pub depends_on: &'static [usize],
     /// The reader's file as it was when this was compiled; an untouched stub, unless the code is the reader's.
     pub exercise: &'static str,
     /// What is still `todo!()` in that file, in the order of the tasks: the task, and its words.

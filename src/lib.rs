@@ -11,7 +11,7 @@
 //! ```
 //!
 //! - [`cache`]: the contract between the model and its memory, its shapes and its errors, and a cache's rows [in
-//!   place](cache::in_place). Start here.
+//!   place](cache::attention). Start here.
 //! - [`cache_kind`]: the caches by name, and the one place where they are made.
 //! - [`chapters`]: the course, one module a chapter, yours or the reference's.
 //! - [`model`]: Qwen3, tokens in and logits out; its [checkpoint](model::checkpoint) and its

@@ -274,7 +274,7 @@ mod checks {
                 Err(error) => transcript.line(format!("returned the error {error:?}")),
             }
         }
-        assert_transcript("ch01_loop", &transcript);
+        assert_transcript("ch01_recompute", &transcript);
     }
 
     // Task 3

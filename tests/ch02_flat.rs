@@ -7,7 +7,7 @@ mod checks {
     use page_by_page::cache::{KvCache, KvLayout};
     use page_by_page::chapters::ch02_flat::{FlatCache, grown};
 
-    use grading::in_place::{self, LAYOUT, TELLING};
+    use grading::in_place::{self, EDGE_VALUES, LAYOUT};
     use grading::oracle::extend;
     use grading::prelude::*;
     use grading::rows::{KINDS, row, same_numbers};
@@ -22,8 +22,8 @@ mod checks {
         same!(grown(&[1.0, 2.0], 0), [1.0, 2.0], "grown(&[1.0, 2.0], 0)");
         let many: Vec<f32> = (0..5_000).map(|number| number as f32).collect();
         same_numbers(&grown(&many, 1), &[&many[..], &[0.0]].concat(), "grown(&[0.0, 1.0, …, 4999.0], 1)");
-        let what = format!("grown(&{TELLING:?}, 3)");
-        same_numbers(&in_call(&what, || grown(&TELLING, 3)), &[&TELLING[..], &[0.0; 3]].concat(), &what);
+        let what = format!("grown(&{EDGE_VALUES:?}, 3)");
+        same_numbers(&in_call(&what, || grown(&EDGE_VALUES, 3)), &[&EDGE_VALUES[..], &[0.0; 3]].concat(), &what);
     }
 
     #[test]
@@ -137,7 +137,7 @@ mod checks {
             transcript.write(&mut cache, &tokens);
         }
         transcript.gather(&cache);
-        assert_transcript("ch02_grow", &transcript);
+        assert_transcript("ch02_flat", &transcript);
     }
 
     #[test]

@@ -147,7 +147,7 @@ mod checks {
         transcript.write(&mut cache, &[4, 5]);
         transcript.extend(&mut cache, 1);
         transcript.gather(&cache);
-        assert_transcript("ch03_append", &transcript);
+        assert_transcript("ch03_contiguous", &transcript);
     }
 
     #[test]

@@ -271,7 +271,7 @@ mod checks {
             });
             transcript.line(format!("{did:<12}{outcome:<31}owners {}   {} free", owners.join(" "), pool.n_free()));
         }
-        assert_transcript("ch04_owners", &transcript);
+        assert_transcript("ch04_page_pool", &transcript);
     }
 
     /// Counts and a free list of its own say what each call must give.

@@ -274,7 +274,7 @@ mod checks {
         }
         let outcome = in_call("release, in the transcript", || table.release(&mut pool));
         transcript.line(tell("release", outcome, &table, &pool));
-        assert_transcript("ch05_table", &transcript);
+        assert_transcript("ch05_page_table", &transcript);
     }
 
     /// The places of all tokens, in each table, are noted after every step.

@@ -24,7 +24,8 @@ mod checks {
     const PIECES: [[usize; 3]; 5] = [[3, 2, 5], [4, 4, 1], [1, 11, 3], [9, 1, 2], [5, 7, 6]];
 
     /// A row in which rounding, a lost sign, and a number that is taken for nothing all show.
-    const TELLING: [f32; 10] = [-0.0, 0.1, -2.5, f32::MIN_POSITIVE, 1e-40, 1e38, -1e30, 1.0 / 3.0, 16_777_213.0, 0.0];
+    const EDGE_VALUES: [f32; 10] =
+        [-0.0, 0.1, -2.5, f32::MIN_POSITIVE, 1e-40, 1e38, -1e30, 1.0 / 3.0, 16_777_213.0, 0.0];
 
     /// Extends a cache for which there are enough pages.
     #[track_caller]
@@ -353,7 +354,7 @@ mod checks {
     #[test]
     fn task_3_gather_keeps_every_bit() {
         let mut cache = cache(&slab(4, 3));
-        let rows: Vec<f32> = (0..6).flat_map(|token| TELLING.map(|x| x * (token as f32 - 2.0))).collect();
+        let rows: Vec<f32> = (0..6).flat_map(|token| EDGE_VALUES.map(|x| x * (token as f32 - 2.0))).collect();
         extend(&mut cache, 6);
         in_call("write of 6 rows to layer 1, 6 tokens held", || cache.write(1, &rows, &rows));
         let (k, v) = in_call("gather(1) of 6 tokens", || cache.gather(1));
@@ -399,7 +400,7 @@ mod checks {
         }
         drop(b);
         transcript.line(format!("b dropped   {} free", n_free(&slab)));
-        assert_transcript("ch06_interleaved", &transcript);
+        assert_transcript("ch06_paged", &transcript);
     }
 
     #[test]

@@ -4,7 +4,7 @@ grading::grader!();
 
 #[cfg(not(stub = "ch07_rewind"))]
 mod checks {
-    use page_by_page::cache::in_place::ReadInPlace;
+    use page_by_page::cache::attention::AttentionCache;
     use page_by_page::cache::{CacheError, KvCache, KvLayout, PageId, Rewind};
     use page_by_page::chapters::ch02_flat::FlatCache;
     use page_by_page::chapters::ch03_contiguous::ContiguousCache;
@@ -373,7 +373,7 @@ mod checks {
         let mut flat = FlatCache::new(layout);
         let mut contiguous = ContiguousCache::new(layout, 100);
         let mut paged = cache(&slab);
-        let caches: [(&str, &mut dyn ReadInPlace); 3] =
+        let caches: [(&str, &mut dyn AttentionCache); 3] =
             [("flat", &mut flat), ("contiguous", &mut contiguous), ("paged", &mut paged)];
         for (kind, cache) in caches {
             let mut guesses = 0;

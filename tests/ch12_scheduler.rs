@@ -164,7 +164,7 @@ mod checks {
             let found = answer(&what, || self.world.submit(0, prompt.to_vec(), max_new_tokens));
             same!(found, Ok(SequenceId(id)), "number of the sequence after {what}");
             self.history.record(format!("sequence {id} arrives: {tokens}, wants {max_new_tokens}"));
-            let finished = if max_new_tokens == 0 { vec![(id, FinishReason::Limit)] } else { vec![] };
+            let finished = if max_new_tokens == 0 { vec![(id, FinishReason::Length)] } else { vec![] };
             let waiting = [ids(&before.waiting), vec![id]].concat();
             self.check_after(ids(&before.running), waiting, &finished, &what);
         }
@@ -197,7 +197,7 @@ mod checks {
             let found = answer(&what, || self.world.call("cancel", |scheduler| scheduler.cancel(SequenceId(id))));
             same!(found, Ok(()), "{what}");
             self.history.record(format!("sequence {id} is cancelled"));
-            let finished = [(id, FinishReason::Cancelled)];
+            let finished = [(id, FinishReason::Abort)];
             self.check_after(ids(&before.running), ids(&before.waiting), &finished, &what);
         }
 
@@ -381,9 +381,9 @@ mod checks {
             for NextToken { sequence: id, token } in next {
                 let (_, max_new_tokens, received) = self.world.request(*id).expect("a known sequence");
                 if self.end_of_text.contains(token) {
-                    finished.push((id.0, FinishReason::EndOfText));
+                    finished.push((id.0, FinishReason::Stop));
                 } else if received.len() + 1 == max_new_tokens {
-                    finished.push((id.0, FinishReason::Limit));
+                    finished.push((id.0, FinishReason::Length));
                 }
             }
             answer(&what, || self.world.settle(next));
@@ -928,7 +928,7 @@ mod checks {
                 counters.computed, counters.cached, counters.cached_again, counters.preemptions
             ));
         }
-        assert_transcript("ch12_schedule", &transcript);
+        assert_transcript("ch12_scheduler", &transcript);
     }
 
     #[test]

@@ -4,8 +4,8 @@ grading::grader!();
 
 #[cfg(not(stub = "ch13_paged_attention"))]
 mod checks {
-    use page_by_page::cache::in_place::{
-        AttentionBackend, BatchError, F32Heads, HeadReader, ReadInPlace, Run, SequenceRows,
+    use page_by_page::cache::attention::{
+        AttentionBackend, AttentionCache, BatchError, F32Heads, HeadReader, Run, SequenceRows,
     };
     use page_by_page::cache::{KvCache, KvLayout, PageId, Rewind};
     use page_by_page::chapters::ch06_paged::{PagedCache, SharedSlab};
@@ -464,7 +464,7 @@ mod checks {
         tell(&mut transcript, "c", &c);
         rewind(&mut b, 4);
         tell(&mut transcript, "b: rewind(4)", &b);
-        assert_transcript("ch13_runs", &transcript);
+        assert_transcript("ch13_paged_attention", &transcript);
     }
 
     fn tell(transcript: &mut Transcript, step: &str, cache: &ForkCache) {

@@ -5,7 +5,7 @@ grading::grader!();
 
 #[cfg(not(stub = "ch14_half_the_bytes"))]
 mod checks {
-    use page_by_page::cache::in_place::{AttentionBackend, HeadReader, ReadInPlace};
+    use page_by_page::cache::attention::{AttentionBackend, AttentionCache, HeadReader};
     use page_by_page::cache::{KvLayout, Rewind};
     use page_by_page::chapters::ch02_flat::FlatCache;
     use page_by_page::chapters::ch03_contiguous::ContiguousCache;
@@ -414,7 +414,7 @@ mod checks {
     }
 
     /// Computes the tokens in chunks; the logits after each.
-    fn read(model: &Model, cache: &mut dyn ReadInPlace, tokens: &[u32], chunk: usize, what: &str) -> Vec<f32> {
+    fn read(model: &Model, cache: &mut dyn AttentionCache, tokens: &[u32], chunk: usize, what: &str) -> Vec<f32> {
         let mut all = Vec::new();
         for part in tokens.chunks(chunk) {
             let chunk = expect_ok(what, || model.chunk(part, Some(&mut *cache), part.len()));
@@ -438,7 +438,7 @@ mod checks {
                     expect_ok("PageSlab::new", || PageSlab::new(layout, page_size, 200usize.div_ceil(page_size)));
                 expect_ok("ForkCache::new", || ForkCache::new(&slab))
             };
-            let check = |cache: &mut dyn ReadInPlace, chunk: usize, what: &str| {
+            let check = |cache: &mut dyn AttentionCache, chunk: usize, what: &str| {
                 let skip = cache.len();
                 let found = read(model, cache, &sequence[skip..], chunk, what);
                 let logits = format!("{what}: the logits, against those that {format:?} gives without a cache");

@@ -17,7 +17,7 @@
 //!
 //! A cache belongs to one sequence. The chapters implement the caches.
 
-pub mod in_place;
+pub mod attention;
 
 use std::borrow::Cow;
 

@@ -1,4 +1,4 @@
-//! Pages of a prefix cache in a file. Chapter 16 writes and finds them; here is what it stands on.
+//! Pages of a prefix cache in a file. Chapter 16 writes and finds them; here is what it needs.
 //!
 //! ```text
 //!   a sequence arrives ── which pages does the file have, and memory not? ── read them, on a thread of their own
@@ -116,7 +116,7 @@ impl PageShape {
     /// The inverse of [`file_header`](Self::file_header).
     ///
     /// # Errors
-    /// [`PageFileError::NotAPageFile`], [`PageFileError::DamagedHeader`], [`PageFileError::LaterVersion`].
+    /// [`PageFileError::NotAPageFile`], [`PageFileError::DamagedHeader`], [`PageFileError::UnknownVersion`].
     pub fn from_file_header(header: &[u8; FILE_HEADER_BYTES]) -> Result<Self, PageFileError> {
         if header[..MAGIC.len()] != MAGIC {
             return Err(PageFileError::NotAPageFile);
@@ -129,7 +129,7 @@ impl PageShape {
         }
         let version = u32_at(8);
         if version != VERSION {
-            return Err(PageFileError::LaterVersion { version });
+            return Err(PageFileError::UnknownVersion { version });
         }
         let u64_at = |at: usize| u64::from_le_bytes(header[at..at + 8].try_into().expect("eight bytes"));
         let number = |at: usize| usize::try_from(u64_at(at)).unwrap_or(usize::MAX);
@@ -241,8 +241,8 @@ pub enum PageFileError {
          remove the file: its pages are computed again"
     )]
     DamagedHeader { stored: u32, computed: u32 },
-    #[error("a file of pages of version {version}, up to {VERSION} can be read; give a different name")]
-    LaterVersion { version: u32 },
+    #[error("a file of pages of version {version}, and this program reads version {VERSION}; give a different name")]
+    UnknownVersion { version: u32 },
     #[error("{}, or give a different file", found.difference(expected))]
     WrongShape { found: PageShape, expected: PageShape },
     #[error("a file of {max_bytes} bytes at most has no room for a page: it takes {needed}; allow more")]

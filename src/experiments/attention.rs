@@ -4,19 +4,19 @@ use anyhow::{Result, ensure};
 
 use super::{PAGE_SIZE, append, rows};
 use crate::cache::Rewind;
-use crate::cache::in_place::{AttentionBackend, ReadInPlace};
+use crate::cache::attention::{AttentionBackend, AttentionCache};
 use crate::chapters::ch06_paged::{PageSlab, PagedCache};
 use crate::model::Model;
 
 /// Computes one more token of each sequence in one pass. Returns the logits after each, `[sequences, vocab_size]`.
-pub fn step<C: ReadInPlace>(model: &Model, caches: &mut [C]) -> Result<Vec<f32>> {
+pub fn step<C: AttentionCache>(model: &Model, caches: &mut [C]) -> Result<Vec<f32>> {
     let chunk = |cache| model.chunk(&[1], Some(cache), 1);
     let chunks = caches.iter_mut().map(|cache| chunk(cache)).collect::<Result<Vec<_>, _>>()?;
     Ok(model.forward(chunks)?)
 }
 
 /// Rows that a layer's attention copies together to read these caches. All layers are read alike.
-pub fn copied<C: ReadInPlace>(model: &Model, caches: &[C]) -> usize {
+pub fn copied<C: AttentionCache>(model: &Model, caches: &[C]) -> usize {
     caches.iter().map(|cache| model.attention.rows(cache, 0).copied()).sum()
 }
 

@@ -12,7 +12,7 @@ use crate::model::Model;
 use crate::model::tokenizer::Tokenizer;
 use crate::serving::disk_tier::DiskTier;
 use crate::serving::schedule::StepLimits;
-use crate::serving::{Engine, Totals};
+use crate::serving::{Engine, EngineTotals};
 
 /// The four prompts of the chapter, which begin alike.
 const PROMPTS: &str = include_str!("../../assets/key.jsonl");
@@ -25,7 +25,7 @@ struct Prompt {
 
 /// Generates for the chapter's four prompts twice, the second time with the pages that the first has left on the disk.
 /// Returns what both have counted.
-pub fn restart() -> Result<[Totals; 2]> {
+pub fn restart() -> Result<[EngineTotals; 2]> {
     let (model, tokenizer) = (Model::open(&bundled("storyteller"))?, Tokenizer::open(&bundled("storyteller"))?);
     let disk = MemoryDisk::default();
     let (first, tokens) = run_with(&model, &tokenizer, disk.clone())?;
@@ -35,7 +35,7 @@ pub fn restart() -> Result<[Totals; 2]> {
 }
 
 /// Generates with the pages that this disk has, and writes the new ones there. Returns the tokens of each sequence.
-fn run_with(model: &Model, tokenizer: &Tokenizer, disk: MemoryDisk) -> Result<(Totals, Vec<Vec<u32>>)> {
+fn run_with(model: &Model, tokenizer: &Tokenizer, disk: MemoryDisk) -> Result<(EngineTotals, Vec<Vec<u32>>)> {
     const PAGE_SIZE: usize = 4;
     const N_PAGES: usize = 1024;
     let slab = PageSlab::new(model.kv_layout(), PAGE_SIZE, N_PAGES)?;

@@ -1,6 +1,6 @@
 //! A memory in which each sequence takes one contiguous region: what pages replace.
 //!
-//! A new region goes into the first gap that is long enough (*first fit*). Regions never move.
+//! A new region goes into the first gap that is long enough (*first fit*). FirstFit never move.
 //!
 //! ```text
 //!   2,000 slots, after 200, 1,000 and 150 were reserved and the first was released:
@@ -12,7 +12,7 @@
 use std::ops::Range;
 
 /// Slots in a row, and the regions that are taken.
-pub struct Regions {
+pub struct FirstFit {
     capacity: usize,
     /// In the order of their starts; they do not overlap.
     taken: Vec<Range<usize>>,
@@ -21,16 +21,16 @@ pub struct Regions {
 /// No gap is long enough.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{needed} slots in a row are needed; {free} are free, but the longest gap has {longest_gap}")]
-pub struct NoGap {
+pub struct Fragmented {
     pub needed: usize,
     pub free: usize,
     pub longest_gap: usize,
 }
 
-impl Regions {
+impl FirstFit {
     /// A memory of `capacity` free slots.
     pub fn new(capacity: usize) -> Self {
-        Regions { capacity, taken: Vec::new() }
+        FirstFit { capacity, taken: Vec::new() }
     }
 
     /// The gaps between the regions, in order; none is empty.
@@ -46,11 +46,11 @@ impl Regions {
     }
 
     /// Takes `n` slots in a row from the first gap that is long enough.
-    pub fn reserve(&mut self, n: usize) -> Result<Range<usize>, NoGap> {
+    pub fn reserve(&mut self, n: usize) -> Result<Range<usize>, Fragmented> {
         let gaps = self.gaps();
         let Some(gap) = gaps.iter().find(|gap| gap.len() >= n) else {
             let longest_gap = gaps.iter().map(Range::len).max().unwrap_or(0);
-            return Err(NoGap { needed: n, free: self.free(), longest_gap });
+            return Err(Fragmented { needed: n, free: self.free(), longest_gap });
         };
         let region = gap.start..gap.start + n;
         let at = self.taken.partition_point(|taken| taken.start < region.start);

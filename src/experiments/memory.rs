@@ -3,7 +3,7 @@
 use anyhow::{Context, Result, anyhow, ensure};
 
 use super::SMALL;
-use super::first_fit::{NoGap, Regions};
+use super::first_fit::{FirstFit, Fragmented};
 use crate::cache::{CacheError, KvCache, KvLayout, Usage};
 use crate::chapters::ch03_contiguous::ContiguousCache;
 use crate::chapters::ch04_page_pool::PagePool;
@@ -16,7 +16,7 @@ pub struct FreeSlots {
     pub free: usize,
     pub gaps: Vec<usize>,
     /// Whether a new sequence got a region of its length.
-    pub outcome: Result<(), NoGap>,
+    pub outcome: Result<(), Fragmented>,
 }
 
 /// The same memory in pages.
@@ -33,7 +33,7 @@ pub struct FreePages {
 /// Sequences of these lengths take regions of `capacity` slots, one after the other; the first finishes, and one of
 /// `request` tokens comes.
 pub fn in_regions(capacity: usize, lengths: &[usize], request: usize) -> Result<FreeSlots> {
-    let mut memory = Regions::new(capacity);
+    let mut memory = FirstFit::new(capacity);
     let regions = lengths.iter().map(|length| memory.reserve(*length)).collect::<Result<Vec<_>, _>>()?;
     memory.release(regions.first().context("no sequence can finish")?);
     let gaps = memory.gaps().iter().map(|gap| gap.len()).collect();

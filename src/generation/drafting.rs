@@ -6,7 +6,7 @@ use super::prompt_lookup::PromptLookup;
 use super::sampler::{Sampler, Sampling};
 use super::{CachedModel, Draft, Drafter, RewindableModel};
 use crate::cache::CacheError;
-use crate::cache::in_place::ReadInPlace;
+use crate::cache::attention::AttentionCache;
 use crate::cache_kind::{CacheKind, CacheSize};
 use crate::chapters::ch01_recompute::Recompute;
 use crate::chapters::ch08_speculative::{DraftModel, accept_matching};
@@ -99,7 +99,7 @@ pub enum DraftSource {
         /// The model.
         model: Box<Model>,
         /// `None`: it recomputes everything.
-        cache: Option<Box<dyn ReadInPlace>>,
+        cache: Option<Box<dyn AttentionCache>>,
     },
     /// The sequence itself.
     Lookup(PromptLookup),

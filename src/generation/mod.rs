@@ -8,7 +8,7 @@ pub mod sampler;
 pub mod scoring;
 
 use crate::cache::CacheError;
-use crate::cache::in_place::ReadInPlace;
+use crate::cache::attention::AttentionCache;
 use crate::chapters::ch01_recompute::Recompute;
 use crate::model::{Model, StepError};
 
@@ -34,13 +34,13 @@ pub struct Limits<'a> {
 /// A model with a cache: it computes only the tokens that the cache does not hold.
 pub struct CachedModel<'a> {
     model: &'a Model,
-    cache: &'a mut dyn ReadInPlace,
+    cache: &'a mut dyn AttentionCache,
     rows_projected: u64,
 }
 
 impl<'a> CachedModel<'a> {
     /// A model with a sequence's cache, which is read as the model's [attention setting](Model::attention) says.
-    pub fn new(model: &'a Model, cache: &'a mut dyn ReadInPlace) -> Self {
+    pub fn new(model: &'a Model, cache: &'a mut dyn AttentionCache) -> Self {
         CachedModel { model, cache, rows_projected: 0 }
     }
 

@@ -3,7 +3,7 @@
 use std::cell::Cell;
 
 use super::{Accept, CachedModel, Drafter, LanguageModel, Limits, RewindableModel};
-use crate::cache::in_place::ReadInPlace;
+use crate::cache::attention::AttentionCache;
 use crate::cache::{CacheError, Usage};
 use crate::chapters::ch01_recompute::{Recompute, generate};
 use crate::chapters::ch08_speculative::Speculation;
@@ -36,7 +36,7 @@ impl Generation<'_> {
     /// The cache may hold the first tokens of the prompt already, but not all of them.
     pub fn run(
         self,
-        cache: Option<&mut (dyn ReadInPlace + 'static)>,
+        cache: Option<&mut (dyn AttentionCache + 'static)>,
         pick: &mut dyn FnMut(&[f32]) -> u32,
         on_token: &mut dyn FnMut(u32),
     ) -> Result<Generated, StepError> {
@@ -46,7 +46,7 @@ impl Generation<'_> {
     /// Continues the prompt with drafts of at most `k` tokens, of which `accept` keeps some.
     pub fn run_with_drafts(
         self,
-        cache: Option<&mut (dyn ReadInPlace + 'static)>,
+        cache: Option<&mut (dyn AttentionCache + 'static)>,
         drafter: &mut dyn Drafter,
         k: usize,
         accept: &mut Accept<'_>,
@@ -60,7 +60,7 @@ impl Generation<'_> {
     /// Lets a model with this cache generate, or one without.
     fn with_cache(
         self,
-        cache: Option<&mut (dyn ReadInPlace + 'static)>,
+        cache: Option<&mut (dyn AttentionCache + 'static)>,
         on_token: &mut dyn FnMut(u32),
         generate: impl FnOnce(&mut dyn RewindableModel, &mut dyn FnMut(u32)) -> Result<Vec<u32>, StepError>,
     ) -> Result<Generated, StepError> {

@@ -40,7 +40,7 @@ impl Scoring {
         self.scores.len()
     }
 
-    /// Whether the token after this row is one of the prompt.
+    /// Whether this row scores a token of the prompt: the last row does not, since a new token follows it.
     pub fn wants(&self, row: usize) -> bool {
         row + 1 < self.prompt.len()
     }

@@ -4,7 +4,7 @@ use std::borrow::Cow;
 
 use super::rope::Rotation;
 use super::{Chunk, Model};
-use crate::cache::in_place::{AttentionBackend, F32Heads, Rows, SequenceRows};
+use crate::cache::attention::{AttentionBackend, F32Heads, Rows, SequenceRows};
 use crate::chapters::ch13_paged_attention::attend_batch;
 use crate::chapters::ch14_half_the_bytes::{PackedHeads, encode_rows};
 use crate::kernels::{RowFormat, attend, rms_norm};

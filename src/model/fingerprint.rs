@@ -3,16 +3,16 @@
 use crc32fast::Hasher;
 
 use super::{Layer, Model, ModelConfig};
-use crate::kernels::ARITHMETIC;
+use crate::kernels::ARITHMETIC_VERSION;
 
 impl Model {
-    /// A checksum (CRC-32) of everything that keys, values and logits depend on: the [arithmetic](ARITHMETIC), the
+    /// A checksum (CRC-32) of everything that keys, values and logits depend on: the [arithmetic](ARITHMETIC_VERSION), the
     /// numbers of the config and the bytes of every weight.
     ///
     /// Reads all weights once. What changes no row is left out: when to stop, how to sample, how many positions there
     /// are.
     pub fn fingerprint(&self) -> u32 {
-        let mut sum = Hasher::new_with_initial(ARITHMETIC);
+        let mut sum = Hasher::new_with_initial(ARITHMETIC_VERSION);
         // Taken apart by name: a new field does not compile until it is decided whether it belongs here.
         let ModelConfig {
             vocab_size,

@@ -27,7 +27,7 @@ mod weights;
 use std::path::Path;
 
 use crate::cache::KvLayout;
-use crate::cache::in_place::AttentionBackend;
+use crate::cache::attention::AttentionBackend;
 use crate::chapters::ch14_half_the_bytes::packed;
 use crate::files::FileError;
 use crate::kernels::RowFormat;

@@ -3,7 +3,7 @@
 use super::rope::Rotation;
 use super::weights::{add, project};
 use super::{Model, ModelConfig};
-use crate::cache::in_place::ReadInPlace;
+use crate::cache::attention::AttentionCache;
 use crate::cache::{CacheError, KvLayout};
 use crate::kernels::{matmul, matmuls, rms_norm, silu_times};
 
@@ -47,7 +47,7 @@ pub struct Chunk<'a> {
     /// Tokens before these.
     start: usize,
     /// `None`: the tokens are the whole sequence, and their keys and values are forgotten after the step.
-    pub(super) cache: Option<&'a mut dyn ReadInPlace>,
+    pub(super) cache: Option<&'a mut dyn AttentionCache>,
     /// How many of the newest tokens are turned into logits.
     n_logits: usize,
 }
@@ -65,7 +65,11 @@ impl Model {
     ///
     /// # Errors
     /// [`StepError`]; the cache is then as it was, except for [`StepError::NotFinite`].
-    pub fn step<'a>(&self, tokens: &'a [u32], cache: Option<&'a mut dyn ReadInPlace>) -> Result<Vec<f32>, StepError> {
+    pub fn step<'a>(
+        &self,
+        tokens: &'a [u32],
+        cache: Option<&'a mut dyn AttentionCache>,
+    ) -> Result<Vec<f32>, StepError> {
         self.forward(vec![self.chunk(tokens, cache, 1)?])
     }
 
@@ -80,7 +84,7 @@ impl Model {
     pub fn chunk<'a>(
         &self,
         tokens: &'a [u32],
-        mut cache: Option<&'a mut dyn ReadInPlace>,
+        mut cache: Option<&'a mut dyn AttentionCache>,
         n_logits: usize,
     ) -> Result<Chunk<'a>, StepError> {
         let start = cache.as_ref().map_or(0, |cache| cache.len());
@@ -96,7 +100,7 @@ impl Model {
     pub fn chunk_with_room<'a>(
         &self,
         tokens: &'a [u32],
-        cache: &'a mut dyn ReadInPlace,
+        cache: &'a mut dyn AttentionCache,
         n_logits: usize,
     ) -> Result<Chunk<'a>, StepError> {
         let held = cache.len();

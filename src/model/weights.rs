@@ -4,7 +4,7 @@ use std::io;
 
 use super::checkpoint::{Checkpoint, Weight};
 use super::{Model, ModelConfig, large_pages};
-use crate::cache::in_place::AttentionBackend;
+use crate::cache::attention::AttentionBackend;
 use crate::files::FileError;
 use crate::kernels::{RowFormat, matmuls};
 

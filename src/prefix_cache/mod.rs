@@ -60,7 +60,7 @@ pub trait PrefixCache {
     /// All pages that it owns, in no particular order. A cache that does not list its pages returns none, as here.
     ///
     /// The simulation of chapter 15 compares them with the owners of each page.
-    fn pages(&self) -> Vec<HeldPage<'_>> {
+    fn pages(&self) -> Vec<CachedPage<'_>> {
         Vec::new()
     }
 }
@@ -90,7 +90,7 @@ pub(crate) fn available_pages(prefixes: &dyn PrefixCache, slab: &SharedSlab) -> 
 
 /// A page of a prefix cache, as [`PrefixCache::pages`] lists it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct HeldPage<'a> {
+pub struct CachedPage<'a> {
     /// The page.
     pub page: PageId,
     /// The page before it. `None` if sequences begin with it.

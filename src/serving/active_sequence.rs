@@ -40,7 +40,7 @@ pub(super) struct ActiveSequence<'t> {
     stop_rules: StopRules,
     max_new_tokens: usize,
     logprobs: Option<usize>,
-    /// Its prompt, until it is scored to its end.
+    /// The scores of its prompt so far; `None` if none are asked for, or once all are.
     pub(super) scoring: Option<Scoring>,
     scores_prompt: bool,
     /// Tokens drawn so far: those it has generated.
@@ -109,17 +109,17 @@ impl<'t> ActiveSequence<'t> {
         };
         if self.drawn == self.max_new_tokens {
             // Its prompt was to be scored, and that is all.
-            return Next { end: Some(Ok(FinishReason::Limit)), ..Next::default() };
+            return Next { end: Some(Ok(FinishReason::Length)), ..Next::default() };
         }
         let (id, ends) = self.stop_rules.draw(&mut self.sampler, row, self.drawn, end_of_text);
         self.drawn += 1;
         let logprobs = self.logprobs.map(|top| token_logprobs(row, id, top));
         if ends {
             self.end_token = self.scores_prompt.then_some(OutputToken { id, offset: 0, logprobs });
-            return Next { end: Some(Ok(FinishReason::EndOfText)), ..Next::default() };
+            return Next { end: Some(Ok(FinishReason::Stop)), ..Next::default() };
         }
         let end = match self.push(id, logprobs) {
-            Ok(is_stopped) => is_stopped.then_some(Ok(FinishReason::EndOfText)),
+            Ok(is_stopped) => is_stopped.then_some(Ok(FinishReason::Stop)),
             Err(error) => Some(Err(error)),
         };
         Next { token: Some(id), end }
@@ -149,7 +149,7 @@ impl<'t> ActiveSequence<'t> {
                 Ok((rest, is_stopped)) => {
                     delta.append(rest);
                     if is_stopped && end.is_ok() {
-                        (end, self.end_token) = (Ok(FinishReason::EndOfText), None);
+                        (end, self.end_token) = (Ok(FinishReason::Stop), None);
                     }
                 }
                 Err(error) => end = end.and(Err(error.into())),

@@ -17,14 +17,14 @@ pub(crate) struct CheckedScheduler {
     /// For calls that need no check: those that submit and those that read.
     pub(crate) inner: Scheduler,
     /// Of the steps, and of the sequences that have finished; [`totals`](Self::totals) adds the others.
-    pub(crate) totals: Totals,
+    pub(crate) totals: EngineTotals,
     /// Steps since a sequence last got a token or finished.
     idle_steps: usize,
 }
 
 /// What was done since the first sequence came.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
-pub struct Totals {
+pub struct EngineTotals {
     /// Passes of the model that a plan asked for.
     pub steps: u64,
     /// Tokens that went through the model.
@@ -51,7 +51,7 @@ pub struct Totals {
     pub peak_pages: usize,
 }
 
-impl Totals {
+impl EngineTotals {
     /// Adds what a sequence has cost.
     fn add(&mut self, sequence: &Sequence) {
         let SequenceCounters { cached, cached_again, computed, recomputed, preemptions, forked, .. } =
@@ -76,11 +76,11 @@ impl CheckedScheduler {
         end_of_text: &[u32],
     ) -> Result<Self, ScheduleError> {
         let inner = Scheduler::new(slab, prefixes, limits, end_of_text)?;
-        Ok(CheckedScheduler { inner, totals: Totals::default(), idle_steps: 0 })
+        Ok(CheckedScheduler { inner, totals: EngineTotals::default(), idle_steps: 0 })
     }
 
     /// What was done so far.
-    pub(crate) fn totals(&self) -> Totals {
+    pub(crate) fn totals(&self) -> EngineTotals {
         let mut totals = self.totals;
         let running = self.inner.running().map(|(sequence, _)| sequence);
         running.chain(self.inner.waiting()).for_each(|sequence| totals.add(sequence));

@@ -3,8 +3,8 @@
 //!
 //! ```text
 //!   plan        the scheduler decides which sequences compute how many tokens, and has made room for them
-//!   forward     the model computes them all in one pass
-//!   pick        each sequence that has computed all of its tokens draws the next one, with a sampler of its own
+//!   compute     the model computes them all in one pass
+//!   draw        each sequence that has computed all of its tokens draws the next one, with a sampler of its own
 //!   settle      the scheduler adds these tokens, keeps full pages, and takes back the pages of sequences that finish
 //!   output      their characters, as far as these are whole and cannot be part of a stop string
 //! ```
@@ -24,7 +24,7 @@
 //! |---|---|---|---|
 //! | [`Usage`](crate::cache::Usage) | one cache: tokens, slots, bytes, copies | the cache | `generate` |
 //! | [`SequenceCounters`](schedule::SequenceCounters) | a sequence: hits, recomputed | `Plan::schedule` | `batch` |
-//! | [`Totals`] | all sequences: steps, rows, hits, peaks | `CheckedScheduler` | `batch`, `/metrics`, live pages |
+//! | [`EngineTotals`] | all sequences: steps, rows, hits, peaks | `CheckedScheduler` | `batch`, `/metrics`, live pages |
 //! | [`TierCounters`](disk_tier::TierCounters) | pages to and from the page file | `DiskTier` | `batch`, `/metrics` |
 //! | [`DraftCounters`](crate::generation::drafting::DraftCounters) | drafts, accepted or not | who accepts | `generate` |
 //! | [`SearchCounters`](crate::generation::beams::SearchCounters) | a beam search | `beams::search` | `generate` |
@@ -61,14 +61,13 @@ pub(crate) use checked_scheduler::CheckedScheduler;
 use compute::Computed;
 
 pub use active_sequence::GenerationRequest;
-pub use checked_scheduler::Totals;
+pub use checked_scheduler::EngineTotals;
 pub use error::{EngineError, SequenceError};
 pub use output::{FinishedSequence, OutputDelta, OutputToken, Step};
 pub use prefetcher::Prefetcher;
 pub use stop_rules::StopRules;
 
-/// Rows of logits that a step with prompts to score has at the same time, at most, where fewer sequences than that can
-/// run.
+/// While prompts are scored, a step has as many rows of logits in memory as sequences can run, but never fewer than this.
 pub const SCORED_AT_ONCE: usize = 16;
 
 /// Sequences that share a model, a slab, a prefix cache and a scheduler.
@@ -83,6 +82,17 @@ pub struct Engine<'m> {
     active: BTreeMap<SequenceId, ActiveSequence<'m>>,
     /// Sequences that have finished and were not reported yet.
     finished: Vec<FinishedSequence>,
+}
+
+/// The pages of a pool, each counted once.
+#[derive(Clone, Copy, Debug)]
+pub struct PageCounts {
+    /// Without an owner.
+    pub free: usize,
+    /// Owned by the prefix cache alone.
+    pub cached: usize,
+    /// Owned by sequences.
+    pub used: usize,
 }
 
 impl<'m> Engine<'m> {
@@ -197,7 +207,7 @@ impl<'m> Engine<'m> {
                 Some(samples.remove(index))
             });
             match sample {
-                Some(sequence) => self.finish(sequence, Ok(FinishReason::Cancelled)),
+                Some(sequence) => self.finish(sequence, Ok(FinishReason::Abort)),
                 None => self.scheduler.cancel(id)?,
             }
             self.collect()?;
@@ -229,11 +239,11 @@ impl<'m> Engine<'m> {
         &self.scheduler.inner
     }
 
-    /// Pages without an owner, pages that the prefix cache alone owns, and pages of sequences.
-    pub fn pages(&self) -> [usize; 3] {
+    /// Who owns the pages.
+    pub fn pages(&self) -> PageCounts {
         let slab = self.slab.borrow();
         let (free, cached) = (slab.pool().n_free(), self.scheduler().prefixes().n_evictable(slab.pool()));
-        [free, cached, slab.pool().n_pages().saturating_sub(free + cached)]
+        PageCounts { free, cached, used: slab.pool().n_pages().saturating_sub(free + cached) }
     }
 
     /// What a step may hold.
@@ -242,7 +252,7 @@ impl<'m> Engine<'m> {
     }
 
     /// What was done so far.
-    pub fn totals(&self) -> Totals {
+    pub fn totals(&self) -> EngineTotals {
         self.scheduler.totals()
     }
 
@@ -315,7 +325,7 @@ impl<'m> Engine<'m> {
     ) -> Result<(), EngineError> {
         let mut reasons = Vec::new();
         for (sequence, end) in ends {
-            reasons.push((sequence, *end.as_ref().unwrap_or(&FinishReason::Failed)));
+            reasons.push((sequence, *end.as_ref().unwrap_or(&FinishReason::Error)));
             self.state(sequence)?.error = end.err();
         }
         self.scheduler.settle(tokens, &reasons)?;
@@ -330,7 +340,7 @@ impl<'m> Engine<'m> {
     ) -> Result<(), ScheduleError> {
         for (first, mut sample, Next { token, end }) in samples {
             sample.tokens.extend(token);
-            if let Some(end) = end.or((sample.max_new_tokens == 1).then_some(Ok(FinishReason::Limit))) {
+            if let Some(end) = end.or((sample.max_new_tokens == 1).then_some(Ok(FinishReason::Length))) {
                 sample.counters.forked = sample.n_prompt;
                 self.finish(sample, end);
             } else {

@@ -75,6 +75,6 @@ pub struct FinishedSequence {
 impl FinishedSequence {
     /// Why it ended, in a word.
     pub fn reason(&self) -> FinishReason {
-        *self.end.as_ref().unwrap_or(&FinishReason::Failed)
+        *self.end.as_ref().unwrap_or(&FinishReason::Error)
     }
 }

@@ -20,7 +20,7 @@ impl<R> Prefetcher<R> {
     }
 
     /// Asks for the pages of these prompts that memory lacks. Returns the ticket of the last ones, if there are any:
-    /// the request has to [wait](Self::wait) for them.
+    /// [park](Self::park) the request until they have come.
     pub fn prefetch<'p>(
         &mut self,
         engine: &mut Engine<'_>,
@@ -35,7 +35,7 @@ impl<R> Prefetcher<R> {
     }
 
     /// Keeps a request until the pages of this ticket have been read.
-    pub fn wait(&mut self, ticket: u64, request: R) {
+    pub fn park(&mut self, ticket: u64, request: R) {
         self.waiting.push_back((ticket, request));
     }
 

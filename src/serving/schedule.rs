@@ -149,7 +149,7 @@ impl Plan {
         let (sequence, held) = (running.sequence.id, running.cache.len());
         assert!(n > 0, "schedule of 0 tokens of sequence {sequence}: does a loop of plan stay at the same index?");
         assert!(n <= held, "schedule of {n} tokens of sequence {sequence}, with room for {held}: make it first");
-        running.sequence.counters.schedule(n, &running.cache);
+        running.sequence.counters.count_scheduled(n, &running.cache);
         let caught_up = running.uncomputed() == 0;
         self.chunks.push(ScheduledChunk { sequence, tokens: n, caught_up });
     }
@@ -217,27 +217,27 @@ pub struct Finished {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum FinishReason {
     /// The model chose an end-of-text token, or another that ends the sequence, or a stop string came: `stop`.
-    EndOfText,
+    Stop,
     /// It has as many new tokens as were requested: `length`.
-    Limit,
+    Length,
     /// It was cancelled: `abort`.
-    Cancelled,
+    Abort,
     /// The model had no next token for it: `error`.
-    Failed,
+    Error,
 }
 
 impl FinishReason {
     /// All of them.
-    pub const ALL: [Self; 4] = [Self::EndOfText, Self::Limit, Self::Cancelled, Self::Failed];
+    pub const ALL: [Self; 4] = [Self::Stop, Self::Length, Self::Abort, Self::Error];
 
     /// As programs read it, in vLLM's words: `stop`, `length`, `abort` or `error`. The first two are those of OpenAI's
     /// protocol.
     pub fn as_str(self) -> &'static str {
         match self {
-            FinishReason::EndOfText => "stop",
-            FinishReason::Limit => "length",
-            FinishReason::Cancelled => "abort",
-            FinishReason::Failed => "error",
+            FinishReason::Stop => "stop",
+            FinishReason::Length => "length",
+            FinishReason::Abort => "abort",
+            FinishReason::Error => "error",
         }
     }
 }
@@ -274,7 +274,7 @@ impl SequenceCounters {
     }
 
     /// Counts the next `n` tokens that the sequence computes, for which `cache` has room.
-    pub(crate) fn schedule(&mut self, n: usize, cache: &ForkCache) {
+    pub(crate) fn count_scheduled(&mut self, n: usize, cache: &ForkCache) {
         let (usage, rows) = (cache.usage(), cache.len());
         self.computed += n as u64;
         // Rows that the sequence has had before. Say it had 10, lost them to a preemption, and the prefix cache brought 4

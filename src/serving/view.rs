@@ -13,7 +13,7 @@ use serde::Serialize;
 use crate::cache::PageId;
 use crate::chapters::ch04_page_pool::PagePool;
 use crate::serving::schedule::ScheduledChunk;
-use crate::serving::{Engine, FinishedSequence, Totals};
+use crate::serving::{Engine, EngineTotals, FinishedSequence};
 
 /// Bytes of an output that are shown, at most: the newest.
 const PREVIEW_BYTES: usize = 4096;
@@ -41,7 +41,7 @@ pub struct PoolView {
     pub budget: usize,
     pub max_running: usize,
     /// What was counted since the first sequence came.
-    pub counts: Totals,
+    pub counts: EngineTotals,
 }
 
 /// A sequence that runs or waits.

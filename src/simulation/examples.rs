@@ -25,7 +25,7 @@ impl Outcome {
         self.ended += 1;
         let (output, _) = run_alone(&ended.prompt, ended.max_new_tokens);
         let right = match ended.reason {
-            FinishReason::Cancelled => output.starts_with(&ended.received),
+            FinishReason::Abort => output.starts_with(&ended.received),
             _ => output == ended.received,
         };
         self.wrong += u64::from(!right);

@@ -241,7 +241,7 @@ impl TestedScheduler for PlantedScheduler {
         let id = SequenceId(self.inner.next_id);
         let sequence = Sequence::new(id, prompt, max_new_tokens)?;
         if max_new_tokens == 0 {
-            self.finish(sequence, FinishReason::Limit);
+            self.finish(sequence, FinishReason::Length);
         } else {
             let n_pages = self.inner.slab.borrow().pool().n_pages();
             let needed = ForkCache::new(&self.inner.slab)?.table().pages_needed(sequence.max_rows());
@@ -261,13 +261,13 @@ impl TestedScheduler for PlantedScheduler {
             if self.has(Bug::CancelLeaks) && in_its_prompt {
                 self.lost.push(cache);
             }
-            self.finish(sequence, FinishReason::Cancelled);
+            self.finish(sequence, FinishReason::Abort);
             return Ok(());
         }
         let index = self.inner.waiting.iter().position(|sequence| sequence.id == id);
         let sequence =
             index.and_then(|index| self.inner.waiting.remove(index)).ok_or(ScheduleError::UnknownSequence(id))?;
-        self.finish(sequence, FinishReason::Cancelled);
+        self.finish(sequence, FinishReason::Abort);
         Ok(())
     }
 
@@ -301,7 +301,7 @@ impl TestedScheduler for PlantedScheduler {
             };
             let Running { sequence, cache } = &mut self.inner.running[index];
             let (id, caught_up) = (sequence.id, has_caught_up(sequence, cache.len()));
-            sequence.counters.schedule(n, cache);
+            sequence.counters.count_scheduled(n, cache);
             self.inner.planned.chunks.push(ScheduledChunk { sequence: id, tokens: n, caught_up });
             if self.has(Bug::FoundTooEarly) {
                 self.insert_pages(index)?;
@@ -324,10 +324,10 @@ impl TestedScheduler for PlantedScheduler {
             let Some(index) = self.index_of(next.sequence) else { continue };
             let sequence = &mut self.inner.running[index].sequence;
             let reason = if next.token == END_OF_TEXT {
-                Some(FinishReason::EndOfText)
+                Some(FinishReason::Stop)
             } else {
                 sequence.tokens.push(next.token);
-                (sequence.new_tokens().len() == sequence.max_new_tokens).then_some(FinishReason::Limit)
+                (sequence.new_tokens().len() == sequence.max_new_tokens).then_some(FinishReason::Length)
             };
             if let Some(reason) = reason {
                 let Running { sequence, cache } = self.inner.running.remove(index);

@@ -73,10 +73,10 @@ pub fn run_alone_until(prompt: &[u32], max_new_tokens: usize, end_of_text: &[u32
     while output.len() < max_new_tokens {
         let token = rows.next();
         if end_of_text.contains(&token) {
-            return (output, FinishReason::EndOfText);
+            return (output, FinishReason::Stop);
         }
         rows = rows.token(token, prompt.len() + output.len());
         output.push(token);
     }
-    (output, FinishReason::Limit)
+    (output, FinishReason::Length)
 }

@@ -12,7 +12,7 @@ use crate::chapters::ch05_page_table::PageTable;
 use crate::chapters::ch06_paged::{PageSlab, SharedSlab};
 use crate::chapters::ch10_fork::ForkCache;
 use crate::panics;
-use crate::prefix_cache::{HeldPage, PrefixCache, new_prefix_cache};
+use crate::prefix_cache::{CachedPage, PrefixCache, new_prefix_cache};
 use crate::serving::schedule::{Finished, NextToken, ScheduleError, Sequence, SequenceId};
 
 use super::stand_in_model::{LAYOUT, Rows, prompt, rows};
@@ -398,7 +398,7 @@ impl PrefixCache for RecordingCache {
         self.inner.n_evictable(pool)
     }
 
-    fn pages(&self) -> Vec<HeldPage<'_>> {
+    fn pages(&self) -> Vec<CachedPage<'_>> {
         self.inner.pages()
     }
 }

@@ -21,7 +21,7 @@ use crate::chapters::ch06_paged::SharedSlab;
 use crate::dice::Dice;
 use crate::prefix_cache::PrefixCache;
 use crate::serving::schedule::{NextToken, ScheduledChunk, SequenceId, StepLimits};
-use crate::serving::{CheckedScheduler, EngineError, Totals};
+use crate::serving::{CheckedScheduler, EngineError, EngineTotals};
 
 /// One layer with rows of one number, which are never read.
 pub const LAYOUT: KvLayout = KvLayout { n_layers: 1, n_kv_heads: 1, head_dim: 1 };
@@ -123,7 +123,7 @@ pub struct Served {
     /// Of that, the time of all steps together.
     pub busy: u64,
     /// What was counted: no model computes, so the rows projected are those that it would have computed.
-    pub totals: Totals,
+    pub totals: EngineTotals,
     /// Tokens that were recomputed, for each that was computed once.
     pub waste: f64,
     /// Pages that sequences have in a step, of the pool's: the mean over all steps, 0 to 1. Pages that only the prefix

@@ -1,6 +1,6 @@
 //! The checks of a batch's page metadata: what is refused, with which numbers, and in which order.
 
-use page_by_page::cache::in_place::{BatchError, Run, SequenceRows, check_batch};
+use page_by_page::cache::attention::{BatchError, Run, SequenceRows, check_batch};
 use page_by_page::kernels::Heads;
 
 const HEADS: Heads = Heads { n_heads: 6, n_kv_heads: 2, head_dim: 5 };

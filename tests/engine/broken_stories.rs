@@ -4,7 +4,7 @@ use std::borrow::Cow;
 use std::cell::RefCell;
 use std::collections::HashMap;
 
-use page_by_page::cache::in_place::ReadInPlace;
+use page_by_page::cache::attention::AttentionCache;
 use page_by_page::cache::{CacheError, KvCache, KvLayout, Rewind, Usage};
 use page_by_page::generation::sampler::{Sampler, Sampling};
 
@@ -77,7 +77,7 @@ impl Rewind for Misplaced<'_> {
     }
 }
 
-impl ReadInPlace for Misplaced<'_> {}
+impl AttentionCache for Misplaced<'_> {}
 
 struct Story<'a> {
     storyteller: &'a Storyteller,

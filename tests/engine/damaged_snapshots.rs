@@ -77,7 +77,7 @@ fn a_header_that_lies_is_found_out() {
     );
     for (at, other, says) in [
         (0, [0; 4], "not a saved cache: it does not begin like a file of pages"),
-        (8, [2, 0, 0, 0], "a file of pages of version 2, up to 1 can be read"),
+        (8, [2, 0, 0, 0], "a file of pages of version 2, and this program reads version 1"),
         (16, [9, 0, 0, 0], NO_CACHE),
     ] {
         refused(|| place.load(&forged(&bytes, at, &other), &model), &[says]);

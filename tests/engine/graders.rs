@@ -78,7 +78,7 @@ fn chapters_that_are_the_readers_own_are_named() {
     };
     assert_eq!(note(&[]), None);
     assert_eq!(note(&[6]), None, "the grader's own chapter");
-    assert_eq!(note(&[1, 2, 6, 7]), None, "chapters that it does not stand on");
+    assert_eq!(note(&[1, 2, 6, 7]), None, "chapters that it does not depend on");
     assert_eq!(note(&[1, 5, 6]).as_deref(), Some("chapter 5 is yours too: if its checks are not green, start there"));
     assert_eq!(
         note(&[4, 5]).as_deref(),

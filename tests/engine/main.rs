@@ -1,4 +1,4 @@
-//! The engine's own tests: what the chapters stand on. Run by name, `cargo test --features solution --test engine`.
+//! The engine's own tests: what is around the chapters. Run by name, `cargo test --features solution --test engine`.
 
 mod alternative_solutions;
 mod batch_checks;

@@ -1,6 +1,6 @@
 //! Rows in fewer bits, around chapter 14: they are rounded before they are read, and what does not fit is noticed.
 
-use page_by_page::cache::in_place::AttentionBackend;
+use page_by_page::cache::attention::AttentionBackend;
 use page_by_page::chapters::ch03_contiguous::ContiguousCache;
 use page_by_page::kernels::RowFormat;
 use page_by_page::model::{Model, StepError};

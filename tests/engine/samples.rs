@@ -84,7 +84,7 @@ fn each_sample_is_the_sequence_generated_alone_in_pages_of_any_size_and_number()
         }
         assert!(found.is_empty(), "{run}: {found:?} too many");
         preempted += engine.totals().preemptions;
-        ended += all.iter().filter(|finished| finished.end == Ok(FinishReason::EndOfText)).count();
+        ended += all.iter().filter(|finished| finished.end == Ok(FinishReason::Stop)).count();
         copied += all.iter().map(|finished| finished.sequence.counters.usage.rows_copied).sum::<u64>();
     }
     assert!(preempted > 30 && ended > 10 && copied > 200, "{preempted} {ended} {copied}: this has shown little");
@@ -135,7 +135,7 @@ fn cancelled_samples_leave_the_others_as_they_are() {
             assert_eq!(all.iter().map(|finished| finished.sequence.id).collect::<Vec<_>>(), ids, "{run}");
             for (sample, (finished, (tokens, end))) in all.iter().zip(&alone).enumerate() {
                 if cancelled.contains(&sample) {
-                    assert_eq!(finished.end, Ok(FinishReason::Cancelled), "{run}");
+                    assert_eq!(finished.end, Ok(FinishReason::Abort), "{run}");
                     assert!(tokens.starts_with(&finished.sequence.tokens), "{run}");
                 } else {
                     assert_eq!((&finished.sequence.tokens, &finished.end), (tokens, end), "{run}: sample {sample}");

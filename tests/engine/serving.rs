@@ -9,7 +9,7 @@ use page_by_page::generation::sampler::{Sampler, Sampling};
 use page_by_page::model::{Model, StepError};
 use page_by_page::prefix_cache::new_prefix_cache;
 use page_by_page::serving::schedule::{FinishReason, ScheduleError, SequenceId, StepLimits};
-use page_by_page::serving::{Engine, EngineError, FinishedSequence, SequenceError, Step, Totals};
+use page_by_page::serving::{Engine, EngineError, EngineTotals, FinishedSequence, SequenceError, Step};
 use safetensors::Dtype;
 
 use grading::checkpoints::Folder;
@@ -48,11 +48,11 @@ pub fn alone(model: &Model, (prompt, most): (&[u32], usize), ends: &[u32], sampl
         };
         let token = sampler.pick(&logits);
         if ends.contains(&token) {
-            return (text, Ok(FinishReason::EndOfText));
+            return (text, Ok(FinishReason::Stop));
         }
         text.push(token);
     }
-    (text, Ok(FinishReason::Limit))
+    (text, Ok(FinishReason::Length))
 }
 
 /// Each sequence draws with a seed of its own.
@@ -128,7 +128,7 @@ fn generate(
     sampling: Sampling,
     ends: &[u32],
     alone: &[Ended],
-) -> (Vec<FinishedSequence>, Totals) {
+) -> (Vec<FinishedSequence>, EngineTotals) {
     let (mut engine, slab) = engine(model, setting, ends);
     let mut ids = Vec::new();
     for (index, (prompt, most)) in ASKED.iter().enumerate() {
@@ -173,7 +173,7 @@ fn each_sequence_is_the_one_generated_alone_in_every_setting() {
     for sampling in [Sampling::GREEDY, SEEDED] {
         let ends = ends(&model, sampling);
         let alone = all_alone(&model, &ends, sampling);
-        assert!(alone.iter().any(|(_, end)| *end == Ok(FinishReason::EndOfText)), "none ends by itself");
+        assert!(alone.iter().any(|(_, end)| *end == Ok(FinishReason::Stop)), "none ends by itself");
         for setting in settings() {
             let (finished, totals) = generate(&model, setting, sampling, &ends, &alone);
             preempted += totals.preemptions;
@@ -186,7 +186,7 @@ fn each_sequence_is_the_one_generated_alone_in_every_setting() {
     assert!(preempted > 100 && found > 1000 && found_again > 100, "{preempted} {found} {found_again}");
 }
 
-fn check_counters(setting: Setting, finished: &[FinishedSequence], totals: Totals) {
+fn check_counters(setting: Setting, finished: &[FinishedSequence], totals: EngineTotals) {
     let sum = |of: fn(&FinishedSequence) -> u64| finished.iter().map(of).sum::<u64>();
     assert_eq!(totals.rows_projected, sum(|finished| finished.sequence.counters.computed), "{setting:?}");
     assert_eq!(totals.recomputed, sum(|finished| finished.sequence.counters.recomputed), "{setting:?}");
@@ -277,7 +277,7 @@ fn cancelled_sequences_keep_what_they_have_and_the_others_go_on() {
     assert_eq!(cancelled.sequence.tokens, alone(&model, (ASKED[2].0, 5), &[], SEEDED).0);
     assert!(engine.step().unwrap().finished.is_empty(), "what cancel returns is not reported again");
     let rest = engine.cancel_all().unwrap();
-    assert!(rest.len() == 3 && rest.iter().all(|finished| finished.end == Ok(FinishReason::Cancelled)));
+    assert!(rest.len() == 3 && rest.iter().all(|finished| finished.end == Ok(FinishReason::Abort)));
     let mut new_tokens: Vec<usize> = rest.iter().map(|finished| finished.sequence.new_tokens().len()).collect();
     new_tokens.sort_unstable();
     assert_eq!(new_tokens, [1, 6, 6], "the others have gone on");

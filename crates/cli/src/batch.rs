@@ -241,7 +241,7 @@ impl BatchRun<'_> {
         };
         match self.prefetcher.prefetch(&mut self.engine, [&tokens[..]])? {
             Some(ticket) => {
-                self.prefetcher.wait(ticket, (request, tokens));
+                self.prefetcher.park(ticket, (request, tokens));
                 Ok(())
             }
             None => self.begin(request, tokens),

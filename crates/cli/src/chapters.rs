@@ -3,7 +3,7 @@
 use anyhow::{Result, bail};
 use page_by_page::chapters::{CompiledChapter, Source, all, chapter};
 
-/// The scheduler, and what it stands on: the pool, its tables and slab, forks, the prefix cache.
+/// The scheduler, and what it depends on: the pool, its tables and slab, forks, the prefix cache.
 pub const SCHEDULER: [usize; 6] = [4, 5, 6, 10, 11, 12];
 /// The scheduler, and what looks at it.
 pub const SIMULATION: [usize; 7] = [4, 5, 6, 10, 11, 12, 15];

@@ -24,7 +24,7 @@ use crate::chapters::{self, SCHEDULER_AND_ARGMAX};
 use crate::input::{LineReader, Next};
 use crate::interrupt::Interrupt;
 use crate::options::{ModelOption, PoolOptions, RowOptions, SamplingOptions};
-use crate::output::{Prose, count, print, say, thousands};
+use crate::output::{WordWrap, count, print, say, thousands};
 
 /// Stands before a line that is typed, and before an answer.
 const LABELS: [&str; 2] = ["you>   ", "model> "];
@@ -211,9 +211,9 @@ impl Conversation<'_> {
         let finished = self.generate(id)?;
         let n_generated = finished.sequence.new_tokens().len();
         let end = match finished.end? {
-            FinishReason::EndOfText => ", end of text",
-            FinishReason::Limit | FinishReason::Failed => "",
-            FinishReason::Cancelled => ", stopped",
+            FinishReason::Stop => ", end of text",
+            FinishReason::Length | FinishReason::Error => "",
+            FinishReason::Abort => ", stopped",
         };
         let cached = finished.sequence.counters.cached;
         let computed = (n_prompt - cached).min(finished.sequence.counters.computed as usize);
@@ -258,7 +258,7 @@ impl Conversation<'_> {
     /// Writes an answer as it is generated, as far as its characters are whole; up to its end, or to Ctrl-C.
     fn generate(&mut self, id: SequenceId) -> Result<FinishedSequence> {
         self.label(LABELS[1]);
-        let mut prose = Prose::to_stdout_after(if self.is_seen { LABELS[1].len() } else { 0 });
+        let mut prose = WordWrap::to_stdout_after(if self.is_seen { LABELS[1].len() } else { 0 });
         let (mut is_first, is_seen) = (true, self.is_seen);
         let mut write = |text: &str| {
             // At the start of a line, a space between two words is left out.

@@ -114,7 +114,7 @@ struct SequenceOptions {
 }
 
 const PROMPT: &str = "Once upon a time";
-/// Options for several prompts, or for one output alone.
+/// What clap calls the options for one output alone: `--draft`, `--save-cache`, `--load-cache`.
 const EXCLUDED_BY_SAMPLES_AND_BEAMS: [&str; 3] = ["drafter", "save_cache", "load_cache"];
 pub const MAX_SEQUENCES: usize = 256;
 /// Tokens of an output at most, unless a command or a request says otherwise.

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result, ensure};
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use clap::{Args, ValueEnum};
-use page_by_page::cache::in_place::AttentionBackend;
+use page_by_page::cache::attention::AttentionBackend;
 use page_by_page::cache::{CacheError, KvLayout};
 use page_by_page::cache_kind::CacheKind;
 use page_by_page::chapters::ch06_paged::{PageSlab, SharedSlab};

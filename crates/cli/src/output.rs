@@ -13,14 +13,14 @@ use console::{Term, measure_text_width};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 pub use page_by_page::english::{count, thousands};
 use page_by_page::generation::sampler::Sampling;
-use page_by_page::serving::Totals;
+use page_by_page::serving::EngineTotals;
 use page_by_page::{escape, files};
 use serde::Serialize;
 use serde_json::{Value, json};
 
 /// Writes a line to standard error, broken between words on a terminal. It doesn't matter if that is closed.
 pub fn say(line: &str) {
-    let mut prose = Prose { width: width(&Term::stderr()), ..Prose::default() };
+    let mut prose = WordWrap { width: width(&Term::stderr()), ..WordWrap::default() };
     let text = prose.push(&(escape::message(line) + "\n"));
     let _ = io::stderr().write_all(text.as_bytes());
 }
@@ -89,17 +89,17 @@ fn width(term: &Term) -> Option<usize> {
 
 /// Text that is written piece by piece. On a terminal its lines break between words, so a word waits for its end.
 #[derive(Default)]
-pub struct Prose {
+pub struct WordWrap {
     width: Option<usize>,
     column: usize,
     /// Spaces, and what follows them so far.
     word: String,
 }
 
-impl Prose {
+impl WordWrap {
     /// Text for standard output, in a line whose first columns are in use.
     pub fn to_stdout_after(column: usize) -> Self {
-        Prose { width: width(&Term::stdout()), column, ..Prose::default() }
+        WordWrap { width: width(&Term::stdout()), column, ..WordWrap::default() }
     }
 
     /// Writes a piece, as far as its words are whole.
@@ -195,7 +195,7 @@ pub fn percent(share: f64) -> String {
 }
 
 /// How much of the prompts came from the prefix cache.
-pub fn prompts_cached(totals: &Totals) -> String {
+pub fn prompts_cached(totals: &EngineTotals) -> String {
     let (cached, prompts) = (thousands(totals.cached), count(totals.prompt_tokens, "prompt token"));
     let share = percent(totals.cached as f64 / totals.prompt_tokens.max(1) as f64);
     format!("{cached} of {prompts} cached, {share}; {} more after a preemption", thousands(totals.cached_again))
@@ -286,7 +286,7 @@ mod tests {
         let text = "Once upon a time, him go\nto 你好你好 averyveryverylongword\n";
         let broken = "Once upon\na time,\nhim go\nto 你好你\n好\naveryveryverylongword\n";
         for size in 1..8 {
-            let mut prose = Prose { width: Some(10), ..Prose::default() };
+            let mut prose = WordWrap { width: Some(10), ..WordWrap::default() };
             let chars: Vec<char> = text.chars().collect();
             let pieces = chars.chunks(size).map(|piece| prose.push(&piece.iter().collect::<String>()));
             assert_eq!(pieces.collect::<String>(), broken, "pieces of {size}");

@@ -178,7 +178,7 @@ fn factory(bug: Option<Bug>) -> Box<SchedulerFactory<'static>> {
     }
 }
 
-/// What it is and what it does, or whose it is.
+/// The heading: the planted bug, or whose code chapter 12 is.
 fn name(bug: Option<Bug>) -> String {
     if let Some(bug) = bug {
         return format!("{} ({}): {}", bug.name(), bug.reported(), bug.about());

@@ -1,10 +1,10 @@
 //! The chapters of the course, where their files lie, and how far the reader has come in each.
 //!
-//! `exercises/untouched.txt` is the one list of chapters: a line each, with the fingerprint of the stub that was handed
-//! out, the chapters that its checks stand on, and its title. A file with this fingerprint hasn't been started.
+//! `exercises/chapters.txt` is the one list of chapters: a line each, with the fingerprint of the stub that was handed
+//! out, the chapters that its checks depend on, and its title. A file with this fingerprint hasn't been started.
 //!
 //! `cargo course stubs` writes the list: names and stubs come from `solutions/`, titles from the pages, and what a
-//! chapter stands on from [`stands_on`].
+//! chapter depends on from [`depends_on`].
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 use crate::{marks, stub};
 
 /// The list of chapters, from the root of the repository.
-pub const UNTOUCHED: &str = "exercises/untouched.txt";
+pub const LIST: &str = "exercises/chapters.txt";
 
 /// A chapter of the course.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -24,7 +24,7 @@ pub struct Chapter {
     /// Fingerprint of the stub as it was handed out, as [`stub::fingerprint`] makes it.
     pub handed_out: String,
     /// The numbers of the chapters whose code its checks run, its own last.
-    pub stands_on: Vec<usize>,
+    pub depends_on: Vec<usize>,
     pub title: String,
 }
 
@@ -70,8 +70,8 @@ impl Chapter {
 
     /// Its line in the list, and back.
     pub fn line(&self) -> String {
-        let stands_on: Vec<String> = self.stands_on.iter().map(usize::to_string).collect();
-        format!("{}  {}  {}  {}\n", self.handed_out, self.name, stands_on.join(" "), self.title)
+        let depends_on: Vec<String> = self.depends_on.iter().map(usize::to_string).collect();
+        format!("{}  {}  {}  {}\n", self.handed_out, self.name, depends_on.join(" "), self.title)
     }
 
     fn parse(line: &str) -> Option<Self> {
@@ -79,7 +79,7 @@ impl Chapter {
         let mut columns = rest.split("  ");
         let mut chapter = Chapter { handed_out: handed_out.into(), ..Chapter::named(columns.next()?)? };
         for number in columns.next().into_iter().flat_map(str::split_whitespace) {
-            chapter.stands_on.push(number.parse().ok()?);
+            chapter.depends_on.push(number.parse().ok()?);
         }
         chapter.title = columns.next().unwrap_or_default().into();
         Some(chapter)
@@ -148,13 +148,13 @@ pub fn task_label(text: &str) -> Option<(usize, u32, &str)> {
 
 /// All chapters of the repository at `root`, in order.
 pub fn all(root: &Path) -> Result<Vec<Chapter>, String> {
-    let list = stub::read(root, UNTOUCHED)?;
-    let restore = format!("restore the file with `git checkout {UNTOUCHED}`");
+    let list = stub::read(root, LIST)?;
+    let restore = format!("restore the file with `git checkout {LIST}`");
     let mut chapters = Vec::new();
     for line in list.lines().filter(|line| !line.starts_with('#') && !line.trim().is_empty()) {
-        chapters.push(Chapter::parse(line).ok_or(format!("{UNTOUCHED}: `{line}` is not `hash  chapter`: {restore}"))?);
+        chapters.push(Chapter::parse(line).ok_or(format!("{LIST}: `{line}` is not `hash  chapter`: {restore}"))?);
     }
-    if chapters.is_empty() { Err(format!("{UNTOUCHED} names no chapter: {restore}")) } else { Ok(chapters) }
+    if chapters.is_empty() { Err(format!("{LIST} names no chapter: {restore}")) } else { Ok(chapters) }
 }
 
 /// Files that others share and that name chapters, from the root of the repository.
@@ -170,7 +170,7 @@ const SHARED: [&str; 4] = [
 ///
 /// What it reaches through the engine alone, it names in a comment: in the same way, or only as `ch07_rewind` in
 /// backticks if what that names in turn isn't run.
-pub fn stands_on(root: &Path, file: &str) -> Result<Vec<usize>, String> {
+pub fn depends_on(root: &Path, file: &str) -> Result<Vec<usize>, String> {
     let (mut found, mut followed) = (BTreeSet::new(), BTreeSet::new());
     let mut to_read = vec![(file.to_string(), stub::read(root, file)?)];
     while let Some((file, text)) = to_read.pop() {
@@ -199,12 +199,12 @@ fn named<'t>(text: &'t str, sign: &str) -> impl Iterator<Item = Chapter> + use<'
     names.filter_map(Chapter::named)
 }
 
-/// The root of the repository: the current folder, or the nearest above it that holds `exercises/untouched.txt`.
+/// The root of the repository: the current folder, or the nearest above it that holds `exercises/chapters.txt`.
 pub fn root() -> Result<PathBuf, String> {
     let here = std::env::current_dir().map_err(|error| format!("the current folder can't be read: {error}"))?;
-    let root = here.ancestors().find(|folder| folder.join(UNTOUCHED).is_file());
+    let root = here.ancestors().find(|folder| folder.join(LIST).is_file());
     root.map(Path::to_path_buf)
-        .ok_or_else(|| format!("no {UNTOUCHED} in {} or above it: run this inside the repository", here.display()))
+        .ok_or_else(|| format!("no {LIST} in {} or above it: run this inside the repository", here.display()))
 }
 
 #[cfg(test)]
@@ -227,7 +227,7 @@ mod tests {
         let root = tempfile::tempdir().unwrap();
         fs::create_dir(root.path().join("exercises")).unwrap();
         let stub = "fn a() {\n    todo!(\"ch02 task 1: copy\")\n}\n";
-        fs::write(root.path().join(UNTOUCHED), format!("# Hashes.\n{}  ch02_flat\n", stub::fingerprint(stub))).unwrap();
+        fs::write(root.path().join(LIST), format!("# Hashes.\n{}  ch02_flat\n", stub::fingerprint(stub))).unwrap();
         let [chapter] = &all(root.path()).unwrap()[..] else { panic!("one chapter") };
         assert_eq!((chapter.number, chapter.name.as_str()), (2, "ch02_flat"));
         for (text, state) in [
@@ -246,10 +246,10 @@ mod tests {
         let root = tempfile::tempdir().unwrap();
         fs::create_dir(root.path().join("exercises")).unwrap();
         for (list, says) in [
-            ("0123 ch02_flat\n", "exercises/untouched.txt: `0123 ch02_flat` is not `hash  chapter`: restore the file"),
-            ("# nothing\n", "exercises/untouched.txt names no chapter"),
+            ("0123 ch02_flat\n", "exercises/chapters.txt: `0123 ch02_flat` is not `hash  chapter`: restore the file"),
+            ("# nothing\n", "exercises/chapters.txt names no chapter"),
         ] {
-            fs::write(root.path().join(UNTOUCHED), list).unwrap();
+            fs::write(root.path().join(LIST), list).unwrap();
             let error = all(root.path()).unwrap_err();
             assert!(error.starts_with(says), "{error}");
         }

@@ -19,9 +19,9 @@ pub fn all(root: &Path) -> Result<Vec<String>, String> {
     Ok(names)
 }
 
-/// The numbers of the chapters that a figure stands on.
-pub fn stands_on(root: &Path, figure: &str) -> Result<Vec<usize>, String> {
-    chapters::stands_on(root, &format!("{CODE}/{figure}.rs"))
+/// The numbers of the chapters that a figure depends on.
+pub fn depends_on(root: &Path, figure: &str) -> Result<Vec<usize>, String> {
+    chapters::depends_on(root, &format!("{CODE}/{figure}.rs"))
 }
 
 /// A fragment with a line under its caption. `note`: HTML, on one line.

@@ -1,6 +1,6 @@
 //! Attention of queries over the rows of a sequence: what it gives, and in words what a wrong output looks like.
 
-use page_by_page::cache::in_place::{Run, SequenceRows};
+use page_by_page::cache::attention::{Run, SequenceRows};
 use page_by_page::kernels::{Heads, RowFormat, add_scaled, attend, dot, softmax_scaled};
 
 use crate::limits::heartbeat;

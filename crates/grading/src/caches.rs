@@ -2,7 +2,7 @@
 //! `ch07_rewind`.
 
 use page_by_page::cache::KvLayout;
-use page_by_page::cache::in_place::ReadInPlace;
+use page_by_page::cache::attention::AttentionCache;
 use page_by_page::chapters::ch02_flat::FlatCache;
 use page_by_page::chapters::ch03_contiguous::ContiguousCache;
 use page_by_page::generation::{CachedModel, RewindableModel};
@@ -13,7 +13,7 @@ use crate::pools::slab_of;
 use crate::story::{Storyteller, assets};
 
 /// An empty cache with room for 64 tokens at least, and what it is called.
-fn one_of_caches(kind: usize, layout: KvLayout) -> (&'static str, Box<dyn ReadInPlace>) {
+fn one_of_caches(kind: usize, layout: KvLayout) -> (&'static str, Box<dyn AttentionCache>) {
     match kind {
         0 => ("flat cache", Box::new(FlatCache::new(layout))),
         1 => ("contiguous cache", Box::new(ContiguousCache::new(layout, 64))),

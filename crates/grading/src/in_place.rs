@@ -15,7 +15,7 @@ use crate::words::count;
 pub const LAYOUT: KvLayout = KvLayout { n_layers: 3, n_kv_heads: 2, head_dim: 4 };
 
 /// Numbers that a tensor keeps only if it keeps every bit.
-pub const TELLING: [f32; 8] = [-0.0, 0.1, -3.5, 1e-40, f32::MAX, -1e-30, 1.0 + f32::EPSILON, 16_777_215.0];
+pub const EDGE_VALUES: [f32; 8] = [-0.0, 0.1, -3.5, 1e-40, f32::MAX, -1e-30, 1.0 + f32::EPSILON, 16_777_215.0];
 
 fn gather(cache: &dyn KvCache, layer: usize) -> (Cow<'_, [f32]>, Cow<'_, [f32]>) {
     in_call(format!("gather({layer}) of {}", count(cache.len(), "token")), || cache.gather(layer))
@@ -45,10 +45,10 @@ pub fn any_number_of_the_newest_rows(cache: &mut dyn KvCache) {
 
 /// Every bit of a row is kept while others are written, the sign of -0.0 too.
 pub fn every_bit_is_kept(cache: &mut dyn KvCache) {
-    let values = TELLING.map(|number| -number);
+    let values = EDGE_VALUES.map(|number| -number);
     extend(cache, 1);
     for layer in 0..LAYOUT.n_layers {
-        in_call(format!("write of {TELLING:?} to layer {layer}"), || cache.write(layer, &TELLING, &values));
+        in_call(format!("write of {EDGE_VALUES:?} to layer {layer}"), || cache.write(layer, &EDGE_VALUES, &values));
     }
     for n in [1, 2] {
         extend(cache, n);
@@ -56,7 +56,7 @@ pub fn every_bit_is_kept(cache: &mut dyn KvCache) {
     }
     for layer in 0..LAYOUT.n_layers {
         let (k, v) = gather(cache, layer);
-        for (kind, found, written) in [("keys", k, TELLING), ("values", v, values)] {
+        for (kind, found, written) in [("keys", k, EDGE_VALUES), ("values", v, values)] {
             let what = format!("row 0 of the {kind} that gather({layer}) gives after two more writes");
             same_numbers(found.get(..8).unwrap_or(&found), &written, &what);
         }

@@ -32,7 +32,7 @@ macro_rules! tests_on {
 }
 
 /// The head of a grader. While its chapter is not started, it is one check that is ignored, with the reason. Later it
-/// is a check for each chapter that the grader stands on, whose name says whose code that is, and which fails if the
+/// is a check for each chapter that the grader depends on, whose name says whose code that is, and which fails if the
 /// reader's file is no longer what was compiled. The build script writes them, in a file with the grader's name.
 #[macro_export]
 macro_rules! grader {

@@ -1,6 +1,6 @@
 //! Pools, tables and slabs to begin with, and which owners each page must have.
 //!
-//! This uses chapters 4, 5 and 6. A grader names those of them that it stands on.
+//! This uses chapters 4, 5 and 6. A grader names those of them that it depends on.
 
 use page_by_page::cache::{CacheError, KvLayout, PageId};
 use page_by_page::chapters::ch04_page_pool::PagePool;

@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use page_by_page::cache::in_place::ReadInPlace;
+use page_by_page::cache::attention::AttentionCache;
 use page_by_page::generation::sampler::{Sampler, Sampling};
 use page_by_page::generation::{CachedModel, LanguageModel};
 use page_by_page::model::Model;
@@ -55,7 +55,7 @@ impl Storyteller {
     #[track_caller]
     pub fn assert_through(
         &self,
-        cache: &mut dyn ReadInPlace,
+        cache: &mut dyn AttentionCache,
         what: &str,
         n: usize,
         mut meanwhile: impl FnMut(),

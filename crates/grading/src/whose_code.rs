@@ -32,7 +32,7 @@ pub fn assert_as_on_disk(name: &str) {
     }
 }
 
-/// A note for the end of a failure: which of the chapters that this grader stands on are the reader's own. A mistake in
+/// A note for the end of a failure: which of the chapters that this grader depends on are the reader's own. A mistake in
 /// one of them may show here first. `None` if all are the reference's.
 pub fn yours_too() -> Option<String> {
     note_on(grader()?, chapters::all())
@@ -40,7 +40,7 @@ pub fn yours_too() -> Option<String> {
 
 /// The same for any grader and any chapters.
 pub fn note_on(grader: &CompiledChapter, chapters: &[CompiledChapter]) -> Option<String> {
-    let is_listed = |chapter: &&CompiledChapter| grader.stands_on.contains(&chapter.number);
+    let is_listed = |chapter: &&CompiledChapter| grader.depends_on.contains(&chapter.number);
     let is_yours = |chapter: &&CompiledChapter| chapter.source == Source::Yours && chapter.number != grader.number;
     let numbers: Vec<usize> =
         chapters.iter().filter(is_listed).filter(is_yours).map(|chapter| chapter.number).collect();
@@ -57,7 +57,7 @@ pub fn note_on(grader: &CompiledChapter, chapters: &[CompiledChapter]) -> Option
 /// Says why checks fail that need a chapter which is an untouched stub.
 pub fn refuse_a_stub(name: &str) {
     panic!(
-        "this chapter stands on {name}, which is not started: whatever needs it ends in a todo!\n\
+        "this chapter depends on {name}, which is not started: whatever needs it ends in a todo!\n\
          next: write exercises/{name}.rs first, or add `--features solution` to run on the reference there"
     );
 }

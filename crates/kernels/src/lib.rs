@@ -51,4 +51,4 @@ pub use steps::{add_scaled, dot, rms_norm, silu_times, softmax, softmax_scaled};
 
 /// Goes up with every change to the bits of a result: another order of a sum, another polynomial of an exponential. It
 /// is part of a model's fingerprint, so no file of rows is taken for what a different arithmetic would have computed.
-pub const ARITHMETIC: u32 = 0;
+pub const ARITHMETIC_VERSION: u32 = 0;

@@ -6,9 +6,10 @@ use std::sync::OnceLock;
 
 use rayon::prelude::*;
 
-/// Multiply-adds below which other threads cost more than they save, if this is one of theirs: they may be awake.
+/// Multiply-adds below which other threads cost more than they save, for a call from one of the pool's threads: the
+/// others may be awake.
 const SHARED_WORK: usize = 1 << 15;
-/// Multiply-adds below which they do if it is not one of theirs, and has to wait for them to wake up.
+/// The same for a call from outside the pool, which waits until they wake up.
 const FOREIGN_WORK: usize = 1 << 20;
 
 /// Runs `task` for every element, on several threads if the work (in multiply-adds) is worth it. A thread that is done

@@ -13,7 +13,7 @@ pub(crate) fn words(format: RowFormat, dim: usize) -> usize {
     }
 }
 
-/// A format, for loops that are compiled for each of them.
+/// A row format as a type, so that each loop is compiled for each format.
 pub(crate) trait Stored: Copy + Send + Sync {
     /// The words of sixteen numbers.
     type Chunk: Words;

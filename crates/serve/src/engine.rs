@@ -4,8 +4,8 @@
 //! ```text
 //!   before a step    accept the requests that arrived; cancel the sequences whose clients have gone
 //!                    (a request whose pages lie in a file is accepted once they have been read)
-//!                    hand sequences to the loop: of each request as many as can run, and more when some have ended
-//!   the step         the loop of chapter 12: plan, compute, sample, settle
+//!                    hand sequences to `serving::Engine`: of each request as many as can run, and more when some have ended
+//!   the step         `Engine::step`: plan, compute, draw, settle
 //!   after it         count; send the new output to the clients; send views of the pages
 //! ```
 
@@ -35,10 +35,10 @@ pub struct EngineThread<'m> {
     engine: Engine<'m>,
     metrics: &'m Metrics,
     /// Sequences that can wait or run at the same time.
-    most_sequences: usize,
+    max_sequences: usize,
     /// Requests whose pages are being read.
     prefetcher: Prefetcher<NewRequest>,
-    clients: HashMap<SequenceId, Client>,
+    open: HashMap<SequenceId, OpenSequence>,
     /// In the order of arrival.
     backlogs: Vec<Backlog>,
     /// Set once no more requests are accepted.
@@ -49,15 +49,15 @@ pub struct EngineThread<'m> {
     pace: Pace,
 }
 
-/// The client of a sequence that has not finished.
-struct Client {
+/// A sequence that has not finished, and who gets its output.
+struct OpenSequence {
     /// The index of the sequence in its request.
     index: usize,
     requester: Rc<Requester>,
     newest_token: Option<Instant>,
 }
 
-/// Sequences of a request that are not handed to the loop yet, so that those of others do not wait for all of them.
+/// Sequences of a request that the engine does not have yet, so that those of others do not wait for all of them.
 struct Backlog {
     requester: Rc<Requester>,
     requests: VecDeque<GenerationRequest>,
@@ -77,14 +77,14 @@ pub enum EngineThreadError {
 
 impl<'m> EngineThread<'m> {
     /// For an engine without sequences. `tier`: the page file under its prefix cache, if there is one.
-    /// `most_sequences`: that can wait or run at the same time.
-    pub fn new(engine: Engine<'m>, tier: Option<DiskTier>, metrics: &'m Metrics, most_sequences: usize) -> Self {
+    /// `max_sequences`: that can wait or run at the same time.
+    pub fn new(engine: Engine<'m>, tier: Option<DiskTier>, metrics: &'m Metrics, max_sequences: usize) -> Self {
         EngineThread {
             engine,
             metrics,
-            most_sequences,
+            max_sequences,
             prefetcher: Prefetcher::new(tier),
-            clients: HashMap::new(),
+            open: HashMap::new(),
             backlogs: Vec::new(),
             stop: None,
             chunks: Vec::new(),
@@ -133,7 +133,7 @@ impl<'m> EngineThread<'m> {
     }
 
     fn is_idle(&self) -> bool {
-        self.engine.is_done() && self.clients.is_empty() && self.n_not_submitted() == 0
+        self.engine.is_done() && self.open.is_empty() && self.n_not_submitted() == 0
     }
 
     fn handle(&mut self, command: Command) -> Result<(), EngineThreadError> {
@@ -156,7 +156,7 @@ impl<'m> EngineThread<'m> {
                 }
             }
             Command::Cancel(sequence, is_known) => {
-                let is_open = self.clients.contains_key(&sequence);
+                let is_open = self.open.contains_key(&sequence);
                 if is_open {
                     let finished = self.cancel(sequence)?;
                     self.end(finished, None);
@@ -173,7 +173,7 @@ impl<'m> EngineThread<'m> {
                 // A scored prompt is computed even where its rows are cached.
                 let looked_up = request.requests.iter().filter(|request| !request.scores_prompt);
                 match self.prefetcher.prefetch(&mut self.engine, looked_up.map(|request| &request.prompt[..]))? {
-                    Some(ticket) => self.prefetcher.wait(ticket, request),
+                    Some(ticket) => self.prefetcher.park(ticket, request),
                     None => self.begin(request)?,
                 }
             }
@@ -211,7 +211,8 @@ impl<'m> EngineThread<'m> {
                     requests.pop_front();
                 }
                 for id in self.engine.submit_request(turn)? {
-                    self.clients.insert(id, Client { index: *index, requester: requester.clone(), newest_token: None });
+                    self.open
+                        .insert(id, OpenSequence { index: *index, requester: requester.clone(), newest_token: None });
                     (*index, room) = (*index + 1, room - 1);
                 }
             }
@@ -231,7 +232,7 @@ impl<'m> EngineThread<'m> {
         if self.stop.is_some() {
             return Some(Refusal::stopping());
         }
-        let (open, most) = (self.clients.len() + self.n_not_submitted(), self.most_sequences);
+        let (open, most) = (self.open.len() + self.n_not_submitted(), self.max_sequences);
         if open + n_sequences > most {
             self.metrics.refused.inc();
             let message =
@@ -255,11 +256,10 @@ impl<'m> EngineThread<'m> {
         let unwanted = |requester: &Requester| requester.events.is_closed() || stopped || requester.until <= now;
         for backlog in self.backlogs.extract_if(.., |backlog| unwanted(&backlog.requester)) {
             for _ in 0..n_sequences(&backlog.requests) {
-                self.metrics.end(FinishReason::Cancelled, backlog.requester.arrived.elapsed());
+                self.metrics.end(FinishReason::Abort, backlog.requester.arrived.elapsed());
             }
         }
-        let ids: Vec<_> =
-            self.clients.iter().filter(|(_, client)| unwanted(&client.requester)).map(|(id, _)| *id).collect();
+        let ids: Vec<_> = self.open.iter().filter(|(_, open)| unwanted(&open.requester)).map(|(id, _)| *id).collect();
         for id in ids {
             let finished = self.cancel(id)?;
             self.end(finished, Some(if stopped { Refusal::stopping() } else { Refusal::timed_out() }));
@@ -280,16 +280,16 @@ impl<'m> EngineThread<'m> {
         self.views.note_change();
         let now = Instant::now();
         for NextToken { sequence, .. } in step.new_tokens {
-            if let Some(client) = self.clients.get_mut(&sequence) {
-                match client.newest_token.replace(now) {
+            if let Some(open) = self.open.get_mut(&sequence) {
+                match open.newest_token.replace(now) {
                     Some(before) => self.metrics.inter_token.observe((now - before).as_secs_f64()),
-                    None => self.metrics.first_token.observe((now - client.requester.arrived).as_secs_f64()),
+                    None => self.metrics.first_token.observe((now - open.requester.arrived).as_secs_f64()),
                 }
             }
         }
         for (id, delta) in step.deltas {
-            if let Some(client) = self.clients.get(&id) {
-                client.send(delta, None);
+            if let Some(open) = self.open.get(&id) {
+                open.send(delta, None);
             }
         }
         step.finished.into_iter().for_each(|finished| self.end(finished, None));
@@ -299,16 +299,16 @@ impl<'m> EngineThread<'m> {
     /// `refusal`, or what has failed.
     fn end(&mut self, finished: FinishedSequence, refusal: Option<Refusal>) {
         let (sequence, reason) = (&finished.sequence, finished.reason());
-        let Some(client) = self.clients.remove(&sequence.id) else { return };
+        let Some(open) = self.open.remove(&sequence.id) else { return };
         // Counted first, so that a client that has its answer also finds it in the counters.
-        self.metrics.end(reason, client.requester.arrived.elapsed());
+        self.metrics.end(reason, open.requester.arrived.elapsed());
         self.views.note_end(|| EndedView::new(&finished));
         let end = OutputEnd { reason, new_tokens: sequence.new_tokens().len(), cached: sequence.counters.cached };
         let failure = finished.end.err().map(|error| Refusal::failed(error.to_string()));
         match refusal.or(failure) {
-            None => client.send(finished.delta, Some(end)),
+            None => open.send(finished.delta, Some(end)),
             // A client that has gone does not receive it.
-            Some(refusal) => drop(client.requester.events.send(Err(refusal))),
+            Some(refusal) => drop(open.requester.events.send(Err(refusal))),
         }
     }
 
@@ -331,7 +331,7 @@ fn n_sequences<'r>(requests: impl IntoIterator<Item = &'r GenerationRequest>) ->
     requests.into_iter().map(|request| request.samplers.len()).sum()
 }
 
-impl Client {
+impl OpenSequence {
     /// Sends new output. A client that has gone does not receive it.
     fn send(&self, delta: OutputDelta, end: Option<OutputEnd>) {
         let _ = self.requester.events.send(Ok(Output { index: self.index, delta, end }));

@@ -43,14 +43,14 @@ const KEEP_ALIVE: Duration = Duration::from_secs(10);
 const SHORT_BODY: usize = 4 << 10;
 
 /// Log probabilities of all answers that are not read to their end. As JSON each takes about a hundred bytes.
-pub const MOST_PROBABILITIES: usize = 1 << 19;
+pub const MAX_PROBABILITIES: usize = 1 << 19;
 
 pub struct ServerState {
     pub settings: Settings,
     /// How the model is sampled where a request leaves it open.
     pub sampling: SamplingDefaults,
     /// Tokens of a sequence at most, prompt included: limited by the model's positions and the pool's slots.
-    pub most_tokens: usize,
+    pub max_tokens: usize,
     pub tokenizer: Arc<Tokenizer>,
     /// The chat template, or why it cannot be used; `None` where the model has none.
     pub template: Option<Result<ChatTemplate, FileError>>,
@@ -160,7 +160,7 @@ async fn set_pace(State(state): AppState, request: Request<Body>) -> Result<Stat
 async fn models(State(state): AppState) -> Response<Body> {
     let model = json!({
         "id": state.settings.model, "object": "model", "created": 0, "owned_by": "page-by-page",
-        "max_model_len": state.most_tokens,
+        "max_model_len": state.max_tokens,
     });
     json_response(json!({ "object": "list", "data": [model] }).to_string())
 }
@@ -240,7 +240,7 @@ impl ServerState {
 
     /// Refuses more sequences than there are places for, before any work: a small body can ask for millions.
     fn check_places(&self, prompts: usize, n: usize) -> Result<(), Refusal> {
-        let (n_sequences, most) = (prompts.saturating_mul(n), self.settings.most_sequences());
+        let (n_sequences, most) = (prompts.saturating_mul(n), self.settings.max_sequences());
         if n_sequences <= most {
             return Ok(());
         }
@@ -250,14 +250,14 @@ impl ServerState {
 
     /// Refuses a prompt that has too many bytes to fit, before time is spent on turning it into tokens.
     fn check_bytes(&self, endpoint: Endpoint, prompt: &str) -> Result<(), Refusal> {
-        let most = self.most_tokens.saturating_mul(self.tokenizer.max_bytes_per_token());
+        let most = self.max_tokens.saturating_mul(self.tokenizer.max_bytes_per_token());
         if prompt.len() <= most {
             return Ok(());
         }
         let message = format!(
             "the prompt has {} bytes, and the {} tokens that fit here stand for {most} at most; shorten the prompt",
             prompt.len(),
-            self.most_tokens
+            self.max_tokens
         );
         Err(Refusal::too_long(endpoint.prompt(), message))
     }
@@ -271,9 +271,9 @@ impl ServerState {
             prompt.saturating_add(request.max_new_tokens).saturating_mul(each).saturating_mul(request.samplers.len())
         };
         let wanted = requests.iter().map(of).fold(0, usize::saturating_add);
-        if wanted > MOST_PROBABILITIES {
+        if wanted > MAX_PROBABILITIES {
             let message = format!(
-                "the request asks for {wanted} log probabilities, and one request gets {MOST_PROBABILITIES} at most; \
+                "the request asks for {wanted} log probabilities, and one request gets {MAX_PROBABILITIES} at most; \
                  ask for fewer sequences, fewer logprobs or fewer tokens"
             );
             return Err(Refusal::of_field("logprobs", message));
@@ -334,7 +334,7 @@ impl ServerState {
 
     /// How many tokens can follow a prompt of so many. `max_tokens`: what the client asks for.
     fn room(&self, endpoint: Endpoint, prompt: usize, max_tokens: Option<usize>) -> Result<usize, Refusal> {
-        let most = self.most_tokens;
+        let most = self.max_tokens;
         let room = most.checked_sub(prompt).filter(|room| *room > 0 || max_tokens == Some(0));
         room.ok_or_else(|| {
             let message = format!(

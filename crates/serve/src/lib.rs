@@ -3,7 +3,7 @@
 //!
 //! ```text
 //!   client ── connections ── access ── http ── protocol ──┐ requests
-//!   client ── connections ── access ── http ── protocol ──┼───────► engine: the loop of chapter 12, slab, prefix cache
+//!   client ── connections ── access ── http ── protocol ──┼───────► engine: scheduler, slab, prefix cache
 //!   client ◄─ connections ◄─────────── http ◄─ answer ◄──┘ events    one thread, one step after the other
 //! ```
 //!
@@ -67,7 +67,7 @@ use views::Watchers;
 /// Threads for clients. Slow work happens elsewhere.
 const THREADS: usize = 2;
 /// Threads that tokenize prompts, half of them also those of chats.
-const MOST_TOKENIZERS: usize = 4;
+const MAX_TOKENIZERS: usize = 4;
 /// How long the last answers can take to be sent when all sequences are finished.
 const LAST_ANSWERS: Duration = Duration::from_secs(2);
 
@@ -88,7 +88,7 @@ pub struct Settings {
 
 impl Settings {
     /// Sequences that can wait or run at the same time.
-    fn most_sequences(&self) -> usize {
+    fn max_sequences(&self) -> usize {
         self.limits.sequences.saturating_add(self.queue)
     }
 }
@@ -147,31 +147,31 @@ pub fn serve(
         Engine::new(model, &slab, prefixes, settings.limits, &model.config().eos_token_ids)?.with_tokenizer(&tokenizer);
     let (to_engine, commands) = mpsc::channel();
     // The last token is never computed, so it needs no slot.
-    let most_tokens = model.config().max_positions.min(slots.saturating_add(1));
-    let most_sequences = settings.most_sequences();
+    let max_tokens = model.config().max_positions.min(slots.saturating_add(1));
+    let max_sequences = settings.max_sequences();
     let state = Arc::new(ServerState {
         watchers: Watchers::new(settings.watchers),
         settings,
         sampling: model.config().sampling,
-        most_tokens,
+        max_tokens,
         tokenizer: tokenizer.clone(),
         template,
-        renderers: Semaphore::new(MOST_TOKENIZERS / 2),
-        probabilities: Arc::new(Semaphore::new(http::MOST_PROBABILITIES)),
+        renderers: Semaphore::new(MAX_TOKENIZERS / 2),
+        probabilities: Arc::new(Semaphore::new(http::MAX_PROBABILITIES)),
         metrics: metrics.clone(),
         engine: to_engine,
         stop: stop.0.subscribe(),
     });
     let runtime = Builder::new_multi_thread()
         .worker_threads(THREADS)
-        .max_blocking_threads(MOST_TOKENIZERS)
+        .max_blocking_threads(MAX_TOKENIZERS)
         .thread_name("clients")
         .enable_all()
         .build()?;
     let clients =
         thread::Builder::new().name("server".into()).spawn(move || serve_clients(runtime, listener, state))?;
 
-    let thread = EngineThread::new(engine, tier, &metrics, most_sequences);
+    let thread = EngineThread::new(engine, tier, &metrics, max_sequences);
     // What a panic leaves half done is dropped with the engine.
     let ended = panic::catch_unwind(AssertUnwindSafe(|| thread.run(&commands)));
     // Clients that still wait get their error now.

@@ -9,8 +9,8 @@
 use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 
-use page_by_page::serving::Totals;
 use page_by_page::serving::schedule::FinishReason;
+use page_by_page::serving::{EngineTotals, PageCounts};
 use prometheus_client::encoding::text::encode;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
@@ -36,7 +36,7 @@ const REQUEST: [f64; 21] = [
 ];
 
 /// One of the totals.
-type TotalOf = fn(&Totals) -> u64;
+type TotalOf = fn(&EngineTotals) -> u64;
 
 type Label = [(&'static str, &'static str); 1];
 
@@ -48,8 +48,9 @@ pub struct Metrics {
     pub waiting: Gauge,
     usage: Gauge<f64, AtomicU64>,
     pages: Family<Label, Gauge>,
-    /// What the loop counts, each with where it is among the totals.
-    of_loop: [(Counter, TotalOf); 8],
+    /// What the engine counts, each with where it is among its totals.
+    of_engine: Vec<(Counter, TotalOf)>,
+    /// Because the queue was full.
     pub refused: Counter,
     finished: Family<Label, Counter>,
     pub first_token: Histogram,
@@ -74,7 +75,7 @@ impl Metrics {
             all.register(name, help, metric.clone());
             metric
         });
-        let of_loop: [(&str, &str, TotalOf); 8] = [
+        let of_engine: &[(&str, &str, TotalOf)] = &[
             ("vllm:prefix_cache_queries", "Prompt tokens looked up in the prefix cache", |totals| totals.looked_up),
             ("vllm:prefix_cache_hits", "Prompt tokens that the prefix cache held", |totals| totals.cached),
             ("vllm:num_preemptions", "Sequences that lost their pages and waited again", |totals| totals.preemptions),
@@ -85,7 +86,7 @@ impl Metrics {
             ("page_by_page:recomputed", "Tokens computed again after preemptions", |totals| totals.recomputed),
         ];
         let metrics = Metrics {
-            of_loop: of_loop.map(|(name, help, total)| (add(&mut all, name, help), total)),
+            of_engine: of_engine.iter().map(|(name, help, total)| (add(&mut all, name, help), *total)).collect(),
             running: add(&mut all, "vllm:num_requests_running", "Sequences that run"),
             waiting: add(&mut all, "vllm:num_requests_waiting", "Sequences that wait"),
             usage: add(&mut all, "vllm:kv_cache_usage_perc", "Share of the pages that sequences own; 1 is all"),
@@ -106,9 +107,9 @@ impl Metrics {
         metrics
     }
 
-    /// What the loop has counted so far.
-    pub fn set_totals(&self, totals: Totals) {
-        self.of_loop.iter().for_each(|(counter, total)| count_up_to(counter, total(&totals)));
+    /// What the engine has counted so far.
+    pub fn set_totals(&self, totals: EngineTotals) {
+        self.of_engine.iter().for_each(|(counter, total)| count_up_to(counter, total(&totals)));
     }
 
     /// A sequence has ended, with `stop`, `length`, `abort` or `error`, so long after its request arrived.
@@ -117,9 +118,7 @@ impl Metrics {
         self.request.observe(after.as_secs_f64());
     }
 
-    /// Pages without an owner, pages that the prefix cache alone owns, and pages of sequences: together they are the
-    /// pool.
-    pub fn set_pages(&self, [free, cached, used]: [usize; 3]) {
+    pub fn set_pages(&self, PageCounts { free, cached, used }: PageCounts) {
         self.usage.set(used as f64 / (free + cached + used).max(1) as f64);
         for (state, pages) in [("free", free), ("cached", cached), ("used", used)] {
             self.pages.get_or_create(&[("state", state)]).set(pages as i64);

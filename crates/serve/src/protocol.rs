@@ -13,14 +13,14 @@ use crate::fields::Fields;
 use crate::refusal::Refusal;
 
 /// Sequences of one prompt, at most.
-pub const MOST_CHOICES: u64 = 128;
+pub const MAX_CHOICES: u64 = 128;
 /// Likeliest tokens whose log probabilities are reported, at most.
-pub const MOST_LOGPROBS: u64 = 20;
+pub const MAX_LOGPROBS: u64 = 20;
 /// Stop strings of a request, at most, and bytes of each.
-const MOST_STOPS: usize = 16;
-const MOST_STOP_BYTES: usize = 256;
+const MAX_STOPS: usize = 16;
+const MAX_STOP_BYTES: usize = 256;
 /// Token ids that end a sequence, at most.
-const MOST_STOP_IDS: usize = 256;
+const MAX_STOP_IDS: usize = 256;
 
 /// The fields that both kinds of request have.
 #[derive(Clone, Debug, PartialEq)]
@@ -68,7 +68,7 @@ impl Completion {
     pub fn read(body: &[u8], defaults: SamplingDefaults) -> Result<Self, Refusal> {
         let fields = Fields::new(body)?;
         let prompts = prompts(&fields)?;
-        let logprobs = fields.whole("logprobs", 0, MOST_LOGPROBS)?;
+        let logprobs = fields.whole("logprobs", 0, MAX_LOGPROBS)?;
         let echo = fields.flag("echo")?;
         fields.refuse("suffix", |value| value == "")?;
         fields.refuse("best_of", |value| value.as_u64() == Some(1) || Some(value) == fields.get("n"))?;
@@ -82,7 +82,7 @@ impl Chat {
     pub fn read(body: &[u8], defaults: SamplingDefaults) -> Result<Self, Refusal> {
         let fields = Fields::new(body)?;
         let messages = messages(&fields)?;
-        let top = fields.whole("top_logprobs", 0, MOST_LOGPROBS)?;
+        let top = fields.whole("top_logprobs", 0, MAX_LOGPROBS)?;
         let logprobs = fields.flag("logprobs")?;
         if top.is_some() && !logprobs {
             return Err(Refusal::of_field("top_logprobs", "top_logprobs is for a request with logprobs: true; add it"));
@@ -140,7 +140,7 @@ fn options(
     }
     Ok(GenerationOptions {
         model: fields.read_as("model", "the name of a model")?,
-        n: fields.whole("n", 1, MOST_CHOICES)?.unwrap_or(1),
+        n: fields.whole("n", 1, MAX_CHOICES)?.unwrap_or(1),
         max_tokens,
         sampling: sampling(fields, defaults)?,
         stop_rules: stop_rules(fields)?,
@@ -183,15 +183,15 @@ fn several<T: DeserializeOwned>(value: &Value) -> Option<Vec<T>> {
 }
 
 fn stop_rules(fields: &Fields) -> Result<StopRules, Refusal> {
-    let expected = format!("a string, or at most {MOST_STOPS} of them, each of 1 to {MOST_STOP_BYTES} bytes");
+    let expected = format!("a string, or at most {MAX_STOPS} of them, each of 1 to {MAX_STOP_BYTES} bytes");
     let stop_strings = fields.take("stop", &expected, |value| {
         let stops: Vec<String> = several(value)?;
-        let fit = stops.len() <= MOST_STOPS && stops.iter().all(|stop| (1..=MOST_STOP_BYTES).contains(&stop.len()));
+        let fit = stops.len() <= MAX_STOPS && stops.iter().all(|stop| (1..=MAX_STOP_BYTES).contains(&stop.len()));
         fit.then_some(stops)
     })?;
-    let expected = format!("a list of at most {MOST_STOP_IDS} token ids");
+    let expected = format!("a list of at most {MAX_STOP_IDS} token ids");
     let stop_token_ids = fields.take("stop_token_ids", &expected, |value| {
-        Vec::deserialize(value).ok().filter(|ids: &Vec<u32>| ids.len() <= MOST_STOP_IDS)
+        Vec::deserialize(value).ok().filter(|ids: &Vec<u32>| ids.len() <= MAX_STOP_IDS)
     })?;
     Ok(StopRules {
         stop_token_ids: stop_token_ids.unwrap_or_default(),

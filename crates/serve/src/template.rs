@@ -29,12 +29,12 @@ use crate::jinja;
 pub const RENDERER: &str = "render-chat-template";
 
 /// Bytes of a template or of the config that holds it, and of its output for one request.
-const MOST_BYTES: usize = 16 << 20;
+const MAX_BYTES: usize = 16 << 20;
 /// Of a renderer, from its start. Templates of published models take milliseconds.
-const MOST_TIME: Duration = Duration::from_secs(5);
+const MAX_TIME: Duration = Duration::from_secs(5);
 /// Of a renderer, all that it maps: the program itself is a part of it.
 #[cfg(unix)]
-const MOST_MEMORY: u64 = 512 << 20;
+const MAX_MEMORY: u64 = 512 << 20;
 
 const FAILED: i32 = 1;
 const OUT_OF_TIME: i32 = 3;
@@ -102,10 +102,10 @@ impl ChatTemplate {
         let job = json!([self.source, context]).to_string();
         let (code, text) = run(&self.program, job.as_bytes()).map_err(|error| format!("no renderer: {error}"))?;
         match code {
-            _ if text.len() > MOST_BYTES => Err(format!("it writes more than {MOST_BYTES} bytes")),
+            _ if text.len() > MAX_BYTES => Err(format!("it writes more than {MAX_BYTES} bytes")),
             Some(0) => Ok(text),
             Some(FAILED) => Err(text),
-            Some(OUT_OF_TIME) => Err(format!("it takes more than {} seconds", MOST_TIME.as_secs())),
+            Some(OUT_OF_TIME) => Err(format!("it takes more than {} seconds", MAX_TIME.as_secs())),
             _ => Err("it takes too much memory, or is nested too deeply".into()),
         }
     }
@@ -121,7 +121,7 @@ fn run(program: &Path, job: &[u8]) -> io::Result<(Option<i32>, String)> {
     let _ = renderer.stdin.take().map(|mut stdin| stdin.write_all(job));
     let mut text = Vec::new();
     if let Some(stdout) = renderer.stdout.take() {
-        stdout.take(MOST_BYTES as u64 + 1).read_to_end(&mut text)?;
+        stdout.take(MAX_BYTES as u64 + 1).read_to_end(&mut text)?;
     }
     Ok((renderer.wait()?.code(), String::from_utf8_lossy(&text).into_owned()))
 }
@@ -136,7 +136,7 @@ pub fn be_renderer() -> ! {
     #[cfg(unix)]
     limit_memory();
     thread::spawn(|| {
-        thread::sleep(MOST_TIME);
+        thread::sleep(MAX_TIME);
         process::exit(OUT_OF_TIME);
     });
     let job = serde_json::from_reader(io::stdin().lock()).map_err(|error| error.to_string());
@@ -153,7 +153,7 @@ pub fn be_renderer() -> ! {
 #[cfg(unix)]
 fn limit_memory() {
     use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
-    for (resource, most) in [(Resource::As, MOST_MEMORY), (Resource::Core, 0)] {
+    for (resource, most) in [(Resource::As, MAX_MEMORY), (Resource::Core, 0)] {
         // It fails where the limit is lower already.
         let _ = setrlimit(resource, Rlimit { current: Some(most), ..getrlimit(resource) });
     }
@@ -170,7 +170,7 @@ fn read(path: &Path) -> Result<Option<String>, FileError> {
     if fs::symlink_metadata(path).is_err() {
         return Ok(None);
     }
-    let bytes = files::read(path, MOST_BYTES).map_err(|error| open_error(path, error))?;
+    let bytes = files::read(path, MAX_BYTES).map_err(|error| open_error(path, error))?;
     String::from_utf8(bytes).map(Some).map_err(|_| open_error(path, "it is not UTF-8"))
 }
 

@@ -2,7 +2,7 @@
 
 use std::num::NonZero;
 
-use page_by_page::cache::in_place::AttentionBackend;
+use page_by_page::cache::attention::AttentionBackend;
 use page_by_page::generation::sampler::{Sampler, Sampling, SamplingDefaults};
 use page_by_page::model::checkpoint::Checkpoint;
 use page_by_page::model::tokenizer::Tokenizer;

@@ -88,7 +88,7 @@ impl Speculating {
     pub fn cancel(&mut self) {
         self.caches.iter_mut().for_each(PagedCache::release);
         if let Some(sequence) = &mut self.sequence {
-            sequence.reason.get_or_insert(FinishReason::Cancelled);
+            sequence.reason.get_or_insert(FinishReason::Abort);
         }
     }
 
@@ -153,14 +153,14 @@ impl Sequence {
         self.newest = json!({ "drafted": pieces(&drafted.tokens)?, "new": pieces(new_tokens)? });
         for token in new_tokens {
             if self.end_of_text.contains(token) {
-                self.reason = Some(FinishReason::EndOfText);
+                self.reason = Some(FinishReason::Stop);
                 return Ok(());
             }
             self.output.push(*token).map_err(text_of)?;
             self.tokens.push(*token);
         }
         if self.new_tokens() == self.max_new_tokens {
-            self.reason = Some(FinishReason::Limit);
+            self.reason = Some(FinishReason::Length);
         }
         Ok(())
     }

@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Error, Result, anyhow, bail, ensure};
 use page_by_page_course::cargo::{self, Environment};
-use page_by_page_course::chapters::stands_on;
+use page_by_page_course::chapters::depends_on;
 use serde_json::json;
 
 use crate::check::Build;
@@ -49,7 +49,7 @@ pub fn runs(root: &Path) -> Result<BTreeSet<usize>> {
     let mut runs = BTreeSet::new();
     for file in fs::read_dir(root.join(CODE)).with_context(|| format!("no folder {CODE}"))? {
         let file = format!("{CODE}/{}", file?.file_name().to_string_lossy());
-        runs.extend(stands_on(root, &file).map_err(Error::msg)?);
+        runs.extend(depends_on(root, &file).map_err(Error::msg)?);
     }
     Ok(runs)
 }

@@ -1,7 +1,7 @@
 //! The reader's own copy of the book: figures recorded from the reader's code where its chapters are started and green.
 //!
 //! The published book shows the reference at work, and its figures are files in `book/src/figures`. Here each figure
-//! that stands on a chapter in `exercises/` is recorded once more, by the tool for figures, in a process of its own
+//! that depends on a chapter in `exercises/` is recorded once more, by the tool for figures, in a process of its own
 //! with limits: a reader's code can panic, hang or compute nonsense. The engine in the pages is compiled with these
 //! chapters, finished or not. The result goes into `book/mine`, and nowhere else.
 
@@ -57,7 +57,7 @@ pub struct OwnCopy {
     root: PathBuf,
     /// For each chapter whose checks have run: why it is not to be recorded, if so.
     graded: BTreeMap<usize, Option<Reason>>,
-    /// The figures that stand on something the reader has started.
+    /// The figures that depend on something the reader has started.
     figures: BTreeMap<String, Result<Recorded, Reason>>,
     /// `None`: to be compiled.
     engine: Option<Engine>,
@@ -69,7 +69,7 @@ impl OwnCopy {
         OwnCopy { root: root.to_path_buf(), ..OwnCopy::default() }
     }
 
-    /// Forgets what may not hold any more once these files have changed. A chapter stands on none that comes after it.
+    /// Forgets what may not hold any more once these files have changed. A chapter depends on none that comes after it.
     pub fn forget_after(&mut self, changed: &[String]) {
         for file in changed.iter().map(Path::new).filter(|file| !file.starts_with("book")) {
             self.engine = None;
@@ -78,13 +78,13 @@ impl OwnCopy {
             let first = exercise.map_or(0, |chapter| chapter.number);
             self.graded.retain(|number, _| *number < first);
             let root = &self.root;
-            let stands_on =
-                |figure: &str| figures::stands_on(root, figure).is_ok_and(|numbers| numbers.contains(&first));
-            self.figures.retain(|figure, outcome| first > 0 && outcome.is_ok() && !stands_on(figure));
+            let depends_on =
+                |figure: &str| figures::depends_on(root, figure).is_ok_and(|numbers| numbers.contains(&first));
+            self.figures.retain(|figure, outcome| first > 0 && outcome.is_ok() && !depends_on(figure));
         }
     }
 
-    /// Checks the chapters that have changed, and records the figures that stand on them. What the reader's code does
+    /// Checks the chapters that have changed, and records the figures that depend on them. What the reader's code does
     /// is no error.
     pub fn follow(&mut self) -> Result<()> {
         let mut started: Vec<Started> = Vec::new();
@@ -97,7 +97,7 @@ impl OwnCopy {
         self.started = started.iter().map(|(chapter, _)| chapter.number).collect();
         let mut is_built = None;
         for figure in figures::all(&self.root).map_err(Error::msg)? {
-            let numbers = figures::stands_on(&self.root, &figure).map_err(Error::msg)?;
+            let numbers = figures::depends_on(&self.root, &figure).map_err(Error::msg)?;
             let mine: Vec<&Started> = started.iter().filter(|(chapter, _)| numbers.contains(&chapter.number)).collect();
             if mine.is_empty() || self.figures.contains_key(&figure) {
                 continue;

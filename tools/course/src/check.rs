@@ -29,7 +29,7 @@ pub fn check(root: &Path) -> Result<Report> {
     let mut report = Report::default();
     for (chapter, number) in chapters.iter().zip(1..) {
         if chapter.number != number {
-            report.add(chapters::UNTOUCHED, format!("{} is chapter {number} in order", chapter.name));
+            report.add(chapters::LIST, format!("{} is chapter {number} in order", chapter.name));
         }
         if let Err(error) = check_chapter(root, chapter, &mut report) {
             report.add(&chapter.name, format!("{error:#}"));
@@ -173,9 +173,9 @@ mod tests {
         let (_folder, copy) = copy();
         let changed = read(&copy.root, SOLUTION).unwrap().replace("task 1: copy into", "task 1: move into");
         copy.put(SOLUTION, changed).unwrap();
-        expect(&copy, "exercises/untouched.txt: solutions/ch02_flat.rs gives a stub that is not the recorded one");
+        expect(&copy, "exercises/chapters.txt: solutions/ch02_flat.rs gives a stub that is not the recorded one");
         let written = stubs::write(&copy.root).unwrap();
-        assert_eq!(written, "written: exercises/ch02_flat.rs, exercises/untouched.txt");
+        assert_eq!(written, "written: exercises/ch02_flat.rs, exercises/chapters.txt");
         let stub = read(&copy.root, STUB).unwrap();
         assert!(stub.contains("todo!(\"ch02 task 1: move into"));
         assert_eq!(stubs::write(&copy.root).unwrap(), "all stubs are current");

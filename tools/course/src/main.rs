@@ -30,7 +30,7 @@ struct Arguments {
 
 #[derive(Subcommand)]
 enum Task {
-    /// Write exercises/ and exercises/untouched.txt from the marks in solutions/
+    /// Write exercises/ and exercises/chapters.txt from the marks in solutions/
     ///
     /// The docs of crates/course/src/marks.rs describe the marks.
     ///

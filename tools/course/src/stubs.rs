@@ -7,14 +7,14 @@ use std::fs;
 use std::path::Path;
 
 use anyhow::{Context, Error, Result, bail};
-use page_by_page_course::chapters::{self, Chapter, UNTOUCHED};
+use page_by_page_course::chapters::{self, Chapter, LIST};
 use page_by_page_course::stub;
 
 use crate::check::Report;
 use crate::files::{names, read};
 
 const HEADER: &str = "# The chapters, each with the hash of its stub as it is handed out, the chapters that its checks \
-                      stand on, and its title.\n# `cargo course stubs` writes this file.\n";
+                      depend on, and its title.\n# `cargo course stubs` writes this file.\n";
 
 /// Writes `exercises/` and the list; returns what has changed, in a line.
 ///
@@ -42,7 +42,7 @@ pub fn write(root: &Path) -> Result<String> {
         list.push_str(&chapter.line());
         files.push((chapter.exercise(), made));
     }
-    files.push((UNTOUCHED.to_string(), list));
+    files.push((LIST.to_string(), list));
     files.retain(|(file, text)| read(root, file).ok().as_ref() != Some(text));
     for (file, text) in &files {
         fs::write(root.join(file), text).with_context(|| format!("cannot write {file}"))?;
@@ -51,16 +51,16 @@ pub fn write(root: &Path) -> Result<String> {
     Ok(if changed.is_empty() { "all stubs are current".into() } else { format!("written: {}", changed.join(", ")) })
 }
 
-/// Finds out what else the list says of a chapter: its title, and the chapters that its checks stand on.
+/// Finds out what else the list says of a chapter: its title, and the chapters that its checks depend on.
 fn complete(root: &Path, chapter: &mut Chapter) -> Result<()> {
     let page = read(root, &chapter.page())?;
     let heading = page.lines().next().unwrap_or_default();
     let title = heading.strip_prefix(&format!("# {}. ", chapter.number));
     chapter.title =
         title.with_context(|| format!("{} does not begin with `# {}. Title`", chapter.page(), chapter.number))?.into();
-    chapter.stands_on = chapters::stands_on(root, &chapter.grader()).map_err(Error::msg)?;
-    if !chapter.stands_on.contains(&chapter.number) {
-        chapter.stands_on.push(chapter.number);
+    chapter.depends_on = chapters::depends_on(root, &chapter.grader()).map_err(Error::msg)?;
+    if !chapter.depends_on.contains(&chapter.number) {
+        chapter.depends_on.push(chapter.number);
     }
     Ok(())
 }
@@ -72,11 +72,11 @@ pub fn check(root: &Path, chapter: &Chapter, report: &mut Report) -> Result<Stri
     complete(root, &mut derived)?;
     if derived != *chapter {
         let (name, line) = (&chapter.name, derived.line());
-        report.add(UNTOUCHED, format!("the line of {name} should be `{}`: run `cargo course stubs`", line.trim_end()));
+        report.add(LIST, format!("the line of {name} should be `{}`: run `cargo course stubs`", line.trim_end()));
     }
     if stub::fingerprint(&made) != chapter.handed_out {
         let problem = format!("{solution} gives a stub that is not the recorded one: run `cargo course stubs`");
-        report.add(UNTOUCHED, problem);
+        report.add(LIST, problem);
     } else if read(root, &chapter.exercise()).ok().as_ref() != Some(&made) {
         report.add(chapter.exercise(), format!("is not the stub that {solution} gives: a reader has started it"));
     }

@@ -41,7 +41,7 @@ fn in_a_line(panicked: &PanicHookInfo<'_>) -> String {
 /// line. Fails when the reader has started none of its chapters.
 pub fn record(root: &Path, name: &str, to: &Path) -> Result<String> {
     let figure = figures::find(name)?;
-    let numbers = course::stands_on(root, name).map_err(Error::msg)?;
+    let numbers = course::depends_on(root, name).map_err(Error::msg)?;
     let is_mine = |number: &&usize| chapters::chapter(**number).source == Source::Yours;
     let (mine, others): (Vec<usize>, Vec<usize>) = numbers.iter().partition(is_mine);
     if mine.is_empty() {

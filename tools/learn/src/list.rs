@@ -119,7 +119,7 @@ fn next_step(chapters: &[ListedChapter<'_>]) -> String {
 mod tests {
     use std::fs;
 
-    use page_by_page_course::chapters::{UNTOUCHED, all};
+    use page_by_page_course::chapters::{LIST, all};
     use page_by_page_course::record::{Tally, green_copy};
     use page_by_page_course::stub::fingerprint;
 
@@ -134,7 +134,7 @@ mod tests {
             fs::create_dir_all(root.path().join(file).parent().unwrap()).unwrap();
             fs::write(root.path().join(file), text).unwrap();
         };
-        write(UNTOUCHED, &format!("{0}  ch01_a  1  One\n{0}  ch02_b  2  Another\n", fingerprint(STUB)));
+        write(LIST, &format!("{0}  ch01_a  1  One\n{0}  ch02_b  2  Another\n", fingerprint(STUB)));
         write("exercises/ch01_a.rs", text);
         write("exercises/ch02_b.rs", STUB);
         write(&green_copy("ch01_a"), green);

@@ -7,7 +7,7 @@ use std::time::Duration;
 use anyhow::{Result, ensure};
 use clap::Args;
 use page_by_page::cache::KvCache;
-use page_by_page::cache::in_place::{AttentionBackend, ReadInPlace};
+use page_by_page::cache::attention::{AttentionBackend, AttentionCache};
 use page_by_page::chapters::ch03_contiguous::ContiguousCache;
 use page_by_page::chapters::ch06_paged::{PageSlab, PagedCache, SharedSlab};
 use page_by_page::chapters::ch14_half_the_bytes::encode_rows;
@@ -170,7 +170,7 @@ impl AttentionBench {
 
 /// Two steps, each of which is forgotten again. The second counts, because the first finds in the processor's caches
 /// what the way before has left there.
-fn second_step<C: ReadInPlace>(model: &Model, caches: &mut [C], times: &mut Times) -> Result<(Vec<f32>, usize)> {
+fn second_step<C: AttentionCache>(model: &Model, caches: &mut [C], times: &mut Times) -> Result<(Vec<f32>, usize)> {
     step(model, caches)?;
     caches.iter_mut().try_for_each(|cache| cache.rewind(1))?;
     let counted = (times.measure(|| step(model, caches))?, copied(model, caches));

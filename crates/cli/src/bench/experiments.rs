@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use clap::Subcommand;
-use page_by_page::cache::in_place::ReadInPlace;
+use page_by_page::cache::attention::AttentionCache;
 use page_by_page::cache::{CacheError, KvLayout, Usage};
 use page_by_page::cache_kind::{CacheKind, CacheSize};
 use page_by_page::chapters::ch03_contiguous::wasted_share;
@@ -134,7 +134,7 @@ fn bundled_layout() -> Result<KvLayout> {
     Ok(ModelConfig::open(&bundled("storyteller"))?.kv_layout())
 }
 
-fn filled(kind: CacheKind, layout: KvLayout, tokens: usize, size: CacheSize) -> Result<Box<dyn ReadInPlace>> {
+fn filled(kind: CacheKind, layout: KvLayout, tokens: usize, size: CacheSize) -> Result<Box<dyn AttentionCache>> {
     let mut cache = kind.cache(layout, size)?.with_context(|| format!("{kind} keeps no rows"))?;
     append(cache.as_mut(), &rows(layout, tokens))?;
     Ok(cache)
@@ -302,7 +302,7 @@ fn append_to_all(lengths: &[usize], kinds: &[CacheKind]) -> Result<Report> {
 fn append_in_turns(kind: CacheKind, layout: KvLayout, lengths: &[usize], sizes: &[CacheSize]) -> Result<Vec<Row>> {
     /// A cache, and what the newest turn did to it.
     struct Case {
-        cache: Box<dyn ReadInPlace>,
+        cache: Box<dyn AttentionCache>,
         times: Times,
         rows_copied: u64,
         slots_taken: usize,

@@ -250,7 +250,7 @@ fn planted_bugs() -> Result<Vec<String>> {
     }
     let (events, shrunk) = events.context("no rule has noticed the planted bug cancel-leaks")?;
     Ok(vec![
-        counts("planted bugs that are noticed, of ten", by_examples, by_rules),
+        counts(&format!("planted bugs that are noticed, of {}", Bug::all().len()), by_examples, by_rules),
         counts("events that tell the story of cancel-leaks", events, shrunk),
     ])
 }

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 use page_by_page::cache::Rewind;
-use page_by_page::cache::in_place::ReadInPlace;
+use page_by_page::cache::attention::AttentionCache;
 use page_by_page::cache_kind::{CacheKind, CacheSize};
 use page_by_page::disk::snapshot::Snapshot;
 use page_by_page::generation::drafting::{DraftCounters, DraftSource};
@@ -24,7 +24,7 @@ use crate::chapters;
 use crate::memory;
 use crate::options::PoolSize;
 use crate::output::{
-    Progress, Prose, ReportLines, add, count, describe_sampling, print, print_json, say_report, thousands,
+    Progress, ReportLines, WordWrap, add, count, describe_sampling, print, print_json, say_report, thousands,
 };
 
 struct SingleSetup<'m> {
@@ -32,7 +32,7 @@ struct SingleSetup<'m> {
     tokenizer: &'m Tokenizer,
     request: &'m OutputRequest<'m>,
     /// `None`: nothing is kept.
-    cache: Option<Box<dyn ReadInPlace>>,
+    cache: Option<Box<dyn AttentionCache>>,
     /// The pages of that cache, if it has any.
     pool: Option<PoolSize>,
     restored: Option<Restored>,
@@ -132,7 +132,7 @@ impl Generate {
     }
 
     /// Writes the file of `--save-cache`, if there is one. `tokens`: begin with those that the cache holds.
-    fn save(&self, cache: Option<&dyn ReadInPlace>, tokens: &[u32], model: &Model) -> Result<Option<Saved>> {
+    fn save(&self, cache: Option<&dyn AttentionCache>, tokens: &[u32], model: &Model) -> Result<Option<Saved>> {
         let (Some(file), Some(cache)) = (&self.cache.save_cache, cache) else {
             return Ok(None);
         };
@@ -152,7 +152,7 @@ impl Generate {
         };
         let is_closed = Cell::new(false);
         let progress = self.json.then(|| Progress::new("generating", *max_new_tokens as u64));
-        let (stream, prose) = (tokenizer.stream(), Prose::to_stdout_after(0));
+        let (stream, prose) = (tokenizer.stream(), WordWrap::to_stdout_after(0));
         let mut screen = Screen { stream, prose, progress, failure: None, is_closed: &is_closed };
         screen.show(Ok((*beginning).into()));
         let end_of_text = &model.config().eos_token_ids;
@@ -246,7 +246,7 @@ fn restore(snapshot: &Snapshot, cache: &mut dyn Rewind, prompt: &[u32]) -> Resul
 
 struct Screen<'a> {
     stream: TextStream<'a>,
-    prose: Prose,
+    prose: WordWrap,
     /// Instead of the text, if only JSON is wanted.
     progress: Option<Progress>,
     failure: Option<anyhow::Error>,

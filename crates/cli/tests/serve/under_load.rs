@@ -18,7 +18,7 @@ const REQUESTS: usize = 12;
 const ROUNDS: usize = 3;
 const PAGES: usize = 56;
 /// What memory can grow by in the last round: what is kept for each request would be more.
-const MOST_GROWTH: usize = 8 << 20;
+const MAX_GROWTH: usize = 8 << 20;
 
 /// Beginnings that some prompts have in common.
 const BEGINNINGS: [&str; 4] = [
@@ -111,7 +111,7 @@ fn thousands_of_requests_a_third_of_them_cut_off() {
     };
     let memory: Vec<usize> = (0..ROUNDS).filter_map(round).collect();
     if let [.., before, after] = memory[..] {
-        assert!(after < before + MOST_GROWTH, "memory grows: {memory:?} bytes after each round");
+        assert!(after < before + MAX_GROWTH, "memory grows: {memory:?} bytes after each round");
     }
     let metric = |name: &str| server.metric(name, "");
     // Or this load would show little.

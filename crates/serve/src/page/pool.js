@@ -8,9 +8,9 @@
 {
   const COLOURS = 8;
   /** Sequences that are shown after their end, and while they wait. */
-  const MOST_ENDED = 8;
-  const MOST_WAITING = 24;
-  const MOST_PAGES = 16384;
+  const MAX_ENDED = 8;
+  const MAX_WAITING = 24;
+  const MAX_PAGES = 16384;
 
   /** The class of each number, its name, and the parts of its bar. */
   const NUMBERS = [
@@ -106,7 +106,7 @@
           const [ids, pages] = ["ids", "pages"].map((list) => happened.flatMap((event) => event[list]));
           this.#told = { ids, pages };
         }
-        this.#ended = [...next.ended, ...this.#ended].slice(0, MOST_ENDED);
+        this.#ended = [...next.ended, ...this.#ended].slice(0, MAX_ENDED);
         this.#view = next;
       }
       this.#sequences.classList.remove("stopped");
@@ -198,7 +198,7 @@
     #drawPages() {
       const { owners, sequences, page_size } = this.#view;
       if (this.#cells.length === 0) {
-        this.#makeCells(Math.min(owners.length, MOST_PAGES));
+        this.#makeCells(Math.min(owners.length, MAX_PAGES));
       }
       this.#holders = holdersOf(this.#view);
       this.#filled = [];
@@ -341,7 +341,7 @@
     #drawSequences() {
       const running = this.#view.sequences.filter(({ state }) => state === "running");
       const waiting = this.#view.sequences.filter(({ state }) => state !== "running");
-      const order = [...running, ...waiting.slice(0, MOST_WAITING), ...this.#ended];
+      const order = [...running, ...waiting.slice(0, MAX_WAITING), ...this.#ended];
       const places = new Map(waiting.map(({ id }, at) => [id, at + 1]));
       if (this.#options.keepsOrder) {
         order.sort((a, b) => a.id - b.id);
@@ -369,7 +369,7 @@
       }
       this.#arrange(order);
       this.#idle.hidden = order.length > 0;
-      const more = waiting.length - MOST_WAITING;
+      const more = waiting.length - MAX_WAITING;
       write(this.#more, more > 0 ? `And ${plural(more, "more sequence")} in the queue.` : "");
     }
 

@@ -14,7 +14,7 @@ use crate::support::Book;
 const EXERCISE: &str = "exercises/ch02_flat.rs";
 const PAGE: &str = "book/src/ch02_flat.md";
 
-/// The figures that stand on chapter 2.
+/// The figures that depend on chapter 2.
 const FIGURES: [&str; 3] = ["ch01_rows_chart", "ch02_copies_chart", "ch02_copy"];
 
 /// Stands for cargo and for the tool for figures.
@@ -46,8 +46,8 @@ fn started() -> Book {
         let page = book.read(PAGE);
         book.write(PAGE, &format!("{page}\n{{{{#include figures/{figure}.html}}}}\n"));
     }
-    book.write("tools/figures/src/figures/model_layer.rs", "// It stands on nothing.\n");
-    book.write("exercises/untouched.txt", "# hash, chapter\n0123456789abcdef  ch02_flat\n");
+    book.write("tools/figures/src/figures/model_layer.rs", "// It depends on nothing.\n");
+    book.write("exercises/chapters.txt", "# hash, chapter\n0123456789abcdef  ch02_flat\n");
     begin(&book, "");
     write_program(&book, "cargo", CARGO);
     book
@@ -113,7 +113,7 @@ fn a_chapter_that_is_not_finished_is_not_even_compiled() {
     assert!(page.contains("From the reference: chapter 2 is not finished, todo! left: 2 ("), "{page}");
 
     let hash = stub::fingerprint(&book.read(EXERCISE));
-    book.write("exercises/untouched.txt", &format!("{hash}  ch02_flat\n"));
+    book.write("exercises/chapters.txt", &format!("{hash}  ch02_flat\n"));
     let (page, _) = copy(&book);
     assert!(page.contains("You have started no chapter yet: all figures are the reference’s."), "{page}");
     assert!(!page.contains("pbp-whose"), "{page}");
@@ -160,7 +160,7 @@ fn edits_of_the_exercises_are_followed() {
     begin(&server.book, "// mended\n");
     server.wait_for("/ch02_flat.html", "yours: ch02_copy");
     let before = calls(&server.book).len();
-    // Nothing that a figure stands on.
+    // Nothing that a figure depends on.
     server.book.write("book/src/preface.md", "# Preface\n\nOnce more.\n");
     server.wait_for("/preface.html", "Once more.");
     assert_eq!(calls(&server.book).len(), before, "{:?}", calls(&server.book));

@@ -130,7 +130,7 @@ fn nothing_outside_the_book_is_served() {
     let stub = server.get("/exercises/ch02_flat.rs");
     assert!(stub.starts_with("HTTP/1.1 200") && stub.contains("Content-Type: text/plain"), "{stub}");
     for path in [
-        "/exercises/untouched.txt",
+        "/exercises/chapters.txt",
         "/exercises/../src/lib.rs",
         "/solutions/ch02_flat.rs",
         "/../../src/lib.rs",

@@ -3,7 +3,7 @@
 use std::ops::Range;
 
 use page_by_page::chapters::ch04_page_pool::PagePool;
-use page_by_page::experiments::first_fit::{NoGap, Regions};
+use page_by_page::experiments::first_fit::{FirstFit, Fragmented};
 
 use super::prelude::*;
 
@@ -16,7 +16,7 @@ const ASKED: usize = 800;
 
 /// The same sequences in both memories.
 struct Memories {
-    regions: Regions,
+    regions: FirstFit,
     pool: PagePool,
     in_regions: Vec<(char, Range<usize>)>,
     in_pages: Vec<(char, Vec<PageId>)>,
@@ -106,7 +106,7 @@ fn draw_memory(picture: &mut Picture, unit: usize, pieces: &[Piece]) {
 }
 
 pub fn figure() -> Result<Figure> {
-    let (regions, pool) = (Regions::new(SLOTS), PagePool::new(PAGES)?);
+    let (regions, pool) = (FirstFit::new(SLOTS), PagePool::new(PAGES)?);
     let mut memories = Memories { regions, pool, in_regions: Vec::new(), in_pages: Vec::new() };
     let mut figure = Figure { message: "Memory can be free and of no use.".into(), ..Figure::default() };
     figure.starts_from(memories.drawing(None)?);
@@ -136,7 +136,7 @@ pub fn figure() -> Result<Figure> {
     figure.frame(text, memories.drawing(None)?);
 
     let refused = memories.regions.reserve(ASKED).err().context("the region was not refused")?;
-    let NoGap { free: slots, longest_gap: longest, .. } = refused;
+    let Fragmented { free: slots, longest_gap: longest, .. } = refused;
     memories.take_pages('d', ASKED)?;
     let of_d = memories.page_pieces()?.into_iter().filter(|(owner, _)| *owner == Some('d'));
     let of_d: Vec<usize> = of_d.map(|(_, run)| run.len()).collect();

@@ -2,7 +2,7 @@
 
 use std::borrow::Cow;
 
-use page_by_page::cache::in_place::{F32Heads, ReadInPlace};
+use page_by_page::cache::attention::{AttentionCache, F32Heads};
 use page_by_page::chapters::ch06_paged::PagedCache;
 use page_by_page::chapters::ch13_paged_attention::{attend_row, row_starts};
 use page_by_page::kernels::{Heads, Run, add_scaled, dot, softmax_scaled};

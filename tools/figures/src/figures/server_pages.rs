@@ -50,7 +50,7 @@ fn record() -> Result<Vec<(PoolView, Vec<String>)>> {
 }
 
 fn ending(FinishedSequence { sequence, end, .. }: &FinishedSequence) -> String {
-    let how = if *end == Ok(FinishReason::Cancelled) { "is cancelled" } else { "has finished" };
+    let how = if *end == Ok(FinishReason::Abort) { "is cancelled" } else { "has finished" };
     format!("{} {how} after {} new tokens.", letter(sequence.id.0), sequence.new_tokens().len())
 }
 

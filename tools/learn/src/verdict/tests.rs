@@ -25,11 +25,11 @@ fn a_failure_shows_only_what_the_check_printed() {
         // Of insta's lines only the difference stays.
         (
             "exercises/ch02_flat.rs: the transcript goes another way at its line 1\n━━━━━ Snapshot Summary \
-             ━━━━━\nSnapshot file: tests/snapshots/ch02_grow.snap\nSnapshot: ch02_grow\nSource: \
+             ━━━━━\nSnapshot file: tests/snapshots/ch02_flat.snap\nSnapshot: ch02_flat\nSource: \
              tests/ch02_flat.rs:333\n──────────\nIn a difference, lines with - are expected\n──────────\n-old \
              snapshot\n+new results\n────┬─────\n  1 │-done\n  1 │+gone\n────┴─────\nStopped on the first failure. Run \
              `cargo insta test` to run all snapshots.\n\nthread 'checks::whole_transcript' (4245) panicked at \
-             insta-1.49.0/src/runtime.rs:720:13:\nsnapshot assertion for 'ch02_grow' failed in line 333",
+             insta-1.49.0/src/runtime.rs:720:13:\nsnapshot assertion for 'ch02_flat' failed in line 333",
             "exercises/ch02_flat.rs: the transcript goes another way at its line 1\nIn a difference, lines with - are \
              expected\n────┬─────\n  1 │-done\n  1 │+gone\n────┴─────",
         ),

@@ -48,7 +48,7 @@ impl Sample {
         let untouched = format!("{0}  ch01_sum  1  Sums\n{0}  ch02_more  2  More\n", fingerprint(&stub));
         for (file, text) in [
             ("Cargo.toml", "[package]\nname = \"page-by-page\"\n"),
-            ("exercises/untouched.txt", untouched.as_str()),
+            ("exercises/chapters.txt", untouched.as_str()),
             ("exercises/ch01_sum.rs", stub.as_str()),
             ("exercises/ch02_more.rs", stub.as_str()),
             ("tests/ch01_sum.rs", "#[test]\nfn task_1_adds() {}\n\n#[test]\nfn task_2_divides() {}\n"),

@@ -11,7 +11,7 @@
 //!   runs      Run { start: 32, rows: 4 }, Run { start: 64, rows: 2 }
 //! ```
 //!
-//! [`gather`](crate::cache::KvCache::gather) copies the runs together; [`ReadInPlace::rows`] returns where they are.
+//! [`gather`](crate::cache::KvCache::gather) copies the runs together; [`AttentionCache::rows`] returns where they are.
 
 use std::borrow::Cow;
 use std::cell::Ref;
@@ -135,7 +135,7 @@ impl HeadReader for F32Heads {
 }
 
 /// A cache that a model computes with: attention can read its rows where they lie.
-pub trait ReadInPlace: Rewind {
+pub trait AttentionCache: Rewind {
     /// The rows of a layer, one of the layout's, of all tokens held, oldest token first. A cache whose rows don't lie
     /// side by side says where they are, so that nothing is copied.
     fn rows(&self, layer: usize) -> Rows<'_> {
@@ -145,7 +145,7 @@ pub trait ReadInPlace: Rewind {
 
 impl AttentionBackend {
     /// The rows of a layer, as attention reads them.
-    pub fn rows(self, cache: &dyn ReadInPlace, layer: usize) -> Rows<'_> {
+    pub fn rows(self, cache: &dyn AttentionCache, layer: usize) -> Rows<'_> {
         match self {
             AttentionBackend::Gather => Rows::dense(cache.gather(layer), cache.layout()),
             AttentionBackend::PagedKernel | AttentionBackend::PagedLoops => cache.rows(layer),
@@ -207,6 +207,6 @@ impl<'a> Rows<'a> {
     }
 }
 
-impl ReadInPlace for FlatCache {}
+impl AttentionCache for FlatCache {}
 
-impl ReadInPlace for ContiguousCache {}
+impl AttentionCache for ContiguousCache {}
