@@ -62,8 +62,8 @@ impl Scheduler {
         end_of_text: &[u32],
     ) -> Result<Self, ScheduleError> {
         limits.check()?;
-        let (waiting, running, finished, planned) = Default::default();
-        let (slab, end_of_text) = (slab.clone(), end_of_text.to_vec());
+        let (waiting, running, finished) = (VecDeque::new(), Vec::new(), Vec::new());
+        let (slab, end_of_text, planned) = (slab.clone(), end_of_text.to_vec(), Plan::default());
         Ok(Scheduler { slab, prefixes, limits, end_of_text, next_id: 0, waiting, running, finished, planned })
     }
 

@@ -58,8 +58,8 @@ impl HashChain {
         if page_size == 0 {
             return Err(CacheError::NoSlots);
         }
-        let (found_by, held, key) = Default::default();
-        Ok(HashChain { page_size, eviction_order, found_by, held, next_place: 0, key })
+        let (found_by, held) = (HashMap::new(), HashMap::new());
+        Ok(HashChain { page_size, eviction_order, found_by, held, next_place: 0, key: RandomState::new() })
     }
 
     /// The hashes of a sequence's full pages, in order.

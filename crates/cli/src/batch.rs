@@ -48,10 +48,10 @@ const MAX_WAITING: usize = 4096;
 #[derive(Args)]
 #[command(after_help = "\
 Examples:
-  page-by-page batch prompts.jsonl
-  page-by-page batch prompts.jsonl --out outputs.jsonl --pages 64 --budget 128
-  page-by-page batch prompts.jsonl --page-file prompts.pages --pages 64
-  echo '{\"prompt\": \"The king had\", \"seed\": 7}' | page-by-page batch -
+  cargo page batch prompts.jsonl
+  cargo page batch prompts.jsonl --out outputs.jsonl --pages 64 --budget 128
+  cargo page batch prompts.jsonl --page-file prompts.pages --pages 64
+  echo '{\"prompt\": \"The king had\", \"seed\": 7}' | cargo page batch -
 
 The exit code is 0 if all requests were completed, and 1 if any was not.")]
 pub struct Batch {

@@ -20,9 +20,9 @@ use crate::model_dir;
 #[derive(Args)]
 #[command(after_help = "\
 Examples:
-  page-by-page chat --model path/to/Qwen3-0.6B
-  page-by-page chat --model path/to/Qwen3-0.6B --system \"Be brief.\" --chat-template-kwargs '{\"enable_thinking\": false}'
-  echo 'Who are you?' | page-by-page chat --model path/to/Qwen3-0.6B")]
+  cargo chat --model path/to/Qwen3-0.6B
+  cargo chat --model path/to/Qwen3-0.6B --system \"Be brief.\" --chat-template-kwargs '{\"enable_thinking\": false}'
+  echo 'Who are you?' | cargo chat --model path/to/Qwen3-0.6B")]
 pub struct Chat {
     /// The first message
     #[arg(value_name = "MESSAGE")]

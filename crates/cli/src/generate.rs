@@ -37,15 +37,15 @@ use crate::output::{count, mib, per_second, rate, say, thousands, time};
 #[derive(Args)]
 #[command(after_help = "\
 Examples:
-  page-by-page generate
-  page-by-page generate \"The king had\" --kv flat --seed 7
-  page-by-page generate \"The king had\" \"An old woman\" \"One day\"
-  page-by-page generate \"The king had\" --samples 8
-  page-by-page generate \"The king had\" --beams 4
-  page-by-page generate --draft storyteller-draft --temperature 0
-  page-by-page generate --save-cache story.cache
-  page-by-page generate --load-cache story.cache --kv paged
-  page-by-page generate --model path/to/Qwen3-0.6B \"The capital of France is\" --temperature 0")]
+  cargo page generate
+  cargo page generate \"The king had\" --kv flat --seed 7
+  cargo page generate \"The king had\" \"An old woman\" \"One day\"
+  cargo page generate \"The king had\" --samples 8
+  cargo page generate \"The king had\" --beams 4
+  cargo page generate --draft storyteller-draft --temperature 0
+  cargo page generate --save-cache story.cache
+  cargo page generate --load-cache story.cache --kv paged
+  cargo page generate --model path/to/Qwen3-0.6B \"The capital of France is\" --temperature 0")]
 pub struct Generate {
     /// How the text begins; several prompts are generated together [default: "Once upon a time"]
     #[arg(value_name = "PROMPT")]

@@ -15,7 +15,7 @@ use crate::output::{count, print_json};
 #[derive(Args)]
 #[command(after_help = "\
 Example:
-  page-by-page logits --tokens 0,435,591 --model storyteller")]
+  cargo page logits --tokens 0,435,591 --model storyteller")]
 pub struct Logits {
     /// Token ids, separated by commas
     #[arg(long, value_name = "IDS", value_delimiter = ',', required = true)]

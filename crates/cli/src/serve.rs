@@ -46,9 +46,9 @@ const BLINK: Duration = Duration::from_millis(20);
 #[derive(Args)]
 #[command(after_help = "\
 Examples:
-  page-by-page serve
-  page-by-page serve --model path/to/Qwen3-0.6B --kv-dtype bf16 --kv-memory 2GiB
-  page-by-page serve --host 0.0.0.0 --api-key sesame
+  cargo serve
+  cargo serve --model path/to/Qwen3-0.6B --kv-dtype bf16 --kv-memory 2GiB
+  cargo serve --host 0.0.0.0 --api-key sesame
 
 And then, from another terminal:
   curl http://127.0.0.1:8080/v1/completions -H 'Content-Type: application/json' -d '{\"prompt\": \"Once upon a time\"}'")]

@@ -35,10 +35,10 @@ const MAX_SECONDS: u32 = 20;
 #[derive(Args)]
 #[command(after_help = "\
 Example:
-  page-by-page simulate
-  page-by-page simulate --seed 7 --steps 500
-  page-by-page simulate --planted cancel-leaks
-  page-by-page simulate --planted all")]
+  cargo page simulate
+  cargo page simulate --seed 7 --steps 500
+  cargo page simulate --planted cancel-leaks
+  cargo page simulate --planted all")]
 pub struct Simulate {
     /// Worlds to try, seeds 0 to N - 1, at most 1,000,000
     #[arg(long, value_name = "N", default_value_t = 1000)]

@@ -18,9 +18,9 @@ use crate::conversation::{ConversationOptions, Script, Turn};
 #[derive(Args)]
 #[command(after_help = "\
 Examples:
-  page-by-page story
-  page-by-page story \"Once upon a time\" --temperature 1.2
-  printf 'Once upon a time\\nThe king said\\n' | page-by-page story > story.txt")]
+  cargo page story
+  cargo page story \"Once upon a time\" --temperature 1.2
+  printf 'Once upon a time\\nThe king said\\n' | cargo page story > story.txt")]
 pub struct Story {
     /// How the story begins
     #[arg(value_name = "PROMPT")]

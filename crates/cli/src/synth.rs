@@ -30,8 +30,8 @@ use crate::output::{count, mib, say};
 #[derive(Args)]
 #[command(after_help = "\
 Examples:
-  page-by-page synth --shape qwen3-0.6b --out /tmp/qwen3-0.6b
-  page-by-page synth --shape tiny --out /tmp/tiny")]
+  cargo page synth --shape qwen3-0.6b --out /tmp/qwen3-0.6b
+  cargo page synth --shape tiny --out /tmp/tiny")]
 pub struct Synth {
     /// The model whose shape it takes
     #[arg(long, value_parser = named(&SHAPES))]

@@ -28,8 +28,8 @@ enum TraceCommand {
     /// After them come 8 to 48 tokens of a user; 16 to 96 more are generated.
     #[command(after_help = "\
 Example:
-  page-by-page workload shared
-  page-by-page workload shared --no-prefix-cache")]
+  cargo page workload shared
+  cargo page workload shared --no-prefix-cache")]
     Shared(Shared),
     /// 20 chats that take turns, 6 times around
     ///
@@ -37,7 +37,7 @@ Example:
     /// written. All chats begin with the same 64 tokens. A turn begins when the one before it has its answer.
     #[command(after_help = "\
 Example:
-  page-by-page workload chats --pages 100,300,500")]
+  cargo page workload chats --pages 100,300,500")]
     Chats(Common),
     /// 4 documents of 512 tokens, asked in turn, 20 times around
     ///
@@ -45,8 +45,8 @@ Example:
     /// fill 128 pages of 16 tokens.
     #[command(after_help = "\
 Example:
-  page-by-page workload documents
-  page-by-page workload documents --evict heads")]
+  cargo page workload documents
+  cargo page workload documents --evict heads")]
     Documents(Common),
     Serving(serving::Serving),
 }

@@ -271,7 +271,7 @@ impl Check {
     }
 }
 
-/// Stops a check that is silent for too long. A second that goes by counts for a quarter at least: a check may wait for
+/// Stops a check that is silent for too long. A second that goes by counts for a half at least: a check may wait for
 /// what never comes, and not all systems tell the time of a thread.
 fn watch() {
     loop {
@@ -280,10 +280,10 @@ fn watch() {
             let mut silent = lock(&check.silent);
             let (since, seconds) = silent.get_or_insert_with(|| (check.time(), 0));
             *seconds += 1;
-            let taken = check.time().saturating_sub(*since).max(Duration::from_secs(1) * *seconds / 4);
+            let taken = check.time().saturating_sub(*since).max(Duration::from_secs(1) * *seconds / 2);
             if taken > MAX_SILENCE {
                 let why = "does a loop of yours never end, or does it go through everything again and again?";
-                let why = format!("has been busy for {} seconds: {why}", taken.as_secs());
+                let why = format!("has given no sign of life for {seconds} seconds: {why}");
                 stop(&check.name, &lock(&check.newest_call), &why);
             }
         }

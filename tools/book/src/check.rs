@@ -42,14 +42,15 @@ pub fn build(root: &Path, figures: &BTreeMap<String, String>, repository: Option
     let names = Names::read(root);
     let guides: Vec<Page> =
         GUIDES.iter().filter_map(|file| Page::read(root, Path::new(file), &mut findings).ok()).collect();
-    for page in pages.iter().chain(&guides) {
+    let texts: Vec<&Page> = pages.iter().chain(&guides).collect();
+    for page in &texts {
         claims::check(root, page, &names, &mut findings);
     }
     for page in &pages {
         markup::check(page, &mut findings);
         house_style::check(page, &mut findings);
     }
-    citations::check(root, &pages, &mut findings)?;
+    citations::check(root, &texts, &mut findings)?;
     if !is_whole {
         // mdBook stops at a page that is not there: say with it what else has been found.
         bail!("{findings}");

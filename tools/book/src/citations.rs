@@ -33,7 +33,7 @@ struct Claim {
     moves: bool,
 }
 
-pub fn check(root: &Path, pages: &[Page], findings: &mut Findings) -> Result<()> {
+pub fn check(root: &Path, pages: &[&Page], findings: &mut Findings) -> Result<()> {
     let text = fs::read_to_string(root.join(LIST)).with_context(|| format!("{LIST} cannot be read"))?;
     let List { engines, claim: claims } =
         toml::from_str(&text).with_context(|| format!("{LIST} is no list of claims"))?;

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use page_by_page_course::chapters::{Chapter, Exercise, ExerciseState};
+use page_by_page_course::chapters::{self, Chapter, Exercise, ExerciseState};
 use page_by_page_course::lesson::{Lesson, Task};
 use page_by_page_course::libtest::task_of;
 use page_by_page_course::record::Record;
@@ -16,6 +16,8 @@ use crate::verdict::{Part, Verdict};
 pub struct Current {
     pub root: PathBuf,
     pub chapter: Chapter,
+    /// Whether the book ends with it.
+    pub is_last: bool,
     pub exercise: Result<Exercise, String>,
     pub lesson: Result<Lesson, String>,
     /// What the last run found.
@@ -31,6 +33,7 @@ impl Current {
         let mut current = Current {
             root: root.to_path_buf(),
             chapter: chapter.clone(),
+            is_last: chapters::all(root).is_ok_and(|all| all.last().is_some_and(|last| last.name == chapter.name)),
             exercise: chapter.read(root),
             lesson: Lesson::read(root, &chapter.name),
             result: RunResult::NotRun,

@@ -7,10 +7,10 @@ use crossterm::event::{KeyCode, KeyEvent, KeyEventKind, KeyModifiers};
 use page_by_page_course::chapters::ExerciseState;
 
 use crate::app::{App, View};
-use crate::reset;
 use crate::terminal::Screen;
 use crate::text::{BOLD, PLAIN, Paragraph, blank, plain, prose};
 use crate::view::{reading, verdict};
+use crate::{list, reset};
 
 /// What a key does. One that shows something closes it, too.
 enum Action {
@@ -36,6 +36,7 @@ const KEYS: &[(char, &str, Action)] = &[
     ('c', "the chapter's questions, once all is green", Act(App::first_question)),
     ('n', "next chapter", Act(|app| app.open_chapter((app.at + 1).min(app.chapters.len() - 1)))),
     ('p', "previous chapter", Act(|app| app.open_chapter(app.at.saturating_sub(1)))),
+    ('l', "all chapters: whose code, the last runs, and what to do next", Show(list::shown)),
     ('?', "these keys, and back", Show(|_| help())),
 ];
 

@@ -6,7 +6,8 @@ use std::path::Path;
 use page_by_page_course::chapters::{Chapter, Exercise, ExerciseState};
 use page_by_page_course::record::{LastRun, Record, is_green};
 
-use crate::text::count;
+use crate::app::App;
+use crate::text::{PLAIN, Paragraph, code, count};
 
 /// A chapter, and what is known of its file.
 struct ListedChapter<'a> {
@@ -35,6 +36,11 @@ pub fn text(root: &Path, chapters: &[Chapter], record: &Record) -> String {
         }
     }
     text + "\n" + &next_step(&all) + "\n"
+}
+
+/// The same beside the editor.
+pub fn shown(app: &App) -> Vec<Paragraph> {
+    text(&app.current.root, &app.chapters, &app.record).lines().map(|line| code(line, PLAIN)).collect()
 }
 
 impl<'a> ListedChapter<'a> {

@@ -32,9 +32,9 @@ use crate::output::{count, mib, rate, thousands};
 #[derive(Args)]
 #[command(after_help = "\
 Example:
-  page-by-page bench attention --sequences 8
-  page-by-page synth --shape qwen3-0.6b --out /tmp/qwen3-0.6b
-  page-by-page bench attention --model /tmp/qwen3-0.6b --contexts 256,1024,4096")]
+  cargo page bench attention --sequences 8
+  cargo page synth --shape qwen3-0.6b --out /tmp/qwen3-0.6b
+  cargo page bench attention --model /tmp/qwen3-0.6b --contexts 256,1024,4096")]
 pub struct AttentionBench {
     /// Tokens that each sequence has before, separated by commas [default: 256, 1024 and 4096, as far as the model has
     /// positions]

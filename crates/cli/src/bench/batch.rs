@@ -28,9 +28,9 @@ use crate::output::{Progress, count, rate};
 #[derive(Args)]
 #[command(after_help = "\
 Examples:
-  page-by-page bench batch
-  page-by-page bench batch --context 512 --attention gather
-  page-by-page bench batch --model /tmp/qwen3-0.6b --threads 2")]
+  cargo page bench batch
+  cargo page bench batch --context 512 --attention gather
+  cargo page bench batch --model /tmp/qwen3-0.6b --threads 2")]
 pub struct BatchBench {
     #[command(flatten)]
     model: ModelOption,

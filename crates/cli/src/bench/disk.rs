@@ -29,9 +29,9 @@ use crate::output::{count, rate, thousands};
 #[derive(Args)]
 #[command(after_help = "\
 Examples:
-  page-by-page bench disk
-  page-by-page bench disk --kv-dtype int8
-  page-by-page bench disk --model /tmp/qwen3-0.6b")]
+  cargo page bench disk
+  cargo page bench disk --kv-dtype int8
+  cargo page bench disk --model /tmp/qwen3-0.6b")]
 pub struct DiskBench {
     #[command(flatten)]
     model: ModelOption,

@@ -34,8 +34,8 @@ use crate::output::{Table, count, rate, thousands};
 #[derive(Args)]
 #[command(after_help = "\
 Example:
-  page-by-page synth --shape qwen3-0.6b --out /tmp/qwen3-0.6b
-  page-by-page bench engine --model /tmp/qwen3-0.6b --threads 2")]
+  cargo page synth --shape qwen3-0.6b --out /tmp/qwen3-0.6b
+  cargo page bench engine --model /tmp/qwen3-0.6b --threads 2")]
 pub struct EngineBench {
     #[command(flatten)]
     model: ModelOption,

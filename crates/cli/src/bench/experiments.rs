@@ -28,7 +28,7 @@ pub enum Experiment {
     /// ends.
     #[command(after_help = "\
 Example:
-  page-by-page bench caches --tokens 64,256")]
+  cargo page bench caches --tokens 64,256")]
     Caches {
         /// Tokens in each sequence, separated by commas
         #[arg(long, value_name = "N,…", value_delimiter = ',', default_value = "64,128,256,512")]
@@ -40,8 +40,8 @@ Example:
     /// their lengths, and counts what stays empty.
     #[command(after_help = "\
 Example:
-  page-by-page bench waste --capacity 1024 --lengths 1024,700,300,224
-  page-by-page bench waste --page-size 16 --lengths 1024,700,300,224")]
+  cargo page bench waste --capacity 1024 --lengths 1024,700,300,224
+  cargo page bench waste --page-size 16 --lengths 1024,700,300,224")]
     Waste {
         /// Slots to reserve for each sequence
         #[arg(long, value_name = "N", default_value_t = 1024)]
@@ -59,8 +59,8 @@ Example:
     /// one ends, and one of 800 tokens comes. With --page-size the same happens in the same memory cut into pages.
     #[command(after_help = "\
 Example:
-  page-by-page bench fragmentation
-  page-by-page bench fragmentation --page-size 16")]
+  cargo page bench fragmentation
+  cargo page bench fragmentation --page-size 16")]
     Fragmentation {
         /// Take pages of this many slots instead of regions
         #[arg(long, value_name = "P")]
@@ -73,8 +73,8 @@ Example:
     /// memory that was touched before. The median turn counts; rows copied are the mean of its 16 tokens.
     #[command(after_help = "\
 Example:
-  page-by-page bench append --tokens 1024,8192,32768
-  page-by-page bench append --kv flat --tokens 1024,8192")]
+  cargo page bench append --tokens 1024,8192,32768
+  cargo page bench append --kv flat --tokens 1024,8192")]
     Append {
         /// Tokens that the caches hold before, separated by commas; times are compared with the first
         #[arg(long, value_name = "N,…", value_delimiter = ',', default_value = "1024,32768")]
@@ -90,7 +90,7 @@ Example:
     /// count. The memory of the new cache is there before, but for the flat cache, which takes its own.
     #[command(after_help = "\
 Example:
-  page-by-page bench rewind --tokens 1024,32768")]
+  cargo page bench rewind --tokens 1024,32768")]
     Rewind {
         /// Tokens in each sequence, separated by commas
         #[arg(long, value_name = "N,…", value_delimiter = ',', default_value = "1024,8192,32768")]
@@ -104,8 +104,8 @@ Example:
     /// computes; the rows are those that it would have computed. All but the newest token of a sample are read.
     #[command(after_help = "\
 Example:
-  page-by-page bench samples
-  page-by-page bench samples --page-size 100")]
+  cargo page bench samples
+  cargo page bench samples --page-size 100")]
     Samples {
         /// Slots in a page
         #[arg(long, value_name = "P", default_value_t = 16)]

@@ -28,8 +28,8 @@ use crate::output::{Progress, count, thousands};
 #[derive(Args)]
 #[command(after_help = "\
 Example:
-  page-by-page bench formats
-  page-by-page bench formats --model DIR")]
+  cargo page bench formats
+  cargo page bench formats --model DIR")]
 pub struct FormatsBench {
     #[command(flatten)]
     model: ModelOption,

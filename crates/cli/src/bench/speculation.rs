@@ -32,9 +32,9 @@ use crate::output::{count, percent};
 #[derive(Args)]
 #[command(after_help = "\
 Examples:
-  page-by-page bench speculation
-  page-by-page bench speculation --temperature 0.8 --accept sample
-  page-by-page bench speculation --draft prompt-lookup")]
+  cargo page bench speculation
+  cargo page bench speculation --temperature 0.8 --accept sample
+  cargo page bench speculation --draft prompt-lookup")]
 pub struct SpeculationBench {
     /// What drafts: a model folder, storyteller-draft, or prompt-lookup
     #[arg(long, value_name = "DIR", default_value = "storyteller-draft")]

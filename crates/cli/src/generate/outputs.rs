@@ -83,8 +83,8 @@ impl<'m> OutputSet<'m> {
         let output =
             |request| Output { request, text: String::new(), n_new: 0, runs: false, pages: Vec::new(), finished: None };
         let outputs = requests.into_iter().map(output).collect();
-        let (prefill, decode) = Default::default();
-        Ok(OutputSet { are_samples, pool, engine, outputs, prefill, decode })
+        let none = PassTotals::default();
+        Ok(OutputSet { are_samples, pool, engine, outputs, prefill: none, decode: none })
     }
 
     /// Whether the outputs share the pages of one prompt.

@@ -3,7 +3,8 @@
 use page_by_page::cache::Usage;
 use page_by_page::cache_kind::CacheKind::Paged;
 use page_by_page::model::Model;
-use page_by_page::serving::SequenceError;
+use page_by_page::serving::schedule::FinishReason;
+use page_by_page::serving::{FinishedSequence, SequenceError};
 use serde_json::{Value, json};
 
 use super::outputs::{Output, OutputSet};
@@ -75,12 +76,12 @@ impl OutputSet<'_> {
         let mut table = Table::new(3, &[first, "", "ended", "tokens", "slots", "pages"]);
         for (output, number) in self.outputs.iter().zip(1..) {
             let (request, usage) = (&output.request, output.usage());
-            let end = match finish(output).0 {
-                "stop" => "by itself".into(),
-                "length" => format!("after {} new", thousands(request.max_new_tokens)),
-                "abort" => "cancelled".into(),
-                "error" => "failed".into(),
-                _ => String::new(),
+            let end = match output.finished.as_ref().map(FinishedSequence::reason) {
+                Some(FinishReason::Stop) => "by itself".into(),
+                Some(FinishReason::Length) => format!("after {} new", thousands(request.max_new_tokens)),
+                Some(FinishReason::Abort) => "cancelled".into(),
+                Some(FinishReason::Error) => "failed".into(),
+                None => String::new(),
             };
             let numbers = [usage.tokens, usage.slots, output.pages_at_end()];
             let which = match self.are_samples {

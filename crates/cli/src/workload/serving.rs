@@ -28,8 +28,8 @@ const MS: f64 = 1e3;
 #[derive(Args)]
 #[command(after_help = "\
 Example:
-  page-by-page workload serving --rate 6
-  page-by-page workload serving --rate 6 --pages 64 --no-prefix-cache")]
+  cargo page workload serving --rate 6
+  cargo page workload serving --rate 6 --pages 64 --no-prefix-cache")]
 pub struct Serving {
     /// Requests a second, on average
     #[arg(long, value_name = "R", default_value_t = 8.0)]

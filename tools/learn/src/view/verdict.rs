@@ -209,10 +209,15 @@ fn compile_errors(current: &Current, errors: &[Diagnostic], layout: Layout) -> V
 fn done(current: &Current, layout: Layout) -> Vec<Paragraph> {
     let (number, checks) = (current.chapter.number, count(current.verdict().total().of, "check"));
     let [page, questions, next] = ["o", "c", "n"].map(|key| layout.key(key));
-    let next = format!(
-        "Read on in the page after its last task{page}, answer its questions{questions}, then go on to the next \
-         chapter{next}."
-    );
+    let go_on = match current.is_last {
+        true => format!(
+            ". That was the last chapter: start `cargo serve`, and the engine that answers is yours wherever you wrote \
+             it{}.",
+            layout.key("l")
+        ),
+        false => format!(", then go on to the next chapter{next}."),
+    };
+    let next = format!("Read on in the page after its last task{page}, answer its questions{questions}{go_on}");
     vec![prose(format!("Chapter {number} is done: all {checks} are green."), GREEN), plain(next)]
 }
 
