@@ -49,7 +49,7 @@ impl Stories<'_> {
             let size = CacheSize::for_tokens(prompt.len() + self.new_tokens, PAGE_SIZE)?;
             let mut cache = self.cache.cache(self.target.kv_layout(), size)?;
             let limits = Limits { max_new_tokens: self.new_tokens, end_of_text: &[] };
-            let generation = Generation { model: self.target, prompt, limits, is_cancelled: None };
+            let generation = Generation { model: self.target, prompt, limits, is_cancelled: None, watch: None };
             let mut sampler = Sampler::new(sampling);
             let Drafted { counters, to_expect, tokens } = &mut drafted;
             let generated = match &mut drafts {

@@ -20,8 +20,11 @@ pub fn generate(
 ) -> Result<Generated> {
     let mut cache = kind.cache(model.kv_layout(), CacheSize::for_tokens(capacity, PAGE_SIZE)?)?;
     let limits = Limits { max_new_tokens: new_tokens, end_of_text: &[] };
-    let generated =
-        Generation { model, prompt, limits, is_cancelled: None }.run(cache.as_deref_mut(), pick, &mut |_| {})?;
+    let generated = Generation { model, prompt, limits, is_cancelled: None, watch: None }.run(
+        cache.as_deref_mut(),
+        pick,
+        &mut |_| {},
+    )?;
     let n = generated.tokens.len();
     ensure!(n == new_tokens, "a story of {n} new tokens came out, not {new_tokens}");
     Ok(generated)

@@ -9,14 +9,18 @@
 #![allow(missing_docs)]
 
 pub mod attention;
+mod bills;
 pub mod disk;
 pub mod drafts;
 pub mod first_fit;
 pub mod forks;
 pub mod generation;
 pub mod memory;
+pub mod mistakes;
 pub mod prefixes;
 pub mod rewind;
+
+pub use bills::schedule;
 
 use std::path::{Path, PathBuf};
 

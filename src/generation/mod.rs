@@ -6,6 +6,7 @@ pub mod one_sequence;
 pub mod prompt_lookup;
 pub mod sampler;
 pub mod scoring;
+pub mod watch;
 
 use crate::cache::CacheError;
 use crate::cache::attention::AttentionCache;

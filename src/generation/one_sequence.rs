@@ -2,6 +2,7 @@
 
 use std::cell::Cell;
 
+use super::watch::{ReadWatch, WatchedModel};
 use super::{Accept, CachedModel, Drafter, LanguageModel, Limits, RewindableModel};
 use crate::cache::attention::AttentionCache;
 use crate::cache::{CacheError, Usage};
@@ -18,6 +19,8 @@ pub struct Generation<'a> {
     pub limits: Limits<'a>,
     /// Set by a caller that wants no more tokens: the sequence then ends with those that it has.
     pub is_cancelled: Option<&'a Cell<bool>>,
+    /// Watches what the cache returns, which must be empty at first.
+    pub watch: Option<&'a ReadWatch>,
 }
 
 /// A finished sequence, and what it cost.
@@ -76,13 +79,18 @@ impl Generation<'_> {
             Ok(_) | Err(StepError::Cancelled) => Ok(()),
             Err(error) => Err(error),
         };
-        let (rows_projected, usage) = match cache {
-            Some(cache) => {
+        let (rows_projected, usage) = match (cache, self.watch) {
+            (Some(cache), Some(watch)) => {
+                let mut model = WatchedModel::new(self.model, cache, watch, 0);
+                generate(&mut model)?;
+                (model.rows_projected(), cache.usage())
+            }
+            (Some(cache), None) => {
                 let mut model = CachedModel::new(self.model, cache);
                 generate(&mut model)?;
                 (model.rows_projected(), cache.usage())
             }
-            None => {
+            (None, _) => {
                 let mut model = Recompute::new(self.model);
                 generate(&mut model)?;
                 (model.rows_projected(), Usage::default())

@@ -4,9 +4,10 @@
 use std::collections::{BTreeMap, HashMap};
 
 use super::{ActiveSequence, Engine, EngineError, SCORED_AT_ONCE};
-use crate::cache::KvCache;
+use crate::cache::attention::AttentionCache;
 use crate::chapters::ch10_fork::ForkCache;
 use crate::generation::scoring::{Scoring, TokenLogprobs};
+use crate::generation::watch::ReadWatch;
 use crate::model::{Model, StepError};
 use crate::serving::schedule::{ChunkInput, ScheduleError, ScheduledChunk, SequenceId, StepLimits};
 
@@ -34,13 +35,14 @@ impl Engine<'_> {
         let at_once = sequences.min(tokens).max(SCORED_AT_ONCE);
         let mut inputs = self.scheduler.inner.inputs();
         let mut computed = Computed::default();
-        if let Ok(pass) = forward(self.model, &self.active, at_once, &mut inputs) {
+        let watch = self.watch.as_deref();
+        if let Ok(pass) = forward(self.model, watch, &self.active, at_once, &mut inputs) {
             pass.record(&mut computed, &mut self.active);
         } else {
             // Which sequence's logits failed is not known: each is computed alone, and gives the same rows again.
             for input in &mut inputs {
                 self.scheduler.totals.rows_projected += input.chunk.tokens as u64;
-                match forward(self.model, &self.active, at_once, std::slice::from_mut(input)) {
+                match forward(self.model, watch, &self.active, at_once, std::slice::from_mut(input)) {
                     Ok(pass) => pass.record(&mut computed, &mut self.active),
                     Err(error) => {
                         let sequence = input.chunk.sequence;
@@ -83,6 +85,7 @@ impl Pass {
 /// `at_once` rows of logits are there at the same time, beside those that are returned.
 fn forward(
     model: &Model,
+    watch: Option<&ReadWatch>,
     active: &BTreeMap<SequenceId, ActiveSequence<'_>>,
     at_once: usize,
     inputs: &mut [ChunkInput<'_>],
@@ -91,16 +94,25 @@ fn forward(
     // For each row of logits: its sequence, its number there, and whether the next token is chosen from it.
     let mut wanted = Vec::new();
     let mut chunks = Vec::new();
-    for input in inputs {
-        let ScheduledChunk { sequence, tokens, caught_up } = input.chunk;
-        let len = input.cache.len();
+    let (mut plain, mut watched) = (Vec::new(), Vec::new());
+    for ChunkInput { chunk, sequence, tokens, cache } in inputs {
+        match watch {
+            Some(watch) => watched.push((*chunk, *tokens, watch.watched(chunk.sequence.0, sequence, *cache))),
+            None => plain.push((*chunk, *tokens, &mut **cache)),
+        }
+    }
+    let plain = plain.into_iter().map(|(chunk, tokens, cache)| (chunk, tokens, cache as &mut dyn AttentionCache));
+    let watched = watched.iter_mut().map(|(chunk, tokens, cache)| (*chunk, *tokens, cache as &mut dyn AttentionCache));
+    for (chunk, tokens, cache) in plain.chain(watched) {
+        let ScheduledChunk { sequence, tokens: n, caught_up } = chunk;
+        let len = cache.len();
         let first = match scoring_of(sequence) {
             // What is recomputed is not scored again.
-            Some(scoring) => (len - tokens).max(scoring.rows()).min(len - usize::from(caught_up)),
+            Some(scoring) => (len - n).max(scoring.rows()).min(len - usize::from(caught_up)),
             None => len - usize::from(caught_up),
         };
         wanted.extend((first..len).map(|row| (sequence, row, caught_up && row + 1 == len)));
-        chunks.push(model.chunk_with_room(input.tokens, input.cache, len - first)?);
+        chunks.push(model.chunk_with_room(tokens, cache, len - first)?);
     }
     let mut pass = Pass::default();
     model.forward_in_parts(chunks, at_once, &mut |index, logits| {

@@ -45,11 +45,13 @@ mod stop_strings;
 pub mod view;
 
 use std::collections::{BTreeMap, HashMap};
+use std::rc::Rc;
 
 use crate::chapters::ch06_paged::SharedSlab;
 use crate::chapters::ch10_fork::ForkCache;
 use crate::chapters::ch12_scheduler::Scheduler;
 use crate::generation::sampler::Sampler;
+use crate::generation::watch::ReadWatch;
 use crate::model::tokenizer::Tokenizer;
 use crate::model::{Model, StepError};
 use crate::prefix_cache::PrefixCache;
@@ -82,6 +84,7 @@ pub struct Engine<'m> {
     active: BTreeMap<SequenceId, ActiveSequence<'m>>,
     /// Sequences that have finished and were not reported yet.
     finished: Vec<FinishedSequence>,
+    watch: Option<Rc<ReadWatch>>,
 }
 
 /// The pages of a pool, each counted once.
@@ -114,12 +117,18 @@ impl<'m> Engine<'m> {
             end_of_text: end_of_text.to_vec(),
             active: BTreeMap::new(),
             finished: Vec::new(),
+            watch: None,
         })
     }
 
     /// Lets steps yield output in characters, as this tokenizer decodes it.
     pub fn with_tokenizer(self, tokenizer: &'m Tokenizer) -> Self {
         Engine { tokenizer: Some(tokenizer), ..self }
+    }
+
+    /// Watches what attention reads. No sequence has been taken in yet.
+    pub fn with_watch(self, watch: &Rc<ReadWatch>) -> Self {
+        Engine { watch: Some(watch.clone()), ..self }
     }
 
     /// Takes a sequence in; it waits after all others. It gets `max_new_tokens` at most.

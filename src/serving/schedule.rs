@@ -161,7 +161,12 @@ impl Plan {
             let chunk = self.chunks.iter().find(|chunk| chunk.sequence == sequence.id);
             let Some(chunk) = chunk.copied() else { continue };
             let end = cache.len();
-            inputs.push(ChunkInput { chunk, tokens: &sequence.tokens[end - chunk.tokens..end], cache });
+            inputs.push(ChunkInput {
+                chunk,
+                sequence: &sequence.tokens[..end],
+                tokens: &sequence.tokens[end - chunk.tokens..end],
+                cache,
+            });
         }
         inputs
     }
@@ -200,7 +205,9 @@ pub struct NextToken {
 pub struct ChunkInput<'a> {
     /// The chunk.
     pub chunk: ScheduledChunk,
-    /// Its tokens: `[chunk.tokens]`.
+    /// The sequence, to the last token of the chunk.
+    pub sequence: &'a [u32],
+    /// The chunk's tokens: `[chunk.tokens]`.
     pub tokens: &'a [u32],
     /// Holds the rows of all tokens before, and has room for the rows of these.
     pub cache: &'a mut ForkCache,

@@ -1,184 +1,150 @@
-//! What the bundled model writes when its cache is wrong in one place. The book quotes these stories.
+//! What each mistake of the list shows. The book quotes these stories and bills.
 
 use std::borrow::Cow;
-use std::cell::RefCell;
-use std::collections::HashMap;
+use std::collections::BTreeSet;
 
 use page_by_page::cache::attention::AttentionCache;
 use page_by_page::cache::{CacheError, KvCache, KvLayout, Rewind, Usage};
-use page_by_page::generation::sampler::{Sampler, Sampling};
+use page_by_page::chapters::ch03_contiguous::ContiguousCache;
+use page_by_page::experiments::mistakes::{Shows, Teller, Told, all};
+use page_by_page::generation::LanguageModel;
+use page_by_page::generation::watch::{ReadWatch, WatchedModel};
 
 use grading::story::Storyteller;
 use grading::transcript::{Transcript, assert_transcript};
 
-/// Keys and values of one token in one layer, each at its place.
-type Memory = RefCell<HashMap<usize, [Vec<f32>; 2]>>;
+/// Columns of the book's terminals.
+const COLUMNS: usize = 58;
 
-/// `(layer, position, tokens held)` → where that row is written, and where it is read.
-type Place<'a> = &'a dyn Fn(usize, usize, usize) -> usize;
-
-/// The right place: layers a thousand rows apart.
-fn own(layer: usize, position: usize) -> usize {
-    layer * 1000 + position
-}
-
-/// Nothing is ever written here, so zeros are read.
-const NOWHERE: usize = usize::MAX;
-
-struct Misplaced<'a> {
-    layout: KvLayout,
-    len: usize,
-    memory: &'a Memory,
-    place: Place<'a>,
-}
-
-impl KvCache for Misplaced<'_> {
-    fn layout(&self) -> KvLayout {
-        self.layout
-    }
-
-    fn len(&self) -> usize {
-        self.len
-    }
-
-    fn extend(&mut self, n: usize) -> Result<(), CacheError> {
-        self.len += n;
-        Ok(())
-    }
-
-    fn write(&mut self, layer: usize, k: &[f32], v: &[f32]) {
-        let width = self.layout.kv_width();
-        let first = self.len - k.len() / width;
-        for (position, (k, v)) in (first..).zip(k.chunks(width).zip(v.chunks(width))) {
-            let place = (self.place)(layer, position, self.len);
-            self.memory.borrow_mut().insert(place, [k.to_vec(), v.to_vec()]);
+/// A text in lines of whole words.
+fn lines(text: &str) -> Vec<String> {
+    let mut lines = vec![String::new()];
+    for word in text.split_whitespace() {
+        let line = lines.last_mut().expect("never empty");
+        if line.len() + 1 + word.len() > COLUMNS {
+            lines.push(word.into());
+        } else {
+            *line = [line.as_str(), word].join(if line.is_empty() { "" } else { " " });
         }
     }
-
-    fn gather(&self, layer: usize) -> (Cow<'_, [f32]>, Cow<'_, [f32]>) {
-        let memory = self.memory.borrow();
-        let zeros = [vec![0.0; self.layout.kv_width()], vec![0.0; self.layout.kv_width()]];
-        let rows = (0..self.len).map(|position| {
-            let place = (self.place)(layer, position, self.len);
-            memory.get(&place).unwrap_or(&zeros)
-        });
-        let (k, v): (Vec<_>, Vec<_>) = rows.map(|[k, v]| (&k[..], &v[..])).unzip();
-        (k.concat().into(), v.concat().into())
-    }
-
-    fn usage(&self) -> Usage {
-        Usage::default()
-    }
-}
-
-impl Rewind for Misplaced<'_> {
-    fn rewind(&mut self, _: usize) -> Result<(), CacheError> {
-        unimplemented!("no test rewinds it")
-    }
-}
-
-impl AttentionCache for Misplaced<'_> {}
-
-struct Story<'a> {
-    storyteller: &'a Storyteller,
-    tokens: Vec<u32>,
-    cache: Misplaced<'a>,
-    sampler: Sampler,
-}
-
-/// The story of the set-up page, as far as it goes.
-const PROMPT: &str = "Once upon a time";
-const SEED: u64 = 23;
-const TOKENS: usize = 49;
-
-impl<'a> Story<'a> {
-    fn new(storyteller: &'a Storyteller, prompt: &str, seed: u64, memory: &'a Memory, place: Place<'a>) -> Self {
-        let sampling = Sampling { temperature: 0.8, top_k: 0, top_p: 0.95, seed };
-        let layout = storyteller.model.config().kv_layout();
-        Story {
-            storyteller,
-            tokens: storyteller.tokenizer.encode(prompt).expect("the prompt is text"),
-            cache: Misplaced { layout, len: 0, memory, place },
-            sampler: Sampler::new(sampling),
-        }
-    }
-
-    /// Adds the next token.
-    fn go_on(&mut self) {
-        let new_tokens = &self.tokens[self.cache.len..];
-        let logits = self.storyteller.model.step(new_tokens, Some(&mut self.cache)).expect("a short sequence fits");
-        self.tokens.push(self.sampler.pick(&logits));
-    }
-
-    /// Its text, in lines that fit into the book's terminals.
-    fn lines(&self) -> Vec<String> {
-        const COLUMNS: usize = 58;
-        let text = self.storyteller.tokenizer.decode(&self.tokens).expect("tokens of its own");
-        let mut lines = vec![String::new()];
-        for word in text.split_whitespace() {
-            let line = lines.last_mut().expect("never empty");
-            if line.len() + 1 + word.len() > COLUMNS {
-                lines.push(word.into());
-            } else {
-                *line = [line.as_str(), word].join(if line.is_empty() { "" } else { " " });
-            }
-        }
-        lines
-    }
+    lines
 }
 
 #[test]
 fn broken_stories() {
-    let storyteller = Storyteller::open();
-    let mut transcript = Transcript::default();
-    let mut tell = |title: &str, story: &Story<'_>| {
-        transcript.line(title);
-        story.lines().iter().for_each(|line| transcript.line(line));
-    };
-
-    let memory = Memory::default();
-    let mut story = Story::new(&storyteller, PROMPT, SEED, &memory, &|layer, position, _| own(layer, position));
-    for _ in 0..TOKENS {
-        let newest = &story.tokens[story.tokens.len() - 1..];
-        let logits = storyteller.model.step(newest, None).expect("a short sequence fits");
-        story.tokens.push(story.sampler.pick(&logits));
-    }
-    tell("chapter 1: the model gets the newest token only", &story);
-
-    let of_one: [(&str, Place<'_>); 5] = [
-        ("no mistake", &|layer, position, _| own(layer, position)),
-        ("chapter 2: all layers in one tensor", &|_, position, _| position),
-        ("chapter 2: the row of ` queen` is zero", &|layer, position, len| {
-            if position == 8 && len > 9 { NOWHERE } else { own(layer, position) }
-        }),
-        ("chapter 3: layer * len + position", &|layer, position, len| layer * len + position),
-        ("chapter 5: a new page of 16 slots comes first", &|layer, position, len| {
-            let page = (len - 1) / 16 - position / 16;
-            own(layer, page * 16 + position % 16)
-        }),
-    ];
-    for (title, place) in of_one {
-        let memory = Memory::default();
-        let mut story = Story::new(&storyteller, PROMPT, SEED, &memory, place);
-        (0..TOKENS).for_each(|_| story.go_on());
-        tell(title, &story);
-    }
-
-    // The princess has a memory of her own, or the wolf's second page of eight slots.
-    for (title, shared_page) in [("two pages", None), ("one page twice", Some(1))] {
-        let memory = Memory::default();
-        let wolf: Place<'_> = &|layer, position, _| own(layer, position);
-        let princess: Place<'_> = &|layer, position, _| {
-            if Some(position / 8) == shared_page { own(layer, position) } else { own(layer, position + 500) }
-        };
-        let mut wolf = Story::new(&storyteller, "Once upon a time there was a wolf", 7, &memory, wolf);
-        let mut princess = Story::new(&storyteller, "Once upon a time there was a princess", 7, &memory, princess);
-        for _ in 0..34 {
-            wolf.go_on();
-            princess.go_on();
+    let (teller, mut transcript) = (Teller::open().unwrap(), Transcript::default());
+    let mut known = BTreeSet::new();
+    let mut tell = |transcript: &mut Transcript, how: &str, told: &Told| {
+        for (name, text) in told.names.iter().zip(&told.texts).filter(|(_, text)| known.insert(text.to_string())) {
+            transcript.line(format!("{how}, {name}:"));
+            lines(text).iter().for_each(|line| transcript.line(line));
         }
-        tell(&format!("{title}: the wolf"), &wolf);
-        tell(&format!("{title}: the princess"), &princess);
+    };
+    for mistake in all() {
+        let title = format!("chapter {}, {}: {}", mistake.chapter, mistake.name, mistake.about);
+        match mistake.shows {
+            Shows::Story(scenario, placement) => {
+                let (right, broken) = (teller.tell(&scenario, None).unwrap(), teller.tell(&scenario, Some(placement)));
+                let broken = broken.unwrap();
+                assert_eq!(right.wrong, None, "{title}");
+                assert_ne!(right.texts, broken.texts, "{title}");
+                tell(&mut transcript, "right", &right);
+                transcript.line(title);
+                if let Some((first, n)) = &broken.wrong {
+                    transcript.line(format!("{first} ({n} in all)"));
+                }
+                tell(&mut transcript, "broken", &broken);
+            }
+            Shows::Forgetful(scenario) => {
+                transcript.line(title);
+                tell(&mut transcript, "broken", &teller.tell_forgetful(&scenario).unwrap());
+            }
+            Shows::Bill(bill) => {
+                transcript.line(title);
+                let [right, broken] = bill().unwrap();
+                assert_ne!(right, broken);
+                right.iter().for_each(|line| transcript.line(format!("right: {line}")));
+                broken.iter().for_each(|line| transcript.line(format!("broken: {line}")));
+            }
+            // `simulate --planted` prints them, and its script is recorded.
+            Shows::Events(_) => {}
+        }
     }
     assert_transcript("broken_stories", &transcript);
+}
+
+/// Changes what a cache returns: layer, keys, values and `kv_width`.
+type Spoil<'a> = &'a dyn Fn(usize, &mut [f32], &mut [f32], usize);
+
+struct Spoiled<'a>(ContiguousCache, Spoil<'a>);
+
+impl KvCache for Spoiled<'_> {
+    fn layout(&self) -> KvLayout {
+        self.0.layout()
+    }
+
+    fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    fn extend(&mut self, n: usize) -> Result<(), CacheError> {
+        self.0.extend(n)
+    }
+
+    fn write(&mut self, layer: usize, k: &[f32], v: &[f32]) {
+        self.0.write(layer, k, v);
+    }
+
+    fn gather(&self, layer: usize) -> (Cow<'_, [f32]>, Cow<'_, [f32]>) {
+        let (k, v) = self.0.gather(layer);
+        let (mut k, mut v) = (k.to_vec(), v.to_vec());
+        (self.1)(layer, &mut k, &mut v, self.layout().kv_width());
+        (k.into(), v.into())
+    }
+
+    fn usage(&self) -> Usage {
+        self.0.usage()
+    }
+}
+
+impl Rewind for Spoiled<'_> {
+    fn rewind(&mut self, n: usize) -> Result<(), CacheError> {
+        self.0.rewind(n)
+    }
+}
+
+impl AttentionCache for Spoiled<'_> {}
+
+#[test]
+fn a_watch_names_the_rows_that_a_wrong_cache_returns_and_changes_no_right_one() {
+    let storyteller = Storyteller::open();
+    let (layout, tokens) = (storyteller.model.config().kv_layout(), [0, 2805, 666, 259, 532]);
+    let alone = storyteller.model.step(&tokens, None).unwrap();
+    let tries: [(Spoil<'_>, &str); 5] = [
+        (&|_, _, _, _| {}, ""),
+        (
+            &|_, k, _, width| k[width..][..width].rotate_left(width / 2),
+            "layer 0 reads numbers of that row from other places, in place of its token 1",
+        ),
+        (
+            &|layer, k, _, width| k[width + 7] = k[if layer == 2 { 3 } else { 1 } * width + 7],
+            "layer 2 reads sequence 0's token 3, in place of its token 1",
+        ),
+        (
+            &|_, k, v, width| k[..width].swap_with_slice(&mut v[..width]),
+            "layer 0 reads numbers of that row from other places, in place of its token 0",
+        ),
+        (
+            &|layer, _, v, width| v[4 * width..].iter_mut().filter(|_| layer == 5).for_each(|number| *number = 0.0),
+            "layer 5 reads a slot that nobody has written, in place of its token 4",
+        ),
+    ];
+    for (spoil, expected) in tries {
+        let (mut cache, watch) = (Spoiled(ContiguousCache::new(layout, 5), spoil), ReadWatch::new(None));
+        let logits = WatchedModel::new(&storyteller.model, &mut cache, &watch, 0).next_logits(&tokens).unwrap();
+        let wrong = watch.take_wrong();
+        let found = wrong.first().map_or(String::new(), ToString::to_string);
+        assert_eq!(found.trim_start_matches("attention of sequence 0's token 4 in "), expected);
+        assert_eq!(logits == alone, expected.is_empty(), "{expected:?}");
+    }
 }

@@ -3,65 +3,17 @@
 //! The table of the chapter comes from here: `cargo test --features solution --test engine -- --nocapture rules`. There
 //! is no prefix cache, so a preempted sequence starts over.
 
-use std::collections::HashMap;
-
-use page_by_page::chapters::ch06_paged::PageSlab;
-use page_by_page::prefix_cache::NoPrefixCache;
-use page_by_page::serving::schedule::{NextToken, StepLimits, max_rows};
+use page_by_page::experiments::schedule;
+use page_by_page::serving::schedule::{StepLimits, max_rows};
 use page_by_page::simulation::planted::{Bug, Policy, planted, with_policy};
-use page_by_page::simulation::{LAYOUT, SchedulerFactory, chapter_12};
+use page_by_page::simulation::{SchedulerFactory, chapter_12};
 use page_by_page::workload::arrivals::TINY_LLM;
-
-const PAGE_SIZE: usize = 16;
 
 /// More pages than all requests of a table's row need together.
 const ENOUGH: usize = 1000;
 
 /// Two that take 60 pages each.
 const LARGE: [(usize, usize); 2] = [(500, 450), (500, 450)];
-
-/// Schedules all requests, as (prompt, new tokens), to their end, `batch` of them at first and as many when these have
-/// finished. Returns steps, tokens computed, preemptions, and the most tokens that were computed between two new tokens
-/// of a sequence.
-fn cost(
-    factory: &SchedulerFactory<'_>,
-    n_pages: usize,
-    limits: StepLimits,
-    requests: &[(usize, usize)],
-    batch: usize,
-) -> [usize; 4] {
-    let slab = PageSlab::new(LAYOUT, PAGE_SIZE, n_pages).unwrap();
-    let prefixes = Box::new(NoPrefixCache::new(PAGE_SIZE).unwrap());
-    let mut scheduler = factory(&slab, prefixes, limits).unwrap();
-    let mut batches = requests.chunks(batch);
-    let [mut steps, mut computed, mut preemptions, mut longest_wait, mut unfinished] = [0; 5];
-    // Tokens that were computed when a sequence got its newest one.
-    let mut at_newest = HashMap::new();
-    loop {
-        if unfinished == 0 {
-            let Some(batch) = batches.next() else { return [steps, computed, preemptions, longest_wait] };
-            for (n_prompt, max_new_tokens) in batch {
-                scheduler.submit(vec![1; *n_prompt], *max_new_tokens).unwrap();
-            }
-            unfinished = batch.len();
-        }
-        steps += 1;
-        assert!(steps < 200_000, "this policy never ends");
-        let plan = scheduler.plan().unwrap();
-        computed += plan.iter().map(|chunk| chunk.tokens).sum::<usize>();
-        let mut next = Vec::new();
-        for chunk in plan.iter().filter(|chunk| chunk.caught_up) {
-            next.push(NextToken { sequence: chunk.sequence, token: 1 });
-            let before = at_newest.insert(chunk.sequence, computed).unwrap_or(computed);
-            longest_wait = longest_wait.max(computed - before);
-        }
-        scheduler.settle(&next).unwrap();
-        for finished in scheduler.as_scheduler_mut().take_finished() {
-            unfinished -= 1;
-            preemptions += finished.sequence.counters.preemptions as usize;
-        }
-    }
-}
 
 /// Tokens of which each is computed at least once: all but the newest of each request.
 fn useful(requests: &[(usize, usize)]) -> usize {
@@ -92,7 +44,8 @@ fn what_the_rules_of_the_chapter_gain() {
     println!("{} tokens to compute; of the two large ones {}", useful(&TINY_LLM), useful(&LARGE));
     println!("{:<46}{:>6}{:>10}{:>11}{:>14}", "", "steps", "computed", "preempted", "longest wait");
     for (name, factory, n_pages, limits, (requests, batch), expected) in rows {
-        let found @ [steps, computed, preemptions, longest_wait] = cost(factory, n_pages, limits, requests, batch);
+        let found @ [steps, computed, preemptions, longest_wait] =
+            schedule(factory, n_pages, limits, requests, batch).unwrap();
         println!("{name:<46}{steps:>6}{computed:>10}{preemptions:>11}{longest_wait:>14}");
         assert_eq!(found, expected, "{name}: steps, tokens computed, preemptions, longest wait");
     }

@@ -15,6 +15,8 @@ use clap::Args;
 use page_by_page::cache::Usage;
 use page_by_page::cache_kind::CacheKind;
 use page_by_page::generation::sampler::Sampling;
+use page_by_page::generation::watch::ReadWatch;
+use page_by_page::kernels::RowFormat;
 use page_by_page::model::Model;
 use page_by_page::model::tokenizer::Tokenizer;
 use serde_json::{Value, json};
@@ -94,6 +96,10 @@ struct CacheOptions {
     /// Start from a saved cache: what it holds of the prompt is not recomputed. Any --kv but recompute can load it
     #[arg(long, value_name = "FILE")]
     load_cache: Option<PathBuf>,
+    /// Watch what attention reads, and say so the moment it gets a row that it should not have: it takes longer, and needs
+    /// --kv-dtype f32
+    #[arg(long, conflicts_with_all = ["save_cache", "load_cache"])]
+    watch_reads: bool,
 }
 
 /// Several prompts, or several outputs of one.
@@ -200,6 +206,12 @@ impl Generate {
             );
         }
         ensure!(
+            !self.cache.watch_reads || self.cache.rows.kv_dtype == RowFormat::F32,
+            "--watch-reads needs rows in f32; leave out --kv-dtype"
+        );
+        let is_watched = !self.cache.watch_reads || !(kv == CacheKind::Recompute || matches!(mode, Mode::Beams(_)));
+        ensure!(is_watched, "--watch-reads watches a cache: leave out --kv recompute and --beams");
+        ensure!(
             kv != CacheKind::Recompute || !is_saved,
             "--kv recompute keeps nothing that could be saved or loaded; use flat, contiguous or paged"
         );
@@ -303,4 +315,22 @@ fn pages_of_forks(n_prompt: usize, max_new_tokens: usize, n: usize, page_size: u
 fn one_line(text: &str, width: usize) -> String {
     let line: String = text.chars().map(|c| if c.is_control() { ' ' } else { c }).take(width + 1).collect();
     if line.chars().count() <= width { line } else { line.chars().take(width - 1).chain(['…']).collect() }
+}
+
+/// Says the first of the newest wrong reads, unless one was said before; how many there are.
+fn say_wrong(watch: &ReadWatch, n_before: u64) -> u64 {
+    let wrong = watch.take_wrong();
+    if let (0, Some(first)) = (n_before, wrong.first()) {
+        say(&format!("\nwrong read: {first}"));
+    }
+    wrong.len() as u64
+}
+
+fn describe_reads([rows, wrong]: [u64; 2]) -> String {
+    let wrong = if wrong == 0 {
+        "each the right one".into()
+    } else {
+        format!("{} of them not the right one", thousands(wrong))
+    };
+    format!("{}, {wrong}", count(rows, "row"))
 }

@@ -4,6 +4,7 @@
 
 mod batch;
 mod bench;
+mod breaks;
 mod chapters;
 mod conversation;
 mod drafts;
@@ -56,13 +57,14 @@ Examples:
   cargo page generate
   cargo page generate \"The king had\" --kv flat
 
-`cargo page` is short for `cargo run --release --features solution --`. The other examples call it `page-by-page`.";
+`cargo page` is short for `cargo run --release --features solution --`.";
 
 #[derive(Subcommand)]
 enum Command {
     Generate(generate::Generate),
     Story(story::Story),
     Gains(gains::GainsCommand),
+    Break(breaks::Break),
     Chat(serve::Chat),
     Batch(batch::Batch),
     Serve(serve::Serve),
@@ -117,6 +119,7 @@ impl Cli {
             Command::Workload(command) => command.run(),
             Command::Simulate(command) => command.run(),
             Command::Gains(command) => command.run(),
+            Command::Break(command) => command.run(),
         })
     }
 }

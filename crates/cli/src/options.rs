@@ -149,7 +149,7 @@ pub struct RowOptions {
     attention: Option<AttentionBackend>,
     /// How the numbers of keys and values are stored: f32, f16, bf16 or int8
     #[arg(long, value_name = "TYPE", value_parser = named(&FORMATS), hide_possible_values = true, default_value = "f32")]
-    kv_dtype: RowFormat,
+    pub kv_dtype: RowFormat,
 }
 
 pub const ATTENTIONS: [(&str, AttentionBackend); 3] = [

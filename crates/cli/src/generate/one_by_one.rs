@@ -12,6 +12,7 @@ use page_by_page::disk::snapshot::Snapshot;
 use page_by_page::generation::drafting::{DraftCounters, DraftSource};
 use page_by_page::generation::one_sequence::{Generated, Generation};
 use page_by_page::generation::sampler::Sampler;
+use page_by_page::generation::watch::ReadWatch;
 use page_by_page::generation::{Draft, Limits};
 use page_by_page::kernels::RowFormat;
 use page_by_page::model::Model;
@@ -58,6 +59,8 @@ struct SingleOutcome {
     prefill: Duration,
     decode: Duration,
     drafts: DraftCounters,
+    /// Rows that were read under a watch, and how many of them wrongly.
+    reads: Option<[u64; 2]>,
     saved: Option<Saved>,
 }
 
@@ -157,10 +160,15 @@ impl Generate {
         screen.show(Ok((*beginning).into()));
         let end_of_text = &model.config().eos_token_ids;
         let limits = Limits { max_new_tokens: *max_new_tokens, end_of_text };
-        let generation = Generation { model, prompt, limits, is_cancelled: Some(&is_closed) };
+        let watch = self.cache.watch_reads.then(|| ReadWatch::new(None));
+        let generation = Generation { model, prompt, limits, is_cancelled: Some(&is_closed), watch: watch.as_ref() };
         let mut sampler = Sampler::new(*sampling);
         let cache = cache.as_deref_mut();
-        let mut on_token = |token| screen.push(token);
+        let mut n_wrong = 0;
+        let mut on_token = |token| {
+            n_wrong += watch.as_ref().map_or(0, |watch| super::say_wrong(watch, n_wrong));
+            screen.push(token);
+        };
         let generated = match draft {
             None => {
                 let mut pick = |logits: &[f32]| {
@@ -187,7 +195,8 @@ impl Generate {
         let text = screen.finish();
         let prefill = prefill.unwrap_or_default();
         let decode = start.elapsed() - prefill;
-        Ok((SingleOutcome { generated: generated?, prefill, decode, drafts, saved: None }, text))
+        let reads = watch.map(|watch| [watch.n_reads(), n_wrong]);
+        Ok((SingleOutcome { generated: generated?, prefill, decode, drafts, reads, saved: None }, text))
     }
 
     fn to_json(&self, setup: &SingleSetup<'_>, outcome: &SingleOutcome, text: &str) -> Value {
@@ -200,12 +209,13 @@ impl Generate {
         });
         add(&mut json, "restored", setup.restored);
         add(&mut json, "draft", setup.draft.as_ref().map(|_| outcome.drafts));
+        add(&mut json, "reads", outcome.reads);
         add(&mut json, "saved", outcome.saved.as_ref());
         json
     }
 
     fn lines(&self, setup: &SingleSetup<'_>, outcome: &SingleOutcome) -> ReportLines {
-        let SingleOutcome { generated, prefill, decode, drafts, .. } = outcome;
+        let SingleOutcome { generated, prefill, decode, drafts, reads, .. } = outcome;
         let format = setup.model.row_format;
         let packed = if format == RowFormat::F32 { String::new() } else { format!(", rows in {format}") };
         // The first step has computed what the cache did not hold of the prompt.
@@ -220,6 +230,7 @@ impl Generate {
         lines.extend(setup.draft.as_ref().map(|_| ("draft", crate::drafts::describe(*drafts))));
         lines.push(("projected", count(generated.rows_projected, "row")));
         lines.push(("cache", describe_cache(self.kv(), &packed, generated.usage)));
+        lines.extend(reads.map(|reads| ("read", super::describe_reads(reads))));
         lines.extend(setup.pool.map(|pool| ("KV cache", pool.describe())));
         lines.extend(
             outcome

@@ -1,11 +1,13 @@
 //! Outputs that grow together, in pages that one loop serves.
 
+use std::rc::Rc;
 use std::time::{Duration, Instant};
 
 use anyhow::Result;
 use page_by_page::cache::{PageId, Usage};
 use page_by_page::chapters::ch06_paged::SharedSlab;
 use page_by_page::generation::sampler::Sampler;
+use page_by_page::generation::watch::ReadWatch;
 use page_by_page::model::Model;
 use page_by_page::model::tokenizer::Tokenizer;
 use page_by_page::prefix_cache::new_prefix_cache;
@@ -61,12 +63,15 @@ pub struct OutputSet<'m> {
     pub prefill: PassTotals,
     /// All others: they compute the newest token of each sequence.
     pub decode: PassTotals,
+    /// Watches what attention reads, if that is wanted, and how many wrong reads there were.
+    pub watch: Option<(Rc<ReadWatch>, u64)>,
 }
 
 impl<'m> OutputSet<'m> {
     pub fn new(
         requests: Vec<OutputRequest<'m>>,
         are_samples: bool,
+        is_watched: bool,
         (pool, slab): (PoolSize, SharedSlab),
         (model, tokenizer): (&'m Model, &'m Tokenizer),
     ) -> Result<Self> {
@@ -74,6 +79,10 @@ impl<'m> OutputSet<'m> {
         let prefixes = new_prefix_cache(pool.page_size, false)?;
         let mut engine =
             Engine::new(model, &slab, prefixes, limits, &model.config().eos_token_ids)?.with_tokenizer(tokenizer);
+        let watch = is_watched.then(|| Rc::new(ReadWatch::new(None)));
+        if let Some(watch) = &watch {
+            engine = engine.with_watch(watch);
+        }
         // Samples are one request; otherwise each prompt is one.
         for requests in requests.chunks(if are_samples { requests.len() } else { 1 }) {
             let OutputRequest { prompt, max_new_tokens, .. } = requests[0].clone();
@@ -84,7 +93,15 @@ impl<'m> OutputSet<'m> {
             |request| Output { request, text: String::new(), n_new: 0, runs: false, pages: Vec::new(), finished: None };
         let outputs = requests.into_iter().map(output).collect();
         let none = PassTotals::default();
-        Ok(OutputSet { are_samples, pool, engine, outputs, prefill: none, decode: none })
+        Ok(OutputSet {
+            are_samples,
+            pool,
+            engine,
+            outputs,
+            prefill: none,
+            decode: none,
+            watch: watch.map(|watch| (watch, 0)),
+        })
     }
 
     /// Whether the outputs share the pages of one prompt.
@@ -104,6 +121,9 @@ impl<'m> OutputSet<'m> {
         passes.rows += step.chunks.iter().map(|chunk| chunk.tokens as u64).sum::<u64>();
         passes.answers += step.chunks.iter().filter(|chunk| chunk.caught_up).count() as u64;
         passes.time += start.elapsed();
+        if let Some((watch, n_wrong)) = &mut self.watch {
+            *n_wrong += super::say_wrong(watch, *n_wrong);
+        }
         Ok(self.record(step))
     }
 

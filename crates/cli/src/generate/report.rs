@@ -38,7 +38,15 @@ impl OutputSet<'_> {
         add(&mut counters, "steps", Some(self.engine.totals().steps));
         let outputs: Vec<Value> = self.outputs.iter().map(output_to_json).collect();
         let peak_pages = self.engine.totals().peak_pages;
-        json!({ "outputs": outputs, "kv": Paged.to_string(), "counters": counters, "peak_pages": peak_pages })
+        let mut json =
+            json!({ "outputs": outputs, "kv": Paged.to_string(), "counters": counters, "peak_pages": peak_pages });
+        add(&mut json, "reads", self.reads());
+        json
+    }
+
+    /// Rows that were read under a watch, and how many of them wrongly.
+    fn reads(&self) -> Option<[u64; 2]> {
+        self.watch.as_ref().map(|(watch, n_wrong)| [watch.n_reads(), *n_wrong])
     }
 
     pub fn lines(&self, options: &Generate, model: &Model) -> ReportLines {
@@ -62,6 +70,7 @@ impl OutputSet<'_> {
         lines.push(("cache", self.describe_memory()));
         let separate = self.in_separate_caches(|| count(self.pages_at_ends(), "page"));
         lines.push(("pages", self.pool.describe_peak(totals.peak_pages) + &separate));
+        lines.extend(self.reads().map(|reads| ("read", super::describe_reads(reads))));
         lines.push(("KV cache", self.pool.describe()));
         lines.extend(self.room_for().map(|line| ("room for", line)));
         lines.push(("chapters", chapters::describe(&options.chapters_of_scheduler(sampling))));

@@ -39,7 +39,7 @@ const LONGEST: Duration = Duration::from_secs(60);
 
 /// Options and values with which a command is quick, each line another way through it. `SMALL` is a model with few
 /// positions.
-const QUICK: [(&str, &str); 36] = [
+const QUICK: [(&str, &str); 38] = [
     ("generate", "--model=SMALL --max-new-tokens=3"),
     ("generate", "day king --model=SMALL --max-new-tokens=3"),
     ("generate", "day king --model=SMALL --max-new-tokens=3 --kv=contiguous"),
@@ -58,6 +58,8 @@ const QUICK: [(&str, &str); 36] = [
     ("logits", "--model=SMALL --tokens=1,2"),
     ("synth", "--shape=tiny --out=model"),
     ("gains", "4"),
+    ("break", "refused-call-keeps-pages"),
+    ("generate", "--model=SMALL --max-new-tokens=3 --watch-reads"),
     ("bench engine", "--model=SMALL --seconds=0"),
     ("bench caches", "--tokens=1"),
     ("bench disk", "--model=SMALL"),

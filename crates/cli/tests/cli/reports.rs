@@ -32,7 +32,7 @@ fn one_prompt() {
 
 #[test]
 fn scripts_that_need_no_file() {
-    for name in ["several", "samples", "drafts", "bench", "workload"] {
+    for name in ["break", "several", "samples", "drafts", "bench", "workload"] {
         Script::new().check(name);
     }
 }

@@ -1,0 +1,125 @@
+//! `break`: a mistake is switched on, and what it does is shown beside what is right.
+
+use anyhow::{Context, Result};
+use clap::Args;
+use page_by_page::experiments::mistakes::{self, Mistake, Shows, Teller, Told};
+use page_by_page::simulation::planted::Bug;
+use page_by_page::simulation::{self, planted, story};
+
+use crate::chapters::{self, SIMULATION};
+use crate::output::{Table, print};
+
+/// The chapters whose code tells the stories.
+const STORIES: [usize; 4] = [4, 5, 6, 7];
+
+/// Columns of each side.
+const COLUMNS: usize = 38;
+
+/// Switch a mistake on, and see what it does to a story or to a bill
+///
+/// Without a name it lists the mistakes. Each breaks one thing that must hold. The stories are told with your code of
+/// chapters 4 to 7 wherever you have written it, and what it returns is watched: the first row that attention should not
+/// have read is named.
+#[derive(Args)]
+#[command(after_help = "\
+Examples:
+  cargo page break
+  cargo page break one-page-twice
+  cargo page break oldest-victim")]
+pub struct Break {
+    /// The mistake
+    #[arg(value_name = "NAME")]
+    name: Option<String>,
+}
+
+impl Break {
+    pub fn run(self) -> Result<()> {
+        let Some(name) = self.name else { return print(&list()) };
+        let mistake = mistakes::all().into_iter().find(|mistake| mistake.name == name);
+        let mistake =
+            mistake.with_context(|| format!("no mistake is called {name:?}; `cargo page break` lists them"))?;
+        let Mistake { chapter, about, invariant, .. } = mistake;
+        let shown = match mistake.shows {
+            Shows::Events(bug) => events(bug)?,
+            Shows::Bill(bill) => {
+                let [right, broken] = bill()?;
+                beside("right", &right, &broken)
+            }
+            Shows::Forgetful(scenario) => {
+                told(&mistake, |teller| Ok([teller.tell(&scenario, None)?, teller.tell_forgetful(&scenario)?]))?
+            }
+            Shows::Story(scenario, placement) => {
+                told(&mistake, |teller| Ok([teller.tell(&scenario, None)?, teller.tell(&scenario, Some(placement))?]))?
+            }
+        };
+        print(&format!("chapter {chapter}: {about}\nbreaks: {invariant}\n\n{shown}"))
+    }
+}
+
+fn list() -> String {
+    let mut table = Table::new(3, &["chapter", "mistake", "what it does"]);
+    for Mistake { chapter, name, about, .. } in mistakes::all() {
+        table.line([chapter.to_string().as_str(), name, about]);
+    }
+    table.render() + "\n`cargo page break one-page-twice` switches one on.\n"
+}
+
+/// The stories of all sequences side by side, and what was read wrongly first.
+fn told(mistake: &Mistake, tell: impl FnOnce(&Teller) -> Result<[Told; 2]>) -> Result<String> {
+    chapters::ensure_started(&STORIES)?;
+    let [right, broken] = tell(&Teller::open()?)?;
+    let mut shown = String::new();
+    for ((name, right), broken) in right.names.iter().zip(&right.texts).zip(&broken.texts) {
+        let same =
+            right.split_whitespace().zip(broken.split_whitespace()).take_while(|(right, broken)| right == broken);
+        shown += &beside(name, &wrapped(right), &wrapped(broken));
+        shown += &match right == broken {
+            true => format!("{name}: the same\n\n"),
+            false => format!("{name}: another story from word {} on\n\n", same.count() + 1),
+        };
+    }
+    shown += &match (&broken.wrong, mistake.shows) {
+        (Some((first, n)), _) => format!("first wrong read  {first}\nin all            {n}\n"),
+        (None, Shows::Forgetful(_)) => "no row was read: there was no cache\n".into(),
+        (None, _) => "each row was the one that it should be, with other numbers in it\n".into(),
+    };
+    if let Some((first, n)) = &right.wrong {
+        shown += &format!("without the mistake, your code already reads wrongly {n} times: {first}\n");
+    }
+    Ok(format!("{shown}chapters          {}\n", chapters::describe(&STORIES)))
+}
+
+/// The events to which a simulation shrinks a bug of an engine.
+fn events(bug: Bug) -> Result<String> {
+    chapters::ensure_started(&SIMULATION)?;
+    let factory = planted::planted(Some(bug));
+    let Err(found) = simulation::search(&*factory, 0..1000, 100, || {}) else {
+        return Ok("no rule is broken in 1,000 worlds\n".into());
+    };
+    let (message, rule) = (&found.failure.violation.message, found.failure.violation.rule);
+    let story = story(&*factory, &found.case, &found.shrunk);
+    Ok(format!("reported  {}\nrule      {rule}: {message}\n\n{story}", bug.reported()))
+}
+
+/// Lines side by side.
+fn beside(name: &str, right: &[String], broken: &[String]) -> String {
+    let line = |left: &str, right: &str| format!("{left:<COLUMNS$}  │ {right}").trim_end().to_string() + "\n";
+    let lines = (0..right.len().max(broken.len())).map(|index| {
+        let [right, broken] = [right, broken].map(|lines| lines.get(index).map_or("", String::as_str));
+        line(right, broken)
+    });
+    line(&format!("[{name}]"), "[with the mistake]") + &lines.collect::<String>()
+}
+
+/// A text in lines of whole words.
+fn wrapped(text: &str) -> Vec<String> {
+    let mut lines = vec![String::new()];
+    for word in text.split_whitespace() {
+        match lines.last_mut() {
+            Some(line) if line.is_empty() => line.push_str(word),
+            Some(line) if line.len() + 1 + word.len() <= COLUMNS => *line += &format!(" {word}"),
+            _ => lines.push(word.into()),
+        }
+    }
+    lines
+}

@@ -1,0 +1,493 @@
+//! One list of mistakes: each breaks an invariant of a chapter, and a story or a bill shows it.
+//!
+//! Stories are told by the bundled model with the caches of chapter 6, under a [watch](crate::generation::watch) that misplaces rows.
+//! A bill is counted by a few lines that do a chapter's work wrongly.
+
+use anyhow::Result;
+
+use super::{bills, bundled};
+use crate::cache::{KvCache, Rewind};
+use crate::chapters::ch06_paged::{PageSlab, PagedCache, SharedSlab};
+use crate::generation::LanguageModel;
+use crate::generation::sampler::{Sampler, Sampling};
+use crate::generation::watch::{Placement, ReadWatch, Slot, WatchedModel};
+use crate::model::Model;
+use crate::model::tokenizer::Tokenizer;
+use crate::simulation::planted::Bug;
+
+/// A mistake that somebody can switch on.
+#[derive(Clone, Copy)]
+pub struct Mistake {
+    /// As it is typed.
+    pub name: &'static str,
+    pub chapter: usize,
+    /// What the cache does.
+    pub about: &'static str,
+    /// What it breaks.
+    pub invariant: &'static str,
+    pub shows: Shows,
+}
+
+/// How a mistake shows.
+#[derive(Clone, Copy)]
+pub enum Shows {
+    /// In what the model writes.
+    Story(Scenario, Placement),
+    /// In what the model writes when it sees only the newest token.
+    Forgetful(Scenario),
+    /// In counters, or in a histogram: first those of the right code.
+    Bill(fn() -> Result<[Vec<String>; 2]>),
+    /// In the events to which a simulation shrinks it.
+    Events(Bug),
+}
+
+/// Who tells what.
+#[derive(Clone, Copy)]
+pub struct Scenario {
+    /// Each with its seed. The name of a sequence is the last word of its prompt, or of two equal ones its number.
+    pub prompts: &'static [(&'static str, u64)],
+    /// Tokens that each gets.
+    pub n_new: usize,
+    /// Whether a sequence begins only when the one before has ended.
+    pub one_by_one: bool,
+    /// The first sequence forgets as many tokens once it has generated so many: `(17, 4)`.
+    pub rewind: Option<(usize, usize)>,
+}
+
+/// What the sequences of a scenario have told.
+pub struct Told {
+    pub names: Vec<String>,
+    /// Prompt and output of each.
+    pub texts: Vec<String>,
+    /// The first wrong read, in words, and how many there were.
+    pub wrong: Option<(String, usize)>,
+}
+
+/// Slots in a page of these stories, unless a mistake says otherwise.
+const P: usize = 8;
+const QUEEN: Scenario = Scenario { prompts: &[("Once upon a time", 23)], n_new: 49, one_by_one: false, rewind: None };
+const TWO: Scenario = Scenario {
+    prompts: &[("Once upon a time there was a wolf", 7), ("Once upon a time there was a princess", 7)],
+    n_new: 34,
+    ..QUEEN
+};
+const YESTERDAY: Scenario = Scenario {
+    prompts: &[
+        ("Once upon a time there was a princess", 7),
+        ("Once upon a time there was a wolf who had only one son, and his wife", 7),
+    ],
+    one_by_one: true,
+    ..TWO
+};
+/// Two prompts whose second pages have the same tokens, and whose first pages don't.
+const SECRET: &str = "The queen had told nobody about the wolf who had only one son, and his wife";
+const SAME_PAGE: Scenario = Scenario { prompts: &[(SECRET, 7), YESTERDAY.prompts[1]], ..YESTERDAY };
+const SAMPLES: Scenario = Scenario { prompts: &[("The king had", 23), ("The king had", 24)], n_new: 20, ..QUEEN };
+const RIGHT: Placement = Placement::RIGHT;
+
+fn page_of(slot: Slot) -> usize {
+    slot.position / P
+}
+
+/// The second sequence reads the second page of the first.
+const SECOND_PAGE_OF_THE_FIRST: Placement = Placement {
+    read: |slot, _| Some(if slot.sequence == 1 && page_of(slot) == 1 { slot.of(0) } else { slot }),
+    ..RIGHT
+};
+
+/// All of them, in the order of the book.
+pub fn all() -> Vec<Mistake> {
+    let bugs = Bug::all().into_iter().map(|bug| Mistake {
+        name: bug.name(),
+        chapter: 15,
+        about: bug.about(),
+        invariant: "the rules that chapter 15 checks after every event",
+        shows: Shows::Events(bug),
+    });
+    let (before, after): (Vec<_>, Vec<_>) = MISTAKES.iter().partition(|mistake| mistake.chapter < 15);
+    before.into_iter().copied().chain(bugs).chain(after.into_iter().copied()).collect()
+}
+
+/// Those that aren't bugs of engines.
+const MISTAKES: &[Mistake] = &[
+    Mistake {
+        name: "newest-token-only",
+        chapter: 1,
+        about: "the model gets the newest token only",
+        invariant: "each token is computed from all tokens before it",
+        shows: Shows::Forgetful(QUEEN),
+    },
+    Mistake {
+        name: "one-tensor",
+        chapter: 2,
+        about: "all layers are kept in one tensor",
+        invariant: "each layer reads its own rows",
+        shows: Shows::Story(
+            QUEEN,
+            Placement {
+                write: |slot, _| Slot { layer: 0, ..slot },
+                read: |slot, _| Some(Slot { layer: 0, ..slot }),
+                ..RIGHT
+            },
+        ),
+    },
+    Mistake {
+        name: "unwritten-row",
+        chapter: 2,
+        about: "the row of ` queen` is never written",
+        invariant: "the row of every token is written before it is read",
+        shows: Shows::Story(
+            QUEEN,
+            Placement { read: |slot, len| (slot.position != 8 || len == 9).then_some(slot), ..RIGHT },
+        ),
+    },
+    Mistake {
+        name: "layer-times-len",
+        chapter: 3,
+        about: "a row lies at layer * len + position",
+        invariant: "a row stays where it was written while the sequence grows",
+        shows: Shows::Story(QUEEN, {
+            fn by_len(slot: Slot, len: usize) -> Slot {
+                Slot { layer: 0, position: slot.layer * len + slot.position, ..slot }
+            }
+            Placement { write: by_len, read: |slot, len| Some(by_len(slot, len)), ..RIGHT }
+        }),
+    },
+    Mistake {
+        name: "one-page-twice",
+        chapter: 4,
+        about: "the princess is given the wolf's second page",
+        invariant: "a page has one owner, unless it is shared on purpose",
+        shows: Shows::Story(TWO, {
+            fn second_of_the_wolf(slot: Slot) -> Slot {
+                if page_of(slot) == 1 { slot.of(0) } else { slot }
+            }
+            Placement {
+                write: |slot, _| second_of_the_wolf(slot),
+                read: |slot, _| Some(second_of_the_wolf(slot)),
+                ..RIGHT
+            }
+        }),
+    },
+    Mistake {
+        name: "refused-call-keeps-pages",
+        chapter: 4,
+        about: "a call for more pages than there are takes those that it finds, and then fails",
+        invariant: "a call that fails changes nothing",
+        shows: Shows::Bill(bills::refused_calls),
+    },
+    Mistake {
+        name: "new-page-first",
+        chapter: 5,
+        about: "a new page of 16 slots comes first",
+        invariant: "a table lists its pages in the order of the tokens",
+        shows: Shows::Story(QUEEN, {
+            fn from_the_front(slot: Slot, len: usize) -> Slot {
+                slot.at(((len - 1) / 16 - slot.position / 16) * 16 + slot.position % 16)
+            }
+            Placement { write: from_the_front, read: |slot, len| Some(from_the_front(slot, len)), ..RIGHT }
+        }),
+    },
+    Mistake {
+        name: "page-too-few",
+        chapter: 5,
+        about: "17 tokens are thought to need one page of 16 slots",
+        invariant: "a table has a slot for each of its tokens",
+        shows: Shows::Story(QUEEN, {
+            fn rounded_down(slot: Slot, len: usize) -> Slot {
+                slot.at((slot.position / 16).min((len / 16).max(1) - 1) * 16 + slot.position % 16)
+            }
+            Placement { write: rounded_down, read: |slot, len| Some(rounded_down(slot, len)), ..RIGHT }
+        }),
+    },
+    Mistake {
+        name: "whole-pages",
+        chapter: 6,
+        about: "whole pages of 16 slots are gathered, also the slots that are still empty",
+        invariant: "attention reads exactly the rows of the sequence's tokens",
+        shows: Shows::Story(
+            QUEEN,
+            Placement {
+                rows: |_, len| len.next_multiple_of(16),
+                read: |slot, len| (slot.position < len).then_some(slot),
+                ..RIGHT
+            },
+        ),
+    },
+    Mistake {
+        name: "by-page-number",
+        chapter: 6,
+        about: "pages are gathered in the order of their numbers, and the second one has the lower number",
+        invariant: "rows are gathered in the order of the tokens",
+        shows: Shows::Story(
+            QUEEN,
+            Placement {
+                read: |slot, len| match slot.position {
+                    _ if len <= P => Some(slot),
+                    position if position < P => Some(slot.at(P + position)).filter(|slot| slot.position < len),
+                    position if position < 2 * P => Some(slot.at(position - P)),
+                    _ => Some(slot),
+                },
+                ..RIGHT
+            },
+        ),
+    },
+    Mistake {
+        name: "stale-rows",
+        chapter: 6,
+        about: "whole pages are gathered, and the princess had them before",
+        invariant: "what an earlier owner left in a page is never read",
+        shows: Shows::Story(
+            Scenario { prompts: &[TWO.prompts[1], TWO.prompts[0]], one_by_one: true, ..TWO },
+            Placement {
+                rows: |sequence, len| if sequence == 1 { len.next_multiple_of(P) } else { len },
+                read: |slot, len| Some(if slot.position < len { slot } else { slot.of(0) }),
+                ..RIGHT
+            },
+        ),
+    },
+    Mistake {
+        name: "page-back-too-early",
+        chapter: 7,
+        about: "a rewind gives back a page that is half full, and the princess takes it",
+        invariant: "a page goes back when none of its rows is needed any more",
+        shows: Shows::Story(Scenario { rewind: Some((17, 4)), ..TWO }, {
+            fn third_of_the_wolf(slot: Slot) -> Slot {
+                if slot.sequence == 1 && page_of(slot) == 4 { slot.of(0).at(slot.position - 2 * P) } else { slot }
+            }
+            Placement {
+                write: |slot, _| third_of_the_wolf(slot),
+                read: |slot, _| Some(third_of_the_wolf(slot)),
+                ..RIGHT
+            }
+        }),
+    },
+    Mistake {
+        name: "page-never-freed",
+        chapter: 7,
+        about: "a rewind drops pages from the table and does not free them",
+        invariant: "a page that holds no token goes back to its pool",
+        shows: Shows::Bill(bills::rewinds),
+    },
+    Mistake {
+        name: "draft-remembers",
+        chapter: 8,
+        about: "the draft model's cache keeps the tokens that the target rejected",
+        invariant: "both caches hold the same tokens after a step",
+        shows: Shows::Bill(bills::drafts),
+    },
+    Mistake {
+        name: "target-as-it-is",
+        chapter: 9,
+        about: "after a rejection, the next token is drawn from the target's probabilities as they are",
+        invariant: "the output has the target's distribution",
+        shows: Shows::Bill(bills::rejections),
+    },
+    Mistake {
+        name: "write-without-copy",
+        chapter: 10,
+        about: "a fork writes into the page that it shares",
+        invariant: "a page with several owners is never written",
+        shows: Shows::Story(SAMPLES, {
+            fn in_the_shared_page(slot: Slot) -> Slot {
+                if slot.position < 16 { slot.of(0) } else { slot }
+            }
+            Placement {
+                write: |slot, _| in_the_shared_page(slot),
+                read: |slot, _| Some(in_the_shared_page(slot)),
+                ..RIGHT
+            }
+        }),
+    },
+    Mistake {
+        name: "key-without-parent",
+        chapter: 11,
+        about: "a page is found by its own tokens, whatever came before them",
+        invariant: "a page is found only by its tokens and all those before them",
+        shows: Shows::Story(SAME_PAGE, SECOND_PAGE_OF_THE_FIRST),
+    },
+    Mistake {
+        name: "cached-before-full",
+        chapter: 11,
+        about: "a page is cached after one token of eight, and found by that token",
+        invariant: "only full pages are cached",
+        shows: Shows::Story(
+            Scenario {
+                prompts: &[YESTERDAY.prompts[0], ("Once upon a time there was a princess whose father", 7)],
+                ..YESTERDAY
+            },
+            SECOND_PAGE_OF_THE_FIRST,
+        ),
+    },
+    Mistake {
+        name: "oldest-victim",
+        chapter: 12,
+        about: "when pages run out, the oldest sequence gives way",
+        invariant: "the oldest sequence always advances",
+        shows: Shows::Bill(bills::victims),
+    },
+    Mistake {
+        name: "merged-runs",
+        chapter: 13,
+        about: "two pages are read as one run, and the second is not the next one in memory",
+        invariant: "runs are merged only where pages lie side by side",
+        shows: Shows::Story(
+            Scenario { prompts: &[TWO.prompts[1], TWO.prompts[0]], ..TWO },
+            Placement {
+                read: |slot, _| Some(if slot.sequence == 1 && page_of(slot) == 2 { slot.of(0) } else { slot }),
+                ..RIGHT
+            },
+        ),
+    },
+    Mistake {
+        name: "one-scale",
+        chapter: 14,
+        about: "all rows of a page are kept in eight bits with the scale of its first head",
+        invariant: "each head of each row has its own scale",
+        shows: Shows::Story(
+            QUEEN,
+            Placement {
+                keep: |row, first, dim| {
+                    let scale = scale(&first[..dim.min(first.len())]);
+                    row.iter_mut().for_each(|number| *number = (*number / scale).round().clamp(-127.0, 127.0) * scale);
+                },
+                ..RIGHT
+            },
+        ),
+    },
+    Mistake {
+        name: "no-scale",
+        chapter: 14,
+        about: "rows are read back as whole numbers, without their scales",
+        invariant: "a number that is read is the one that was written, as nearly as eight bits allow",
+        shows: Shows::Story(
+            QUEEN,
+            Placement {
+                keep: |row, _, dim| {
+                    for head in row.chunks_mut(dim) {
+                        let scale = scale(head);
+                        head.iter_mut().for_each(|number| *number = (*number / scale).round());
+                    }
+                },
+                ..RIGHT
+            },
+        ),
+    },
+    Mistake {
+        name: "overwritten-parent",
+        chapter: 16,
+        about: "a page is found after a parent whose place in the file has a different page by now",
+        invariant: "a record is found only through all tokens before it",
+        shows: Shows::Story(
+            Scenario { prompts: &[SAME_PAGE.prompts[1], SAME_PAGE.prompts[0]], ..SAME_PAGE },
+            SECOND_PAGE_OF_THE_FIRST,
+        ),
+    },
+    Mistake {
+        name: "no-checksum",
+        chapter: 16,
+        about: "a page whose writing was cut off is read all the same, and half of its layers are yesterday's",
+        invariant: "a row that is used has the bits that were computed",
+        shows: Shows::Story(
+            YESTERDAY,
+            Placement {
+                read: |slot, _| {
+                    let is_torn = slot.sequence == 1 && page_of(slot) == 1 && slot.layer >= 3;
+                    Some(if is_torn { slot.of(0) } else { slot })
+                },
+                ..RIGHT
+            },
+        ),
+    },
+];
+
+/// A head's scale in eight bits.
+fn scale(head: &[f32]) -> f32 {
+    let largest = head.iter().fold(0.0_f32, |largest, number| largest.max(number.abs()));
+    if largest == 0.0 { 1.0 } else { largest / 127.0 }
+}
+
+/// A model, and the tokenizer that goes with it.
+pub struct Teller {
+    model: Model,
+    tokenizer: Tokenizer,
+}
+
+/// A sequence that tells a story.
+struct Sequence {
+    id: u64,
+    tokens: Vec<u32>,
+    cache: PagedCache,
+    sampler: Sampler,
+}
+
+impl Teller {
+    /// The bundled model.
+    pub fn open() -> Result<Self> {
+        let dir = bundled("storyteller");
+        Ok(Teller { model: Model::open(&dir)?, tokenizer: Tokenizer::open(&dir)? })
+    }
+
+    /// What the sequences of a scenario tell, with a mistake or without.
+    pub fn tell(&self, scenario: &Scenario, placement: Option<Placement>) -> Result<Told> {
+        let watch = ReadWatch::new(placement);
+        let (slab, mut sequences) = self.begin(scenario)?;
+        let turns: Vec<usize> = match scenario.one_by_one {
+            true => (0..sequences.len()).flat_map(|index| vec![index; scenario.n_new]).collect(),
+            false => (0..scenario.n_new).flat_map(|_| 0..sequences.len()).collect(),
+        };
+        let mut generated = vec![0; sequences.len()];
+        for index in turns {
+            let Sequence { id, tokens, cache, sampler } = &mut sequences[index];
+            let mut model = WatchedModel::new(&self.model, cache, &watch, *id);
+            tokens.push(sampler.pick(&model.next_logits(tokens)?));
+            generated[index] += 1;
+            if let Some((_, n)) = scenario.rewind.filter(|(at, _)| (index, *at) == (0, generated[0])) {
+                tokens.truncate(tokens.len() - n);
+                cache.rewind(cache.len() + 1 - tokens.len())?;
+            }
+        }
+        drop(slab);
+        let (names, mut wrong) = (Self::names(scenario), watch.take_wrong());
+        let texts = sequences.iter().map(|sequence| self.tokenizer.decode(&sequence.tokens));
+        let first = wrong.first().map(|first| first.describe(|id| names[id as usize].clone()));
+        Ok(Told {
+            texts: texts.collect::<Result<_, _>>()?,
+            names,
+            wrong: first.map(|first| (first, wrong.drain(..).len())),
+        })
+    }
+
+    /// What the first sequence tells if the model gets the newest token only.
+    pub fn tell_forgetful(&self, scenario: &Scenario) -> Result<Told> {
+        let (_, mut sequences) = self.begin(scenario)?;
+        let Sequence { tokens, sampler, .. } = &mut sequences[0];
+        for _ in 0..scenario.n_new {
+            tokens.push(sampler.pick(&self.model.step(&tokens[tokens.len() - 1..], None)?));
+        }
+        Ok(Told { texts: vec![self.tokenizer.decode(tokens)?], names: Self::names(scenario), wrong: None })
+    }
+
+    fn begin(&self, scenario: &Scenario) -> Result<(SharedSlab, Vec<Sequence>)> {
+        let slab = PageSlab::new(self.model.kv_layout(), P, 64)?;
+        let begin = |((prompt, seed), id): (&(&str, u64), u64)| {
+            let sampling = Sampling { temperature: 0.8, top_k: 0, top_p: 0.95, seed: *seed };
+            let (tokens, cache) = (self.tokenizer.encode(prompt)?, PagedCache::new(&slab)?);
+            Ok(Sequence { id, tokens, cache, sampler: Sampler::new(sampling) })
+        };
+        let sequences = scenario.prompts.iter().zip(0..).map(begin).collect::<Result<_>>()?;
+        Ok((slab, sequences))
+    }
+
+    /// What each sequence is called: who its prompt is about, unless that is the same for all.
+    fn names(scenario: &Scenario) -> Vec<String> {
+        let who = |prompt: &str| ["princess", "wolf"].into_iter().find(|who| prompt.contains(who)).unwrap_or("story");
+        let names: Vec<String> = scenario.prompts.iter().map(|(prompt, _)| format!("the {}", who(prompt))).collect();
+        match &names[..] {
+            [first, second] if first == second => {
+                ["the first request", "the second request"].map(String::from).to_vec()
+            }
+            _ => names,
+        }
+    }
+}

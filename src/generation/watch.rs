@@ -1,0 +1,345 @@
+//! Who wrote the rows that attention reads, and mistakes about that.
+//!
+//! A [`WatchedCache`] lets a cache keep *labels* in place of rows: each number says of which row it is which one.
+//! A cache moves numbers and never computes with them, so it can't tell. When attention reads, the labels come back, and
+//! the watch puts the numbers of the rows that they stand for in their places. So whatever a cache returns, the watch
+//! knows who wrote it.
+//!
+//! ```text
+//!   model ── rows ──► watch ── labels ──► cache      write: token 12 of sequence 0, layer 3, is label 87
+//!   model ◄── rows ── watch ◄── labels ── cache      read: label 87, as token 12 of sequence 0? Right.
+//! ```
+//!
+//! A row is right if it was written for the same layer and position after the same tokens, whoever wrote it: sequences
+//! share the pages of what they have in common. A [`Placement`] makes a right cache wrong in one place.
+
+use std::borrow::Cow;
+use std::cell::RefCell;
+use std::collections::{HashMap, HashSet};
+use std::fmt;
+use std::hash::{DefaultHasher, Hash, Hasher};
+
+use crate::cache::attention::{AttentionCache, Rows};
+use crate::cache::{CacheError, KvCache, KvLayout, Rewind, Usage};
+use crate::model::{Model, StepError};
+
+use super::{LanguageModel, RewindableModel};
+
+/// Where the row of a token belongs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[allow(missing_docs)] // Where the name says it.
+pub struct Slot {
+    pub sequence: u64,
+    pub layer: usize,
+    pub position: usize,
+}
+
+impl Slot {
+    /// The slot of another position.
+    pub fn at(self, position: usize) -> Self {
+        Slot { position, ..self }
+    }
+
+    /// The same of another sequence.
+    pub fn of(self, sequence: u64) -> Self {
+        Slot { sequence, ..self }
+    }
+}
+
+/// A mistake about where rows lie, for a sequence that holds `len` tokens.
+#[derive(Clone, Copy)]
+pub struct Placement {
+    /// Where a row is written.
+    pub write: fn(Slot, usize) -> Slot,
+    /// Where it is read; `None` is memory that nobody has written, which is zeros.
+    pub read: fn(Slot, usize) -> Option<Slot>,
+    /// How many rows are read of a sequence of so many tokens.
+    pub rows: fn(u64, usize) -> usize,
+    /// How a row is kept: the row, the first one of its page of 16 slots, and the numbers of a head.
+    pub keep: fn(&mut [f32], &[f32], usize),
+}
+
+impl Placement {
+    /// No mistake.
+    pub const RIGHT: Placement =
+        Placement { write: |slot, _| slot, read: |slot, _| Some(slot), rows: |_, len| len, keep: |_, _, _| {} };
+}
+
+/// Attention has read a row that is not the one that it should have read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct WrongRead {
+    /// The newest token of the sequence that reads.
+    pub reader: Slot,
+    /// The token whose row it should have been; at the end of the sequence or beyond, there is none.
+    pub position: usize,
+    /// Whose row it was, if anybody's.
+    pub found: Option<Slot>,
+}
+
+impl WrongRead {
+    /// In words. `name`: of a sequence, as `the wolf`.
+    pub fn describe(&self, name: impl Fn(u64) -> String) -> String {
+        let Slot { sequence, layer, position: newest } = self.reader;
+        let (reader, whose) =
+            (name(sequence), |slot: Slot| format!("{}'s token {}", name(slot.sequence), slot.position));
+        let expected = match self.position {
+            position if position > newest => format!("beyond its {} tokens", newest + 1),
+            position => format!("in place of its token {position}"),
+        };
+        let found = match self.found {
+            None => "a slot that nobody has written".into(),
+            Some(slot) if slot == self.reader.at(self.position) => "numbers of that row from other places".into(),
+            Some(slot) if slot.layer == layer => whose(slot),
+            Some(slot) => format!("{} of layer {}", whose(slot), slot.layer),
+        };
+        format!("attention of {reader}'s token {newest} in layer {layer} reads {found}, {expected}")
+    }
+}
+
+impl fmt::Display for WrongRead {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.describe(|sequence| format!("sequence {sequence}")))
+    }
+}
+
+/// Knows who wrote which row.
+pub struct ReadWatch {
+    placement: Option<Placement>,
+    memory: RefCell<Memory>,
+}
+
+#[derive(Default)]
+struct Memory {
+    /// All rows that were ever written. Label 1 is the first.
+    written: Vec<Written>,
+    /// What was written last where; kept only if there is a mistake.
+    slots: HashMap<Slot, u32>,
+    n_reads: u64,
+    wrong: Vec<WrongRead>,
+    /// Tokens that have read wrongly already, and what: once is enough.
+    reported: HashSet<(u64, usize, usize)>,
+}
+
+struct Written {
+    slot: Slot,
+    /// Stands for the tokens up to this one.
+    prefix: u64,
+    /// Its key and its value, `[kv_width]` each.
+    rows: [Vec<f32>; 2],
+}
+
+impl ReadWatch {
+    /// A watch, with a mistake or without.
+    pub fn new(placement: Option<Placement>) -> Self {
+        ReadWatch { placement, memory: RefCell::default() }
+    }
+
+    /// A sequence's cache, watched while it computes. `tokens`: the sequence, to its newest token or further.
+    pub fn watched<'a>(&'a self, sequence: u64, tokens: &[u32], cache: &'a mut dyn AttentionCache) -> WatchedCache<'a> {
+        let prefixes = tokens.iter().scan(0, |prefix, token| {
+            let mut hasher = DefaultHasher::new();
+            (*prefix, token).hash(&mut hasher);
+            *prefix = hasher.finish();
+            Some(*prefix)
+        });
+        WatchedCache { watch: self, cache, sequence, prefixes: prefixes.collect() }
+    }
+
+    /// Rows that were read, each a key and its value.
+    pub fn n_reads(&self) -> u64 {
+        self.memory.borrow().n_reads
+    }
+
+    /// The wrong reads since the last call, in order; for each token and position only the first.
+    pub fn take_wrong(&self) -> Vec<WrongRead> {
+        std::mem::take(&mut self.memory.borrow_mut().wrong)
+    }
+}
+
+/// A cache that holds labels, and the numbers that they stand for.
+pub struct WatchedCache<'a> {
+    watch: &'a ReadWatch,
+    cache: &'a mut dyn AttentionCache,
+    sequence: u64,
+    /// What stands for the tokens up to each.
+    prefixes: Vec<u64>,
+}
+
+/// What stands for a row's key (`kind` 0) or value (1): a number for each of its own. A copy keeps their bits.
+fn label(row: u32, kind: u32, width: usize) -> impl Iterator<Item = f32> {
+    let first = row.checked_mul(width as u32).filter(|first| *first < 1 << 30);
+    let first = first.expect("a watch has labels for a billion numbers, and more have been written");
+    (first..first + width as u32).map(move |number| f32::from_bits(number << 1 | kind))
+}
+
+impl WatchedCache<'_> {
+    /// Notes a row, and returns its label.
+    fn note(&self, memory: &mut Memory, slot: Slot, mut rows: [Vec<f32>; 2]) -> u32 {
+        if let Some(Placement { write, keep, .. }) = self.watch.placement {
+            let first = slot.at(slot.position / 16 * 16);
+            let first = memory.slots.get(&first).map(|row| memory.written[*row as usize - 1].rows.clone());
+            for (row, first) in rows.iter_mut().zip(first.unwrap_or_default()) {
+                keep(row, &first, self.layout().head_dim);
+            }
+            memory.slots.insert(write(slot, self.len()), memory.written.len() as u32 + 1);
+        }
+        memory.written.push(Written { slot, prefix: self.prefixes[slot.position], rows });
+        memory.written.len() as u32
+    }
+
+    /// The numbers for the labels that a layer's rows consist of. `k`, `v`: `[rows, kv_width]`.
+    fn numbers(&self, layer: usize, k: &[f32], v: &[f32]) -> [Vec<f32>; 2] {
+        let (width, newest) = (self.layout().kv_width(), self.len().saturating_sub(1));
+        let memory = &mut *self.watch.memory.borrow_mut();
+        let own = Slot { sequence: self.sequence, layer, position: 0 };
+        let mut numbers = [Vec::new(), Vec::new()];
+        let n_rows =
+            self.watch.placement.map_or(k.len() / width, |placement| (placement.rows)(self.sequence, k.len() / width));
+        for position in 0..n_rows {
+            let labels: [Vec<u32>; 2] = match self.watch.placement {
+                None => [k, v].map(|all| all[position * width..][..width].iter().map(|n| n.to_bits()).collect()),
+                Some(Placement { read, .. }) => {
+                    let slot = read(own.at(position), self.len());
+                    let row = slot.and_then(|slot| {
+                        // A prefix that it shares was written by a different sequence.
+                        let held = || k.get(position * width).map(|n| (n.to_bits() >> 1) / width as u32);
+                        let is_shared = |row: &u32| {
+                            let written = memory.written.get((*row as usize).wrapping_sub(1));
+                            slot == own.at(position)
+                                && written.is_some_and(|written| written.slot.sequence != self.sequence)
+                        };
+                        memory.slots.get(&slot).copied().or_else(|| held().filter(is_shared))
+                    });
+                    [0, 1].map(|kind| match row {
+                        Some(row) => label(row, kind, width).map(f32::to_bits).collect(),
+                        None => vec![0; width],
+                    })
+                }
+            };
+            memory.n_reads += 1;
+            let prefix = self.prefixes.get(position).filter(|_| position <= newest);
+            for (kind, (labels, numbers)) in labels.iter().zip(&mut numbers).enumerate() {
+                for (index, bits) in labels.iter().enumerate() {
+                    let (row, number) = ((bits >> 1) as usize / width, (bits >> 1) as usize % width);
+                    let written = memory.written.get(row.wrapping_sub(1));
+                    let is_right = written.is_some_and(|written| {
+                        let Written { slot, prefix: found, .. } = written;
+                        (slot.layer, slot.position, bits & 1, number) == (layer, position, kind as u32, index)
+                            && prefix == Some(found)
+                    });
+                    numbers.push(written.map_or(0.0, |written| written.rows[(bits & 1) as usize][number]));
+                    if !is_right && memory.reported.insert((self.sequence, newest, position)) {
+                        let (reader, found) = (own.at(newest), written.map(|written| written.slot));
+                        memory.wrong.push(WrongRead { reader, position, found });
+                    }
+                }
+            }
+        }
+        numbers
+    }
+}
+
+impl KvCache for WatchedCache<'_> {
+    fn layout(&self) -> KvLayout {
+        self.cache.layout()
+    }
+
+    fn len(&self) -> usize {
+        self.cache.len()
+    }
+
+    fn extend(&mut self, n: usize) -> Result<(), CacheError> {
+        self.cache.extend(n)
+    }
+
+    fn write(&mut self, layer: usize, k: &[f32], v: &[f32]) {
+        let width = self.layout().kv_width();
+        let first = self.len() - k.len() / width;
+        let (mut keys, mut values) = (Vec::new(), Vec::new());
+        for (position, (k, v)) in (first..).zip(k.chunks(width).zip(v.chunks(width))) {
+            let slot = Slot { sequence: self.sequence, layer, position };
+            let row = self.note(&mut self.watch.memory.borrow_mut(), slot, [k.to_vec(), v.to_vec()]);
+            keys.extend(label(row, 0, width));
+            values.extend(label(row, 1, width));
+        }
+        self.cache.write(layer, &keys, &values);
+    }
+
+    fn gather(&self, layer: usize) -> (Cow<'_, [f32]>, Cow<'_, [f32]>) {
+        let (k, v) = self.cache.gather(layer);
+        let [k, v] = self.numbers(layer, &k, &v);
+        (k.into(), v.into())
+    }
+
+    fn usage(&self) -> Usage {
+        self.cache.usage()
+    }
+}
+
+impl Rewind for WatchedCache<'_> {
+    fn rewind(&mut self, n: usize) -> Result<(), CacheError> {
+        self.cache.rewind(n)
+    }
+}
+
+impl AttentionCache for WatchedCache<'_> {
+    fn rows(&self, layer: usize) -> Rows<'_> {
+        let rows = self.cache.rows(layer);
+        let (lent, width) = (rows.sequence_rows(0), self.layout().kv_width());
+        let in_runs = |numbers: &[f32]| -> Vec<f32> {
+            lent.runs.iter().flat_map(|run| &numbers[run.start..][..run.rows * width]).copied().collect()
+        };
+        let [k, v] = self.numbers(layer, &in_runs(lent.keys), &in_runs(lent.values));
+        Rows::dense((k.into(), v.into()), self.layout())
+    }
+}
+
+/// A model whose cache is watched: a [`CachedModel`](super::CachedModel) otherwise.
+pub struct WatchedModel<'a> {
+    model: &'a Model,
+    cache: &'a mut dyn AttentionCache,
+    watch: &'a ReadWatch,
+    sequence: u64,
+    rows_projected: u64,
+}
+
+impl<'a> WatchedModel<'a> {
+    /// `sequence`: the number by which the watch knows it.
+    pub fn new(model: &'a Model, cache: &'a mut dyn AttentionCache, watch: &'a ReadWatch, sequence: u64) -> Self {
+        WatchedModel { model, cache, watch, sequence, rows_projected: 0 }
+    }
+
+    /// Tokens that have gone through the model since this was created.
+    pub fn rows_projected(&self) -> u64 {
+        self.rows_projected
+    }
+
+    fn compute(&mut self, tokens: &[u32], n: usize) -> Result<Vec<f32>, StepError> {
+        let new_tokens = &tokens[self.cache.len()..];
+        let mut cache = self.watch.watched(self.sequence, tokens, self.cache);
+        let logits = self.model.forward(vec![self.model.chunk(new_tokens, Some(&mut cache), n)?])?;
+        self.rows_projected += new_tokens.len() as u64;
+        Ok(logits)
+    }
+}
+
+impl LanguageModel for WatchedModel<'_> {
+    fn next_logits(&mut self, tokens: &[u32]) -> Result<Vec<f32>, StepError> {
+        self.compute(tokens, 1)
+    }
+}
+
+impl RewindableModel for WatchedModel<'_> {
+    fn cached_len(&self) -> usize {
+        self.cache.len()
+    }
+
+    fn last_logits(&mut self, tokens: &[u32], n: usize) -> Result<Vec<Vec<f32>>, StepError> {
+        let logits = self.compute(tokens, n)?;
+        Ok(logits.chunks_exact(self.model.config().vocab_size).map(<[f32]>::to_vec).collect())
+    }
+
+    fn rewind(&mut self, n: usize) -> Result<(), CacheError> {
+        self.cache.rewind(n)
+    }
+}
