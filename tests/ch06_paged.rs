@@ -9,9 +9,7 @@ mod checks {
     use page_by_page::chapters::ch06_paged::{PageSlab, PagedCache, SharedSlab};
 
     use grading::oracle;
-    use grading::paged::{
-        self, Content, assert_panics_while_lent, cache, check_pages, drop_cache, n_free, pages, slab,
-    };
+    use grading::paged::{self, Content, cache, check_pages, drop_cache, n_free, pages, slab};
     use grading::pools::{LAYOUT, ONE_NUMBER, slab_of};
     use grading::prelude::*;
     use grading::rows::{self, KINDS, same_numbers};
@@ -73,8 +71,8 @@ mod checks {
         let slab = slab(4, 4);
         let mut cache = cache(&slab);
         extend(&mut cache, 5);
-        assert_panics_while_lent(&slab, "release", || cache.release());
-        assert_panics_while_lent(&slab, "extend(4)", || cache.extend(4));
+        paged::assert_panics_while_lent(&slab, "release", || cache.release());
+        paged::assert_panics_while_lent(&slab, "extend(4)", || cache.extend(4));
         let found = (cache.len(), pages(&cache), n_free(&slab));
         same!(found, (5, vec![0, 1], 2), "tokens, pages and free pages of 4 when release and extend have panicked");
         release(&mut cache);
@@ -208,11 +206,12 @@ mod checks {
             let mut new = cache(&slab);
             for n in [1, size, 2 * size] {
                 extend(&mut new, n);
-                before.assert_kept(&slab, &format!("extend({n}) of a new sequence, into slots with stale rows,"));
+                let what = format!("page size {size}: extend({n}) of a new sequence, into slots with stale rows,");
+                before.assert_kept(&slab, &what);
             }
             let (n, expected) = (3 * size, Err(CacheError::OutOfPages { needed: 3, free: 0 }));
             same!(new.extend(n), expected, "extend({n}) on {} tokens in all four pages of {size}", 3 * size + 1);
-            before.assert_kept(&slab, &format!("extend({n}), which was refused"));
+            before.assert_kept(&slab, &format!("page size {size}: extend({n}), which was refused"));
             drop_cache(new);
             before.assert_kept(&slab, &format!("the drop of a sequence of {} tokens", 3 * size + 1));
         }
@@ -235,7 +234,8 @@ mod checks {
                 // The last layer first: no layer waits for another.
                 for layer in (0..LAYOUT.n_layers).rev() {
                     let before = Content::of(&slab, &cache);
-                    let write = format!("write of {n} rows to layer {layer}, {} tokens held", first + n);
+                    let [new, held] = [count(n, "row"), count(first + n, "token")];
+                    let write = format!("page size {size}: write of {new} to layer {layer}, {held} held");
                     write_layer(&mut cache, layer, &tokens);
                     before.assert_kept_but(&slab, &write, |(page, its_layer, slot)| {
                         its_layer == layer && places.iter().any(|at| (at.page.index(), at.slot) == (page, slot))
@@ -250,8 +250,8 @@ mod checks {
     #[track_caller]
     fn write_layer(cache: &mut PagedCache, layer: usize, tokens: &[usize]) {
         let [k, v] = KINDS.map(|kind| rows::rows(LAYOUT, tokens, layer, kind));
-        let question = format!("write of {} rows to layer {layer}, {} tokens held", tokens.len(), cache.len());
-        in_call(question, || cache.write(layer, &k, &v));
+        let [new, held] = [count(tokens.len(), "row"), count(cache.len(), "token")];
+        in_call(format!("write of {new} to layer {layer}, {held} held"), || cache.write(layer, &k, &v));
     }
 
     #[test]

@@ -330,10 +330,8 @@ mod checks {
         let p = vec![1.0 / N as f32; N];
         let what = format!("share of {N} tokens that are all as likely, where q is p");
         let (share, expected) = (in_call(&what, || share_to_expect(&p, &p)), 1.0);
-        let why = match share == f64::from(p.iter().sum::<f32>()) {
-            true => "\n  that is the sum as f32: each smaller one is to be converted to f64, and then added",
-            false => "",
-        };
+        let is_f32 = share == f64::from(p.iter().sum::<f32>());
+        let why = if is_f32 { "\n  each smaller one is to be converted to f64, and then added" } else { "" };
         let is_near = (share - expected).abs() < 1e-6;
         assert!(is_near, "{what}\n  expected: {expected}\n  yours:    {share}{why}");
     }
