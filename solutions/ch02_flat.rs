@@ -99,7 +99,7 @@ impl KvCache for FlatCache {
     /// number of rows.
     fn write(&mut self, layer: usize, k: &[f32], v: &[f32]) {
         let rows = self.layout.rows(k, v);
-        assert!(rows <= self.len, "{rows} rows to write, {} tokens held", self.len);
+        assert!(rows <= self.len, "rows to write: {rows}, tokens held: {}", self.len);
         // ch02 task 3: store the new rows after the older ones
         let first = (self.len - rows) * self.layout.kv_width();
         self.layers[layer].k[first..].copy_from_slice(k);

@@ -110,7 +110,7 @@ impl KvCache for ContiguousCache {
     fn write(&mut self, layer: usize, k: &[f32], v: &[f32]) {
         let rows = self.layout.rows(k, v);
         // ch03 task 3: store the new rows in the newest slots
-        assert!(rows <= self.len, "{rows} rows to write, {} tokens held", self.len);
+        assert!(rows <= self.len, "rows to write: {rows}, tokens held: {}", self.len);
         let range = self.range(layer, self.len - rows..self.len);
         self.k[range.clone()].copy_from_slice(k);
         self.v[range].copy_from_slice(v);

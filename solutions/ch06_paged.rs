@@ -156,7 +156,7 @@ impl KvCache for PagedCache {
         let rows = self.layout().rows(k, v);
         // ch06 task 2: scatter the new rows to their slots
         let held = self.table.len();
-        assert!(rows <= held, "{rows} rows to write, {held} tokens held");
+        assert!(rows <= held, "rows to write: {rows}, tokens held: {held}");
         let first = held - rows;
         let slab = &mut *self.slab.borrow_mut();
         let width = slab.layout.kv_width();

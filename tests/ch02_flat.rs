@@ -21,16 +21,18 @@ mod checks {
         same!(grown(&[], 3), [0.0, 0.0, 0.0], "grown(&[], 3)");
         same!(grown(&[1.0, 2.0], 0), [1.0, 2.0], "grown(&[1.0, 2.0], 0)");
         let many: Vec<f32> = (0..5_000).map(|number| number as f32).collect();
-        same_numbers(&grown(&many, 1), &[&many[..], &[0.0]].concat(), "grown(&[0.0, 1.0, …, 4999.0], 1)");
-        let what = format!("grown(&{EDGE_VALUES:?}, 3)");
-        same_numbers(&in_call(&what, || grown(&EDGE_VALUES, 3)), &[&EDGE_VALUES[..], &[0.0; 3]].concat(), &what);
+        for (old, shown) in [(&many[..], "[0.0, 1.0, …, 4999.0]".into()), (&EDGE_VALUES, format!("{EDGE_VALUES:?}"))]
+        {
+            let what = format!("grown(&{shown}, 3)");
+            same_numbers(&in_call(&what, || grown(old, 3)), &[old, &[0.0; 3]].concat(), &what);
+        }
     }
 
     #[test]
     fn task_1_a_grown_tensor_takes_no_more_than_it_needs() {
         for (old, extra) in [(5, 1), (1, 5), (64, 8), (3, 0)] {
-            let found = grown(&vec![1.0; old], extra).capacity();
-            same!(found, old + extra, "numbers allocated for grown(&[1.0; {old}], {extra})");
+            let tensor = vec![1.0; old];
+            same!(grown(&tensor, extra).capacity(), old + extra, "numbers allocated for grown(&[1.0; {old}], {extra})");
         }
     }
 
@@ -93,7 +95,7 @@ mod checks {
         Oracle::default().append(&mut cache, &[1]);
         let written: Vec<_> = (0..3).map(|layer| KINDS.map(|kind| row(LAYOUT, 1, layer, kind))).collect();
         for layer in 0..LAYOUT.n_layers {
-            let (k, v) = in_call(format!("gather({layer}) of 1 token"), || cache.gather(layer));
+            let (k, v) = in_place::gather(&cache, layer);
             let [keys, values] = &written[layer];
             assert!(
                 (&*k, &*v) != (values, keys),

@@ -75,7 +75,7 @@ mod checks {
     // Task 3
 
     tests_on! {
-        &mut ContiguousCache::new(LAYOUT, 400);
+        &mut ContiguousCache::new(LAYOUT, 1_200);
         task_3_a_new_row_goes_after_the_old_ones = in_place::new_rows_go_after_the_old_ones,
         task_3_any_number_of_the_newest_rows_can_be_written = in_place::any_number_of_the_newest_rows,
         task_3_every_bit_is_kept = in_place::every_bit_is_kept,

@@ -215,8 +215,13 @@ mod checks {
             &format!("alloc_n(100) on a pool of {} pages", pool.n_pages()),
             VERY_MANY as usize / 100,
             |number| {
-                let what = || format!("pages of alloc_n(100), call number {number} on a pool twice as large");
-                same_each(pool.alloc_n(100).map(|pages| pages.len()), Ok(100), what);
+                let found = pool.alloc_n(100).map(|pages| {
+                    let differs = (100 * number..).zip(&pages).find(|(next, page)| page.index() != *next);
+                    (pages.len(), differs.map(|(next, page)| (next, *page)))
+                });
+                same_each(found, Ok((100, None)), || {
+                    format!("pages of alloc_n(100), call number {number}, and the first where (next, page) differ")
+                });
             },
         );
         type Call = fn(&mut PagePool, PageId) -> Result<u32, CacheError>;

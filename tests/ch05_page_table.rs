@@ -34,7 +34,7 @@ mod checks {
     #[track_caller]
     fn assert_refuses(table: &mut PageTable, n: usize, needed: usize, pool: &mut PagePool) {
         let (held, free) = (count(table.len(), "token"), pool.n_free());
-        let call = format!("grow({}) on {held}, page size 4, {free} pages free", argument(n));
+        let call = format!("grow({}) on {held}, page size {}, {free} pages free", argument(n), table.page_size());
         let facts = |(table, pool): &mut (&mut PageTable, &mut PagePool)| {
             let pages = fact("pages", page_list(table.pages()));
             vec![fact("tokens held", table.len()), pages, fact("free pages", pool.n_free())]
@@ -124,12 +124,12 @@ mod checks {
 
     #[test]
     fn task_1_too_many_tokens_leave_the_free_pages_in_order() {
-        for n in [17, 100] {
+        for (size, n) in [(4, 17), (4, 100), (1, 5), (7, 29)] {
             let mut pool = pool_that_gives(&[12, 5, 3, 9]);
-            let mut table = table(4, 0, &mut pool);
-            assert_refuses(&mut table, n, pages_of(n, 4), &mut pool);
-            grow(&mut table, 16, &mut pool);
-            let given = "pages of 16 tokens, when the pool gives 12, 5, 3, 9";
+            let mut table = table(size, 0, &mut pool);
+            assert_refuses(&mut table, n, pages_of(n, size), &mut pool);
+            grow(&mut table, 4 * size, &mut pool);
+            let given = format!("pages of {} tokens, when the pool gives 12, 5, 3, 9", 4 * size);
             same!(table.pages(), ids([12, 5, 3, 9]), "{given}, after grow({n}) was refused");
         }
     }
@@ -205,9 +205,8 @@ mod checks {
     fn task_3_release_frees_the_newest_page_first() {
         let (mut table, mut pool) = ten_tokens();
         release(&mut table, &mut pool);
-        let next: Vec<_> = (0..4).map(|_| pool.alloc()).collect();
-        let expected = [12, 5, 3, 9].map(|page| Ok(PageId(page)));
-        same!(next, expected, "pages handed out after the release of 12, 5, 3: the one freed last comes first");
+        let next = "pages handed out after the release of 12, 5, 3: the one freed last comes first";
+        same!([(); 4].map(|()| pool.alloc()), [12, 5, 3, 9].map(|page| Ok(PageId(page))), "{next}");
     }
 
     #[test]
@@ -222,7 +221,7 @@ mod checks {
     #[test]
     fn task_3_a_pool_in_which_a_page_is_free_or_missing_changes_nothing() {
         // The page is the table's first, its last, or between them; of several, the table's first is named.
-        for pages in [[12, 5, 3], [3, 5, 12], [5, 12, 3]] {
+        for (size, pages) in [(4, [12, 5, 3]), (1, [3, 5, 12]), (7, [5, 12, 3])] {
             for (n_pages, without_owner) in [(10, &[][..]), (16, &[12]), (10, &[5]), (16, &[3, 12]), (4, &[3])] {
                 let error = |page: u32| match without_owner.contains(&page) {
                     true => Some(free(page)),
@@ -231,7 +230,7 @@ mod checks {
                 let error = pages.into_iter().find_map(error).expect("a bad page");
                 let other = pool_with_free(n_pages as usize, without_owner);
                 let mut pool = pool_that_gives(&pages);
-                let table = table(4, 10, &mut pool);
+                let table = table(size, 2 * size + 1, &mut pool);
                 let [of_table, none_owns] = [table.pages(), &ids(without_owner.to_vec())].map(page_list);
                 let call =
                     format!("release of {of_table} into another pool of {n_pages}, without an owner: {none_owns}");

@@ -9,7 +9,7 @@ mod checks {
     use page_by_page::chapters::ch06_paged::{PageSlab, PagedCache, SharedSlab};
 
     use grading::oracle;
-    use grading::paged::{self, Content, cache, check_pages, n_free, pages, slab};
+    use grading::paged::{self, Content, cache, check_pages, drop_cache, n_free, pages, slab};
     use grading::pools::{LAYOUT, ONE_NUMBER, slab_of};
     use grading::prelude::*;
     use grading::rows::{self, KINDS, same_numbers};
@@ -71,10 +71,8 @@ mod checks {
         let slab = slab(4, 4);
         let mut cache = cache(&slab);
         extend(&mut cache, 5);
-        let lent = slab.borrow();
-        assert_panics("release while the slab is lent", || cache.release());
-        assert_panics("extend(4) while the slab is lent", || cache.extend(4));
-        drop(lent);
+        paged::assert_panics_while_lent(&slab, "release", || cache.release());
+        paged::assert_panics_while_lent(&slab, "extend(4)", || cache.extend(4));
         let found = (cache.len(), pages(&cache), n_free(&slab));
         same!(found, (5, vec![0, 1], 2), "tokens, pages and free pages of 4 when release and extend have panicked");
         release(&mut cache);
@@ -108,7 +106,7 @@ mod checks {
                 same!(n_free(&slab), 4, "free pages of 4 after two releases");
                 extend(&mut cache, 5);
             }
-            drop(cache);
+            drop_cache(cache);
             same!(n_free(&slab), 4, "free pages of 4 when cache {number}, which had taken some, was dropped");
         }
     }
@@ -128,6 +126,12 @@ mod checks {
         oracle::write(cache, tokens);
     }
 
+    #[track_caller]
+    fn locate(cache: &PagedCache, position: usize) -> Slot {
+        let call = format!("locate({position}) of chapter 5, {} held", count(cache.len(), "token"));
+        expect_ok(call, || cache.table().locate(position))
+    }
+
     /// Looks into the slab, `[n_pages, n_layers, page_size, kv_width]`: does each token lie where the table says?
     #[track_caller]
     fn check_slots(slab: &SharedSlab, cache: &PagedCache, tokens: &[usize]) {
@@ -136,11 +140,7 @@ mod checks {
         for layer in 0..layout.n_layers {
             for (kind, numbers) in KINDS.into_iter().zip([slab.keys(), slab.values()]) {
                 for (position, token) in tokens.iter().enumerate() {
-                    let place =
-                        expect_ok(format!("locate({position}) of chapter 5, {} tokens held", cache.len()), || {
-                            cache.table().locate(position)
-                        });
-                    let Slot { page, slot } = place;
+                    let Slot { page, slot } = locate(cache, position);
                     let row = (page.index() * layout.n_layers + layer) * size + slot;
                     let found = &numbers[row * width..(row + 1) * width];
                     if found != rows::row(layout, *token, layer, kind) {
@@ -196,49 +196,53 @@ mod checks {
 
     #[test]
     fn task_2_extend_and_release_touch_no_row() {
-        let slab = slab(4, 4);
-        let mut old = cache(&slab);
-        append(&mut old, &(1..=16).collect::<Vec<_>>());
-        let before = Content::of(&slab, &old);
-        release(&mut old);
-        before.assert_kept(&slab, "release of a sequence of 16 tokens");
-        let mut new = cache(&slab);
-        for n in [1, 4, 9] {
-            extend(&mut new, n);
-            before.assert_kept(&slab, &format!("extend({n}) of a new sequence, into slots with stale rows,"));
+        for size in [4, 1, 3] {
+            let slab = slab(size, 4);
+            let mut old = cache(&slab);
+            append(&mut old, &fresh(&mut 0, 4 * size));
+            let before = Content::of(&slab, &old);
+            release(&mut old);
+            before.assert_kept(&slab, &format!("release of a sequence of {} tokens", 4 * size));
+            let mut new = cache(&slab);
+            for n in [1, size, 2 * size] {
+                extend(&mut new, n);
+                let what = format!("page size {size}: extend({n}) of a new sequence, into slots with stale rows,");
+                before.assert_kept(&slab, &what);
+            }
+            let (n, expected) = (3 * size, Err(CacheError::OutOfPages { needed: 3, free: 0 }));
+            same!(new.extend(n), expected, "extend({n}) on {} tokens in all four pages of {size}", 3 * size + 1);
+            before.assert_kept(&slab, &format!("page size {size}: extend({n}), which was refused"));
+            drop_cache(new);
+            before.assert_kept(&slab, &format!("the drop of a sequence of {} tokens", 3 * size + 1));
         }
-        let expected = Err(CacheError::OutOfPages { needed: 2, free: 0 });
-        same!(new.extend(9), expected, "extend(9) on 14 tokens in all four pages of 4");
-        before.assert_kept(&slab, "extend(9), which was refused");
-        drop(new);
-        before.assert_kept(&slab, "the drop of a sequence of 14 tokens");
     }
 
     #[test]
     fn task_2_writing_touches_its_own_rows_only() {
-        let slab = slab(4, 5);
-        let mut old = cache(&slab);
-        append(&mut old, &(1..=20).collect::<Vec<_>>());
-        drop(old);
-        let mut cache = cache(&slab);
-        let mut next = 100;
-        for n in [3, 2, 0, 9, 1] {
-            let first = cache.len();
-            extend(&mut cache, n);
-            let tokens = fresh(&mut next, n);
-            // The last layer first: no layer waits for another.
-            for layer in (0..LAYOUT.n_layers).rev() {
-                let before = Content::of(&slab, &cache);
-                let write = format!("write of {n} rows to layer {layer}, {} tokens held", first + n);
-                write_layer(&mut cache, layer, &tokens);
-                let its_own = |(page, its_layer, slot): (usize, usize, usize)| {
-                    let of_the_write =
-                        |position| cache.table().locate(position).map(|place| (place.page.index(), place.slot));
-                    its_layer == layer && (first..first + n).any(|position| of_the_write(position) == Ok((page, slot)))
-                };
-                before.assert_kept_but(&slab, &write, its_own);
+        for size in [4, 1, 3] {
+            let slab = slab(size, 20);
+            let mut old = cache(&slab);
+            append(&mut old, &fresh(&mut 0, 20 * size));
+            drop_cache(old);
+            let mut cache = cache(&slab);
+            let mut next = 100;
+            for n in [3, 2, 0, 9, 1] {
+                let first = cache.len();
+                extend(&mut cache, n);
+                let tokens = fresh(&mut next, n);
+                let places: Vec<Slot> = (first..first + n).map(|position| locate(&cache, position)).collect();
+                // The last layer first: no layer waits for another.
+                for layer in (0..LAYOUT.n_layers).rev() {
+                    let before = Content::of(&slab, &cache);
+                    let [new, held] = [count(n, "row"), count(first + n, "token")];
+                    let write = format!("page size {size}: write of {new} to layer {layer}, {held} held");
+                    write_layer(&mut cache, layer, &tokens);
+                    before.assert_kept_but(&slab, &write, |(page, its_layer, slot)| {
+                        its_layer == layer && places.iter().any(|at| (at.page.index(), at.slot) == (page, slot))
+                    });
+                }
+                check_slots(&slab, &cache, &(100..next).collect::<Vec<_>>());
             }
-            check_slots(&slab, &cache, &(100..next).collect::<Vec<_>>());
         }
     }
 
@@ -246,8 +250,8 @@ mod checks {
     #[track_caller]
     fn write_layer(cache: &mut PagedCache, layer: usize, tokens: &[usize]) {
         let [k, v] = KINDS.map(|kind| rows::rows(LAYOUT, tokens, layer, kind));
-        let question = format!("write of {} rows to layer {layer}, {} tokens held", tokens.len(), cache.len());
-        in_call(question, || cache.write(layer, &k, &v));
+        let [new, held] = [count(tokens.len(), "row"), count(cache.len(), "token")];
+        in_call(format!("write of {new} to layer {layer}, {held} held"), || cache.write(layer, &k, &v));
     }
 
     #[test]
@@ -279,8 +283,11 @@ mod checks {
             (rows(1)[half..].to_vec(), rows(1)[half..].to_vec(), "of half a row"),
         ] {
             let before = Content::of(&slab, &cache);
-            assert_panics(&format!("write {what}"), || cache.write(1, &k, &v));
-            before.assert_kept(&slab, &format!("write {what}, which had to be refused before anything was written,"));
+            for layer in 0..LAYOUT.n_layers {
+                assert_panics(&format!("write to layer {layer} {what}"), || cache.write(layer, &k, &v));
+                let told = "which had to be refused before anything was written,";
+                before.assert_kept(&slab, &format!("write to layer {layer} {what}, {told}"));
+            }
         }
         append(&mut cache, &[3]);
         check_slots(&slab, &cache, &[1, 2, 3]);
@@ -300,9 +307,9 @@ mod checks {
     /// Compares what `gather` gives with what was written; a failure names the page and the slot.
     #[track_caller]
     fn check(oracle: &Oracle, cache: &PagedCache) {
-        oracle.check_placed(cache, &|position| match cache.table().locate(position) {
-            Ok(Slot { page, slot }) => format!(" (page {page}, slot {slot} of pages {:?})", pages(cache)),
-            Err(_) => String::new(),
+        oracle.check_placed(cache, &|position| {
+            let Slot { page, slot } = locate(cache, position);
+            format!(" (page {page}, slot {slot} of pages {:?})", pages(cache))
         });
     }
 
@@ -328,7 +335,7 @@ mod checks {
         let (mut old, mut new) = (cache(&slab), cache(&slab));
         append(&mut old, &[200, 201, 202, 203]);
         append(&mut new, &[204, 205, 206, 207]);
-        drop(old);
+        drop_cache(old);
         release(&mut new);
         let mut oracle = Oracle::default();
         oracle.append(&mut new, &[1, 2, 3, 4, 5]);
@@ -343,7 +350,7 @@ mod checks {
             extend(other, 2);
         }
         // Pages 0, 1, 2 come back in this order, so the next ones are 2, 1, 0.
-        others.drain(..).for_each(drop);
+        others.drain(..).for_each(drop_cache);
         let mut cache = cache(&slab);
         let mut oracle = Oracle::default();
         oracle.append(&mut cache, &[1, 2, 3, 4, 5]);
@@ -356,10 +363,12 @@ mod checks {
         let mut cache = cache(&slab(4, 3));
         let rows: Vec<f32> = (0..6).flat_map(|token| EDGE_VALUES.map(|x| x * (token as f32 - 2.0))).collect();
         extend(&mut cache, 6);
-        in_call("write of 6 rows to layer 1, 6 tokens held", || cache.write(1, &rows, &rows));
-        let (k, v) = in_call("gather(1) of 6 tokens", || cache.gather(1));
-        for (kind, found) in KINDS.into_iter().zip([k, v]) {
-            same_numbers(&found, &rows, &format!("the {kind} of 6 rows of 10 that gather(1) gives"));
+        for layer in 0..LAYOUT.n_layers {
+            in_call(format!("write of 6 rows to layer {layer}, 6 tokens held"), || cache.write(layer, &rows, &rows));
+            let (k, v) = in_call(format!("gather({layer}) of 6 tokens"), || cache.gather(layer));
+            for (kind, found) in KINDS.into_iter().zip([k, v]) {
+                same_numbers(&found, &rows, &format!("the {kind} of 6 rows of 10 that gather({layer}) gives"));
+            }
         }
     }
 
@@ -398,7 +407,7 @@ mod checks {
             transcript.line(format!("gather of {name}, {}", page_list(cache.table().pages())));
             transcript.gather(cache);
         }
-        drop(b);
+        drop_cache(b);
         transcript.line(format!("b dropped   {} free", n_free(&slab)));
         assert_transcript("ch06_paged", &transcript);
     }
@@ -416,7 +425,7 @@ mod checks {
             // A different sequence takes every other page, so that the story's pages lie scattered.
             let mut other = cache(&slab);
             let what = format!("paged cache, page size {page_size}");
-            storyteller.assert_through(&mut cache(&slab), &what, 40, || drop(other.extend(1)));
+            storyteller.assert_through(&mut cache(&slab), &what, 40, || extend(&mut other, 1));
         }
     }
 }

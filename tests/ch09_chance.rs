@@ -14,6 +14,7 @@ mod checks {
     use grading::caches::assert_stories;
     use grading::drafts::{self, draft, drafted};
     use grading::prelude::*;
+    use grading::rows::same_numbers;
     use grading::scripted_model::{Log, ScriptedModel, one_hot};
     use grading::{same, tests_on};
 
@@ -151,6 +152,10 @@ mod checks {
         for (p, q, expected) in table.into_iter().chain(least) {
             same!(residual(&p, &q), expected, "residual of p {p:?}, q {q:?}");
         }
+        let (q, mut p, mut expected) = (vec![0.0; 70_000], vec![0.0; 70_000], vec![0.0; 70_000]);
+        (p[3], p[69_999], expected[3], expected[69_999]) = (0.25, 0.75, 0.25, 0.75);
+        let what = "residual of 70,000 tokens, p is 0.25 for token 3 and 0.75 for token 69,999, q is 0";
+        same_numbers(&in_call(what, || residual(&p, &q)), &expected, what);
     }
 
     #[test]
@@ -323,12 +328,12 @@ mod checks {
     fn task_4_share_to_expect_of_many_tokens() {
         const N: usize = 70_000;
         let p = vec![1.0 / N as f32; N];
-        let (share, expected) = (share_to_expect(&p, &p), 1.0);
-        assert!(
-            (share - expected).abs() < 1e-6,
-            "share of {N} tokens that are all as likely, where q is p\n  expected: {expected}\n  \
-             yours:    {share}\n  each smaller one is to be converted to f64, and then added"
-        );
+        let what = format!("share of {N} tokens that are all as likely, where q is p");
+        let (share, expected) = (in_call(&what, || share_to_expect(&p, &p)), 1.0);
+        let is_f32 = share == f64::from(p.iter().sum::<f32>());
+        let why = if is_f32 { "\n  each smaller one is to be converted to f64, and then added" } else { "" };
+        let is_near = (share - expected).abs() < 1e-6;
+        assert!(is_near, "{what}\n  expected: {expected}\n  yours:    {share}{why}");
     }
 
     // All tasks
@@ -436,7 +441,7 @@ mod checks {
             let logits = storyteller.model.step(&tokens, None).expect("a short sequence fits");
             tokens.push((0..logits.len()).fold(0, |best, id| if logits[id] > logits[best] { id } else { best }) as u32);
         }
-        assert_stories(&storyteller, (&prompt, &tokens[prompt.len()..]), |told, target, small, k| {
+        assert_stories(&storyteller, true, (&prompt, &tokens[prompt.len()..]), |told, target, small, k| {
             let mut drafter = SamplingDraftModel::new(small, Sampler::new(Sampling::GREEDY));
             let mut sampler = Sampler::new(Sampling::GREEDY);
             let mut accept = |draft: &Draft, rows: &[Vec<f32>]| {

@@ -23,23 +23,29 @@ fn one_of_caches(kind: usize, layout: KvLayout) -> (&'static str, Box<dyn Attent
 }
 
 /// Has a target and a draft model generate a story of 16 tokens, drafts of k = 0 to 8 tokens, the caches by turns:
-/// `generate(told, target, small, k)`. Each must be `expected`, and both caches then hold all but its newest token.
+/// `generate(told, target, small, k)`. Each must be `expected`, and both caches then hold all but its newest token. If
+/// `is_greedy`, the target also drafts for itself, and rejects nothing.
 pub fn assert_stories(
     storyteller: &Storyteller,
+    is_greedy: bool,
     (prompt, expected): (&[u32], &[u32]),
     mut generate: impl FnMut(&str, &mut dyn RewindableModel, &mut dyn RewindableModel, usize) -> Vec<u32>,
 ) {
     let draft_model = Model::open(&assets().join("storyteller-draft")).expect("the bundled draft model opens");
-    for k in 0..=8 {
-        let models = [&storyteller.model, &draft_model];
+    for (k, is_its_own) in (0..=8).map(|k| (k, false)).chain(is_greedy.then_some((4, true))) {
+        let models = [&storyteller.model, if is_its_own { &storyteller.model } else { &draft_model }];
         let [mut of_target, mut of_small] = models.map(|model| one_of_caches(k % 4, model.config().kv_layout()));
         let told = format!("a story of {} tokens, {}, k = {k}", expected.len(), of_target.0);
-        let mut target = CachedModel::new(&storyteller.model, &mut *of_target.1);
-        let mut small = CachedModel::new(&draft_model, &mut *of_small.1);
+        let mut target = CachedModel::new(models[0], &mut *of_target.1);
+        let mut small = CachedModel::new(models[1], &mut *of_small.1);
         let story = generate(&told, &mut target, &mut small, k);
         storyteller.assert_same_story(&story, expected);
         let all_but_one = prompt.len() + expected.len() - 1;
         let lengths = (target.cached_len(), small.cached_len());
         same!(lengths, (all_but_one, all_but_one), "tokens in the caches of target and draft model, {told}");
+        if is_its_own {
+            let why = "which drafts for itself: no draft token is rejected, so it reads each token once";
+            same!(target.rows_projected(), all_but_one as u64, "rows that the target projects, {why}; {told}");
+        }
     }
 }

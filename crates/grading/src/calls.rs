@@ -109,10 +109,11 @@ pub fn expect_panic<T>(call: impl FnOnce() -> T) -> Result<String, T> {
 }
 
 /// Makes a call that must panic, and in every build: a release build has neither `debug_assert!` nor checks of sums.
+/// Gives the panic's message.
 #[track_caller]
-pub fn assert_panics<T>(what: &str, call: impl FnOnce() -> T) {
+pub fn assert_panics<T: Debug>(what: &str, call: impl FnOnce() -> T) -> String {
     limits::call_begins(what);
-    let Ok(words) = expect_panic(call) else { panic!("{what} did not panic") };
+    let words = expect_panic(call).unwrap_or_else(|value| panic!("{what} did not panic, and gave {value:?}"));
     if is_unwritten(&words) {
         fail_unwritten(words);
     }
@@ -123,6 +124,7 @@ pub fn assert_panics<T>(what: &str, call: impl FnOnce() -> T) {
     if let Some(why) = only_debug {
         panic!("{what}\n  expected: a panic in every build\n  yours:    one in debug builds only, {why}: {words}");
     }
+    words
 }
 
 /// Whether this place is in a `debug_assert!` of the reader's file.

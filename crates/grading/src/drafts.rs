@@ -42,7 +42,7 @@ pub fn only_what_is_new_is_read(make: Make) {
     let draft = drafted(&mut *make(&mut small), &[3, 4, 5], 2);
     same!(draft.tokens, [6, 7], "2 tokens drafted by a model that counts, after 3, 4, 5");
     let passes = ["draft reads [5], answers after the last 1", "draft reads [6], answers after the last 1"];
-    same!(*log.borrow(), passes, "passes of a draft model that remembers 3, 4, for 2 tokens after 3, 4, 5");
+    same!(*log.borrow(), passes, "passes of a draft model that has cached 3, 4, for 2 tokens after 3, 4, 5");
 }
 
 pub fn a_long_sequence_is_copied_once(make: Make) {
@@ -72,7 +72,7 @@ pub fn a_refusal_is_passed_on(make: Make) {
         for refusal in refusals_to_read(n, room) {
             let mut small = counting(&Log::default());
             (small.room, small.refusal) = (room, Some(refusal.clone()));
-            let told = format!("a draft of 4 tokens after 3, 4 by a model that refuses to remember more than {room}");
+            let told = format!("a draft of 4 tokens after 3, 4 by a model that refuses to cache more than {room}");
             same!(draft(&mut *make(&mut small), &[3, 4], 4), Err(refusal), "{told}");
         }
     }

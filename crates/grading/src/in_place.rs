@@ -1,5 +1,5 @@
 //! Caches whose rows lie side by side: what they lend, where a row goes, that a write moves and changes nothing else,
-//! and which writes they must not accept. The caches are empty and of [`LAYOUT`], with room for 400 tokens.
+//! and which writes they must not accept. The caches are empty and of [`LAYOUT`], with room for 1,200 tokens.
 
 use std::borrow::Cow;
 
@@ -17,13 +17,13 @@ pub const LAYOUT: KvLayout = KvLayout { n_layers: 3, n_kv_heads: 2, head_dim: 4 
 /// Numbers that a tensor keeps only if it keeps every bit.
 pub const EDGE_VALUES: [f32; 8] = [-0.0, 0.1, -3.5, 1e-40, f32::MAX, -1e-30, 1.0 + f32::EPSILON, 16_777_215.0];
 
-fn gather(cache: &dyn KvCache, layer: usize) -> (Cow<'_, [f32]>, Cow<'_, [f32]>) {
+pub fn gather(cache: &dyn KvCache, layer: usize) -> (Cow<'_, [f32]>, Cow<'_, [f32]>) {
     in_call(format!("gather({layer}) of {}", count(cache.len(), "token")), || cache.gather(layer))
 }
 
 pub fn new_rows_go_after_the_old_ones(cache: &mut dyn KvCache) {
     let mut oracle = Oracle::default();
-    for tokens in [&[10, 11, 12][..], &[13], &[14, 15], &(16..316).collect::<Vec<_>>()] {
+    for tokens in [&[10, 11, 12][..], &[13], &[14, 15], &(16..1_100).collect::<Vec<_>>(), &[1_100]] {
         oracle.append(cache, tokens);
         oracle.check(cache);
     }

@@ -9,6 +9,7 @@ use crate::calls::in_call;
 use crate::history::History;
 use crate::limits;
 use crate::rows::{self, KINDS, Kind};
+use crate::words::count;
 
 /// A sequence whose rows are never moved, shared or freed: nothing can go wrong with it.
 #[derive(Clone, Debug, Default)]
@@ -28,7 +29,7 @@ impl Oracle {
     pub fn append(&mut self, cache: &mut dyn KvCache, tokens: &[usize]) {
         self.history.record(format!("extend({}) and write", tokens.len()));
         let (n, len) = (tokens.len(), cache.len());
-        let question = format!("extend({n}) on {len} tokens");
+        let question = format!("extend({n}) on {}", count(len, "token"));
         if let Err(error) = in_call(format!("{question}, {}", self.history.at()), || cache.extend(n)) {
             panic!("{question} failed: {error}\n  {}", self.history.at());
         }
@@ -41,8 +42,9 @@ impl Oracle {
     pub fn rewind(&mut self, cache: &mut dyn Rewind, n: usize) {
         self.history.record(format!("rewind({n})"));
         let len = self.tokens.len();
-        if let Err(error) = in_call(format!("rewind({n}) on {len} tokens, {}", self.history.at()), || cache.rewind(n)) {
-            panic!("rewind({n}) on {len} tokens failed: {error}\n  {}", self.history.at());
+        let question = format!("rewind({n}) on {}", count(len, "token"));
+        if let Err(error) = in_call(format!("{question}, {}", self.history.at()), || cache.rewind(n)) {
+            panic!("{question} failed: {error}\n  {}", self.history.at());
         }
         self.tokens.truncate(len - n);
         same!(cache.len(), self.tokens.len(), "tokens held after rewind({n})\n  {}", self.history.at());
@@ -60,7 +62,7 @@ impl Oracle {
         let layout = cache.layout();
         same!(cache.len(), self.tokens.len(), "tokens held\n  {}", self.history.at());
         for layer in 0..layout.n_layers {
-            let question = format!("gather({layer}) of {} tokens, {}", self.tokens.len(), self.history.at());
+            let question = format!("gather({layer}) of {}, {}", count(self.tokens.len(), "token"), self.history.at());
             let (k, v) = in_call(question, || cache.gather(layer));
             for (kind, found) in KINDS.into_iter().zip([&k, &v]) {
                 self.check_rows(layout, layer, kind, found, place);
@@ -74,7 +76,7 @@ impl Oracle {
         let len = self.tokens.len();
         let at = self.history.at();
         let [n_rows, expected] = [found.len(), len * width].map(|numbers| rows::count(numbers, width));
-        same!(n_rows, expected, "{kind} that gather({layer}) gives, {len} tokens held\n  {at}");
+        same!(n_rows, expected, "{kind} that gather({layer}) gives, {} held\n  {at}", count(len, "token"));
         for (position, (token, found)) in self.tokens.iter().zip(found.chunks_exact(width)).enumerate() {
             let expected = rows::row(layout, *token, layer, kind);
             if found.iter().zip(&expected).any(|(a, b)| a.to_bits() != b.to_bits()) {
@@ -89,7 +91,7 @@ impl Oracle {
 #[track_caller]
 pub fn extend(cache: &mut dyn KvCache, n: usize) {
     let len = cache.len();
-    same!(cache.extend(n), Ok(()), "extend({n}) on {len} tokens, with room enough");
+    same!(cache.extend(n), Ok(()), "extend({n}) on {}, with room enough", count(len, "token"));
     same!(cache.len(), len + n, "tokens after extend({n}) on {len}");
 }
 

@@ -5,10 +5,11 @@ use std::fmt::Debug;
 use page_by_page::cache::{CacheError, KvCache, KvLayout, Rewind};
 use page_by_page::chapters::ch06_paged::{PagedCache, SharedSlab};
 
-use crate::calls::{expect_ok, expect_panic};
+use crate::calls::{assert_panics, expect_ok, in_call};
 use crate::oracle::{Oracle, STEPS, any_layout, fresh, seeded};
 use crate::pools::{LAYOUT, page_ids, slab_of};
 use crate::rows::{self, KINDS};
+use crate::words::count;
 
 #[track_caller]
 pub fn slab(page_size: usize, n_pages: usize) -> SharedSlab {
@@ -18,6 +19,11 @@ pub fn slab(page_size: usize, n_pages: usize) -> SharedSlab {
 #[track_caller]
 pub fn cache(slab: &SharedSlab) -> PagedCache {
     expect_ok("PagedCache::new of chapter 6, over a slab", || PagedCache::new(slab))
+}
+
+/// Drops a cache, which gives its pages back.
+pub fn drop_cache(cache: PagedCache) {
+    in_call(format!("drop of a cache of {} in pages {:?}", count(cache.len(), "token"), pages(&cache)), || drop(cache));
 }
 
 pub fn n_free(slab: &SharedSlab) -> usize {
@@ -39,14 +45,12 @@ pub fn check_pages(cache: &PagedCache, after_what: &str) {
 /// does: with an error, or in silence, its caller would go on.
 #[track_caller]
 pub fn assert_panics_while_lent<T: Debug>(slab: &SharedSlab, call: &str, make: impl FnOnce() -> T) {
+    let what = format!("{call} while the slab is lent");
     let lent = slab.borrow();
-    let outcome = expect_panic(make);
+    let words = assert_panics(&what, make);
     drop(lent);
-    let (is_right, found) = match outcome {
-        Ok(words) => (words.contains("borrowed"), format!("a panic: {words}")),
-        Err(value) => (false, format!("{value:?}")),
-    };
-    assert!(is_right, "{call} while the slab is lent\n  expected: a panic: already borrowed\n  yours:    {found}");
+    let is_right = words.to_lowercase().contains("borrow");
+    assert!(is_right, "{what}\n  expected: a panic: already borrowed\n  yours:    a panic: {words}");
 }
 
 /// All numbers of a slab, keys and values.
@@ -111,7 +115,7 @@ pub fn oracle(runs: u64, rewinds: bool) {
             }
             let index = rng.roll(0, sequences.len() - 1);
             if verb == 1 {
-                sequences.remove(index);
+                drop_cache(sequences.remove(index).0);
                 continue;
             }
             let (cache, oracle) = &mut sequences[index];
@@ -139,7 +143,7 @@ pub fn oracle(runs: u64, rewinds: bool) {
             let held: usize = sequences.iter().map(|(cache, _)| cache.table().pages().len()).sum();
             same!(n_free(&slab), n_pages - held, "free pages when {held} of {n_pages} are held, after {at}");
         }
-        drop(sequences);
+        sequences.into_iter().for_each(|(cache, _)| drop_cache(cache));
         same!(n_free(&slab), n_pages, "seed {seed}: free pages of {n_pages} when all caches are dropped");
     }
 }

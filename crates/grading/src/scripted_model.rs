@@ -34,16 +34,16 @@ pub fn refusals_to_read(n: usize, room: usize) -> Vec<StepError> {
 /// One question more ends the check, because a loop that forgets to append asks for ever.
 const MAX_QUESTIONS: usize = 1000;
 
-/// A model that knows the logits after every sequence, and remembers what it has read.
+/// A model that knows the logits after every sequence, and caches what it has read.
 pub struct ScriptedModel<'s> {
     name: &'static str,
     answer: Answer<'s>,
-    /// Tokens that it has read and remembers.
+    /// Tokens that it has read and cached.
     pub read: Vec<u32>,
-    /// Tokens that its memory has room for.
+    /// Tokens that its cache has room for.
     pub room: usize,
     /// What it says where there is no room, in place of [`CacheError::OutOfSlots`]. After [`StepError::NotFinite`] it
-    /// remembers the tokens all the same, as the engine's models do.
+    /// has cached the tokens all the same, as the engine's models do.
     pub refusal: Option<StepError>,
     /// What it says to the next question, once.
     pub refuses_once: Option<StepError>,
@@ -112,13 +112,13 @@ impl RewindableModel for ScriptedModel<'_> {
         }
         let same = self.read.iter().zip(tokens).take_while(|(read, token)| read == token).count();
         let why = match (self.read.get(same), tokens.get(same)) {
-            (Some(read), Some(token)) => format!("at position {same}, it remembers {read}, and {token} is given"),
-            _ => format!("it remembers {}, and is given {len}", count(self.read.len(), "token")),
+            (Some(read), Some(token)) => format!("at position {same}, it has cached {read}, and {token} is given"),
+            _ => format!("it has cached {}, and is given {len}", count(self.read.len(), "token")),
         };
-        let told = || format!("the {name} remembers {} and is asked", ending(&self.read));
+        let told = || format!("the {name} has cached {} and is asked", ending(&self.read));
         assert!(
             same == self.read.len(),
-            "{} to go on with {}, which must begin with all that it remembers: {why}",
+            "{} to go on with {}, which must begin with all that it has cached: {why}",
             told(),
             ending(tokens)
         );

@@ -8,6 +8,7 @@ use crate::calls::in_call;
 use crate::oracle;
 use crate::rows::{self, KINDS};
 use crate::snapshot_guard::assert_snapshots_are_kept;
+use crate::words::count;
 
 #[derive(Default)]
 pub struct Transcript {
@@ -21,16 +22,12 @@ impl Transcript {
 
     /// Extends a cache and notes what it says of itself.
     pub fn extend(&mut self, cache: &mut dyn KvCache, n: usize) {
-        let question = format!("extend({n}) on {} tokens, in the transcript", cache.len());
+        let question = format!("extend({n}) on {}, in the transcript", count(cache.len(), "token"));
         let outcome = outcome(&in_call(question, || cache.extend(n)));
         let usage = cache.usage();
-        self.line(format!(
-            "{:<12} {outcome}: {} tokens in {} slots, {} rows copied",
-            format!("extend({n})"),
-            usage.tokens,
-            usage.slots,
-            usage.rows_copied
-        ));
+        let (held, slots) = (count(usage.tokens, "token"), count(usage.slots, "slot"));
+        let (call, copied) = (format!("extend({n})"), count(usage.rows_copied, "row"));
+        self.line(format!("{call:<12} {outcome}: {held} in {slots}, {copied} copied"));
     }
 
     pub fn write(&mut self, cache: &mut dyn KvCache, tokens: &[usize]) {
@@ -43,7 +40,7 @@ impl Transcript {
     pub fn gather(&mut self, cache: &dyn KvCache) {
         let layout = cache.layout();
         for layer in 0..layout.n_layers {
-            let question = format!("gather({layer}) of {} tokens, in the transcript", cache.len());
+            let question = format!("gather({layer}) of {}, in the transcript", count(cache.len(), "token"));
             let (k, v) = in_call(question, || cache.gather(layer));
             for (kind, found) in KINDS.into_iter().zip([k, v]) {
                 let names: Vec<String> =

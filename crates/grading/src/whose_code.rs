@@ -21,6 +21,7 @@ pub fn assert_as_on_disk(name: &str) {
         Ok(text) if text == chapter.exercise.as_bytes() => {
             if chapter.source == Source::Yours {
                 crate::green_record::note_at_end(chapter);
+                refuse_work_in_debug_assert(chapter);
             }
         }
         Ok(_) => panic!(
@@ -29,6 +30,30 @@ pub fn assert_as_on_disk(name: &str) {
              next: `touch {file}`, then run the checks again"
         ),
         Err(error) => panic!("{file} was compiled, but cannot be read now: {error}"),
+    }
+}
+
+/// Fails if a call does its work within a `debug_assert!` of the reader: `debug_assert_eq!(pool.free(page), Ok(()))`.
+/// Looked for are the methods with `&mut self` of this chapter and of those that it depends on, but for `insert` and
+/// `remove`: an assertion may have a set of its own.
+fn refuse_work_in_debug_assert(chapter: &CompiledChapter) {
+    let (name, text) = (chapter.name, chapter.exercise);
+    let is_listed = |other: &&CompiledChapter| chapter.depends_on.contains(&other.number);
+    let functions = chapters::all().iter().filter(is_listed).flat_map(|other| other.exercise.split("fn ").skip(1));
+    let works: Vec<&str> = functions
+        .filter(|function| !function.split('{').next().unwrap_or_default().contains("-> &mut"))
+        .filter_map(|function| function.split_once("(&mut self").map(|(name, _)| name))
+        .filter(|name| name.chars().all(|c| c.is_alphanumeric() || c == '_') && !["insert", "remove"].contains(name))
+        .collect();
+    for (at, _) in text.match_indices("debug_assert") {
+        let (line, assertion) = (text[..at].lines().count(), text[at..].split(';').next().unwrap_or_default());
+        let is_comment = text[..at].lines().last().is_some_and(|line| line.contains("//"));
+        if let Some(work) = works.iter().find(|work| !is_comment && assertion.contains(&format!(".{work}("))) {
+            panic!(
+                "exercises/{name}.rs:{line}: a `debug_assert!` calls `{work}`, and a release build leaves it out\n\
+                 next: make the call before it, and assert what came of it"
+            );
+        }
     }
 }
 
