@@ -43,6 +43,23 @@
                 return `${taken} With ${reserved} pages reserved for each story, enough for the longest, only ${fit} of the eight would fit.`;
             },
         },
+        wolf: {
+            settings: { pages: 24, page_size: 8, budget: 64, running: 2, prefix_cache: false },
+            starts: [
+                { prompt: "Once upon a time there was a wolf", max_new_tokens: 34, seed: 7, samples: 1 },
+                { prompt: "Once upon a time there was a princess", max_new_tokens: 34, seed: 7, samples: 1 },
+            ],
+            breaks: { "one-page-twice": "Give one page to both" },
+            stepsPerSecond: 6,
+            view: { legend: [], events: ["started", "ended"] },
+        },
+        table: {
+            settings: { pages: 24, page_size: 16, budget: 64, running: 1, prefix_cache: false },
+            starts: [{ prompt: "Once upon a time", max_new_tokens: 49, seed: 23, samples: 1 }],
+            breaks: { "new-page-first": "Put new pages first", "page-too-few": "Round pages down" },
+            stepsPerSecond: 6,
+            view: { legend: [], events: ["started", "page", "ended"] },
+        },
         server: {
             settings: { pages: 256, page_size: 16, budget: 256, running: 8, prefix_cache: true },
             starts: [{ prompt: KING, max_new_tokens: 300, seed: 1, samples: 8 }],
@@ -61,6 +78,7 @@
                 { prompt: "Once upon a time there was a poor miller", max_new_tokens: 110, seed: 3, samples: 1 },
             ],
             controls: [{ key: "page_size", label: "Page size", values: [1, 2, 4, 8, 16, 32, 64], slots: 256 }],
+            breaks: { "whole-pages": "Gather whole pages", "stale-rows": "Gather stale rows", "by-page-number": "Gather by page number" },
             view: { legend: [], events: ["started", "page", "ended"] },
             stepsPerSecond: 12,
             summary: (view) => {
@@ -84,6 +102,7 @@
             settings: { pages: 128, page_size: 8, budget: 512, running: 8, prefix_cache: false },
             starts: [{ prompt: KING, max_new_tokens: 47, seed: 1, samples: 8, fork: true }],
             controls: [{ key: "fork", label: "Fork the first sample" }],
+            breaks: { "write-without-copy": "Write without copying" },
             view: { legend: ["own", "shared", "free"] },
             stepsPerSecond: 8,
             summary: (view, most) => `${plural(pagesTaken(view), "page")} taken, at most ${most} so far.`,
@@ -92,6 +111,7 @@
             settings: { pages: 48, page_size: 8, budget: 256, running: 4, prefix_cache: true },
             starts: [{ prompt: KING, max_new_tokens: 40, seed: 1, samples: 1 }],
             controls: [{ key: "prompt", label: "Prompt" }],
+            breaks: { "key-without-parent": "Look up without the parent", "cached-before-full": "Cache pages before they are full" },
             stepsPerSecond: 15,
             keepsPool: true,
             summary: ({ sequences }) => {
@@ -170,7 +190,8 @@
             const settings = (this.experiment.controls ?? []).map((control) => this.control(control));
             this.controls.root.classList.add("pbp-live-bar");
             const words = [...place.querySelectorAll(":scope > p")].at(-1);
-            words.after(this.controls.root, element("div", "pbp-live-bar", ...settings, this.bar), this.status);
+            const breaks = Object.entries(this.experiment.breaks ?? {}).map(([name, label]) => this.breakButton(name, label));
+            words.after(this.controls.root, element("div", "pbp-live-bar", ...breaks, ...settings, this.bar), this.status);
             // Without these, arrow keys turn mdBook's pages, and a quick swipe opens its sidebar.
             place.addEventListener("keydown", (event) => /^Arrow(Left|Right)$/.test(event.key) && event.stopPropagation());
             place.addEventListener("touchstart", (event) => event.stopPropagation(), { passive: true });
@@ -195,7 +216,7 @@
             if (state === "loading") {
                 this.end("");
             } else if (state === "done") {
-                this.begin(!this.experiment.keepsPool);
+                this.begin(!this.experiment.keepsPool || this.settings.mistake !== undefined);
                 then();
             } else {
                 this.load(then);
@@ -278,6 +299,10 @@
             this.controls.line.textContent = "";
             this.say(this.about.says);
             this.rounds += 1;
+            if (this.settings.mistake) {
+                this.send("tell", { round: this.rounds });
+                return;
+            }
             for (const start of this.starts) {
                 // In a pool that goes on, the same seeds would only repeat the same outputs.
                 const seed = start.seed + (this.rounds - 1) * start.samples;
@@ -293,7 +318,7 @@
                 this.view.bringIntoSight();
             }
             this.most = Math.max(this.most, ...views.map(pagesTaken));
-            const summary = this.experiment.summary?.(view, this.most, this.starts);
+            const summary = view.watch ? readWrongly(view.watch) : this.experiment.summary?.(view, this.most, this.starts);
             if (summary !== undefined) {
                 this.summary.textContent = summary;
             }
@@ -319,6 +344,25 @@
             this.drafts.replaceChildren();
             this.to("off");
             this.say(message, isBad);
+        }
+
+        /** Switches a mistake on, and off again; it runs at once, in a new pool. */
+        breakButton(name, label) {
+            const made = element("button", "break", label);
+            made.type = "button";
+            made.setAttribute("aria-pressed", "false");
+            made.addEventListener("click", () => {
+                const isOn = this.settings.mistake !== name;
+                this.settings.mistake = isOn ? name : undefined;
+                made.parentNode.querySelectorAll(".break").forEach((other) => other.setAttribute("aria-pressed", isOn && other === made));
+                if (this.view) {
+                    this.begin(true);
+                    this.controls.play();
+                } else if (this.controls.state !== "loading") {
+                    this.controls.press();
+                }
+            });
+            return made;
         }
 
         /** A label with what a reader can change: a slider over some values, a checkbox, or a text field. */
@@ -354,6 +398,11 @@
             input.addEventListener("change", () => change(input.checked));
             return element("label", "", input, label);
         }
+    }
+
+    /** What attention has read of somebody else's. */
+    function readWrongly({ n, first }) {
+        return first ? `${first[0].toUpperCase()}${first.slice(1)}. ${plural(n, "wrong read")} so far, and no error.` : "Nothing was read wrongly yet.";
     }
 
     /** A step of speculative decoding: the draft tokens, accepted or not, and the target's own. */

@@ -1,7 +1,17 @@
-// Names the page in the bar above it, and the pages before and after it at its foot; takes the prompt out of commands, so
+// A link past the bars; names the page in the bar above it, and the pages before and after it at its foot; takes the prompt out of commands, so
 // that only the command is marked and copied. Without this script the bar has the book's title, and the foot two arrows.
 (() => {
     "use strict";
+
+    // Before all that mdBook has around a page.
+    const main = document.querySelector("main");
+    if (main) {
+        main.id ||= "pbp-main";
+        main.tabIndex = -1;
+        const skip = document.createElement("a");
+        Object.assign(skip, { className: "pbp-skip", href: `#${main.id}`, textContent: "Skip to the page" });
+        document.body.prepend(skip);
+    }
 
     const title = document.querySelector("main h1");
     const bar = document.querySelector(".menu-title");

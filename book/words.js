@@ -174,6 +174,10 @@
 
     /** Pages that have more owners than their reference counts say: two sequences that write over each other's rows. */
     mistakes() {
+      const { watch } = this.after;
+      if (watch?.first && !this.before.watch?.first) {
+        this.tell("mistake", [], watch.pages, `Wrong read: ${watch.first}`);
+      }
       const isWrong = ({ owners }, holders, page) => holders[page].length > owners[page];
       for (const [page, count] of this.after.owners.entries()) {
         if (isWrong(this.after, this.has, page) && !isWrong(this.before, this.had, page)) {

@@ -1,7 +1,7 @@
 // The engine on a thread of its own, so that the page stays responsive. It fetches the module and the models, steps while it is told to,
 // and sends views, one for each step. While it plays, it sends them twenty times a second at most, several at once.
 //
-//   page ── load, open, start, cancel, pace, step ─────────────────►
+//   page ── load, open, start, tell, cancel, pace, step ─────────────────►
 //   page ◄── loading, ready, views, cancelled, refused, failed ────
 "use strict";
 
@@ -105,6 +105,10 @@ const commands = {
   start({ round: number, start }) {
     round = number;
     take(ask({ start }), true);
+  },
+  tell({ round: number }) {
+    round = number;
+    take(ask("tell"), true);
   },
   cancel({ id }) {
     let refusal;

@@ -7,7 +7,7 @@ use anyhow::Result;
 
 use super::{bills, bundled};
 use crate::cache::{KvCache, Rewind};
-use crate::chapters::ch06_paged::{PageSlab, PagedCache, SharedSlab};
+use crate::chapters::ch06_paged::{PageSlab, PagedCache};
 use crate::generation::LanguageModel;
 use crate::generation::sampler::{Sampler, Sampling};
 use crate::generation::watch::{Placement, ReadWatch, Slot, WatchedModel};
@@ -44,14 +44,30 @@ pub enum Shows {
 /// Who tells what.
 #[derive(Clone, Copy)]
 pub struct Scenario {
-    /// Each with its seed. The name of a sequence is the last word of its prompt, or of two equal ones its number.
+    /// Each with its seed.
     pub prompts: &'static [(&'static str, u64)],
     /// Tokens that each gets.
     pub n_new: usize,
+    /// Slots in a page.
+    pub page_size: usize,
     /// Whether a sequence begins only when the one before has ended.
     pub one_by_one: bool,
     /// The first sequence forgets as many tokens once it has generated so many: `(17, 4)`.
     pub rewind: Option<(usize, usize)>,
+}
+
+impl Scenario {
+    /// What each sequence is called: who its prompt is about, unless that is the same for all.
+    pub fn names(&self) -> Vec<String> {
+        let who = |prompt: &str| ["princess", "wolf"].into_iter().find(|who| prompt.contains(who)).unwrap_or("story");
+        let names: Vec<String> = self.prompts.iter().map(|(prompt, _)| format!("the {}", who(prompt))).collect();
+        match &names[..] {
+            [first, second] if first == second => {
+                ["the first request", "the second request"].map(String::from).to_vec()
+            }
+            _ => names,
+        }
+    }
 }
 
 /// What the sequences of a scenario have told.
@@ -63,12 +79,14 @@ pub struct Told {
     pub wrong: Option<(String, usize)>,
 }
 
-/// Slots in a page of these stories, unless a mistake says otherwise.
+/// Slots in a page of most of these stories.
 const P: usize = 8;
-const QUEEN: Scenario = Scenario { prompts: &[("Once upon a time", 23)], n_new: 49, one_by_one: false, rewind: None };
+const QUEEN: Scenario =
+    Scenario { prompts: &[("Once upon a time", 23)], n_new: 49, page_size: 16, one_by_one: false, rewind: None };
 const TWO: Scenario = Scenario {
     prompts: &[("Once upon a time there was a wolf", 7), ("Once upon a time there was a princess", 7)],
     n_new: 34,
+    page_size: P,
     ..QUEEN
 };
 const YESTERDAY: Scenario = Scenario {
@@ -220,7 +238,7 @@ const MISTAKES: &[Mistake] = &[
         about: "pages are gathered in the order of their numbers, and the second one has the lower number",
         invariant: "rows are gathered in the order of the tokens",
         shows: Shows::Story(
-            QUEEN,
+            Scenario { page_size: P, ..QUEEN },
             Placement {
                 read: |slot, len| match slot.position {
                     _ if len <= P => Some(slot),
@@ -407,6 +425,11 @@ fn scale(head: &[f32]) -> f32 {
     if largest == 0.0 { 1.0 } else { largest / 127.0 }
 }
 
+/// How all of them sample.
+pub fn sampling(seed: u64) -> Sampling {
+    Sampling { temperature: 0.8, top_k: 0, top_p: 0.95, seed }
+}
+
 /// A model, and the tokenizer that goes with it.
 pub struct Teller {
     model: Model,
@@ -431,7 +454,7 @@ impl Teller {
     /// What the sequences of a scenario tell, with a mistake or without.
     pub fn tell(&self, scenario: &Scenario, placement: Option<Placement>) -> Result<Told> {
         let watch = ReadWatch::new(placement);
-        let (slab, mut sequences) = self.begin(scenario)?;
+        let mut sequences = self.begin(scenario)?;
         let turns: Vec<usize> = match scenario.one_by_one {
             true => (0..sequences.len()).flat_map(|index| vec![index; scenario.n_new]).collect(),
             false => (0..scenario.n_new).flat_map(|_| 0..sequences.len()).collect(),
@@ -447,47 +470,28 @@ impl Teller {
                 cache.rewind(cache.len() + 1 - tokens.len())?;
             }
         }
-        drop(slab);
-        let (names, mut wrong) = (Self::names(scenario), watch.take_wrong());
+        let (names, wrong) = (scenario.names(), watch.take_wrong());
         let texts = sequences.iter().map(|sequence| self.tokenizer.decode(&sequence.tokens));
         let first = wrong.first().map(|first| first.describe(|id| names[id as usize].clone()));
-        Ok(Told {
-            texts: texts.collect::<Result<_, _>>()?,
-            names,
-            wrong: first.map(|first| (first, wrong.drain(..).len())),
-        })
+        Ok(Told { texts: texts.collect::<Result<_, _>>()?, names, wrong: first.map(|first| (first, wrong.len())) })
     }
 
     /// What the first sequence tells if the model gets the newest token only.
     pub fn tell_forgetful(&self, scenario: &Scenario) -> Result<Told> {
-        let (_, mut sequences) = self.begin(scenario)?;
+        let mut sequences = self.begin(scenario)?;
         let Sequence { tokens, sampler, .. } = &mut sequences[0];
         for _ in 0..scenario.n_new {
             tokens.push(sampler.pick(&self.model.step(&tokens[tokens.len() - 1..], None)?));
         }
-        Ok(Told { texts: vec![self.tokenizer.decode(tokens)?], names: Self::names(scenario), wrong: None })
+        Ok(Told { texts: vec![self.tokenizer.decode(tokens)?], names: scenario.names(), wrong: None })
     }
 
-    fn begin(&self, scenario: &Scenario) -> Result<(SharedSlab, Vec<Sequence>)> {
-        let slab = PageSlab::new(self.model.kv_layout(), P, 64)?;
+    fn begin(&self, scenario: &Scenario) -> Result<Vec<Sequence>> {
+        let slab = PageSlab::new(self.model.kv_layout(), scenario.page_size, 64)?;
         let begin = |((prompt, seed), id): (&(&str, u64), u64)| {
-            let sampling = Sampling { temperature: 0.8, top_k: 0, top_p: 0.95, seed: *seed };
             let (tokens, cache) = (self.tokenizer.encode(prompt)?, PagedCache::new(&slab)?);
-            Ok(Sequence { id, tokens, cache, sampler: Sampler::new(sampling) })
+            Ok(Sequence { id, tokens, cache, sampler: Sampler::new(sampling(*seed)) })
         };
-        let sequences = scenario.prompts.iter().zip(0..).map(begin).collect::<Result<_>>()?;
-        Ok((slab, sequences))
-    }
-
-    /// What each sequence is called: who its prompt is about, unless that is the same for all.
-    fn names(scenario: &Scenario) -> Vec<String> {
-        let who = |prompt: &str| ["princess", "wolf"].into_iter().find(|who| prompt.contains(who)).unwrap_or("story");
-        let names: Vec<String> = scenario.prompts.iter().map(|(prompt, _)| format!("the {}", who(prompt))).collect();
-        match &names[..] {
-            [first, second] if first == second => {
-                ["the first request", "the second request"].map(String::from).to_vec()
-            }
-            _ => names,
-        }
+        scenario.prompts.iter().zip(0..).map(begin).collect()
     }
 }

@@ -14,6 +14,7 @@
 //!
 //! There is one thread and one session at a time. A panic ends the module. Its message goes to the imported `panicked`.
 
+mod broken;
 pub mod session;
 mod shared_pool;
 mod speculation;

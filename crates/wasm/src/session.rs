@@ -22,6 +22,8 @@ pub enum Request {
     Open(Settings),
     /// Sequences of one prompt.
     Start(Start),
+    /// The sequences of a mistake.
+    Tell,
     /// Ends a sequence.
     Cancel(u64),
     /// One step: a pass of the model, or, with drafts, a pass of the target after those of the draft model.
@@ -41,6 +43,9 @@ pub struct Settings {
     /// The most draft tokens in a step. With more than 0, one sequence runs alone, and a small model drafts its tokens.
     #[serde(default)]
     pub(crate) drafts: usize,
+    /// The mistake to switch on. It brings its own sequences, and its own page size.
+    #[serde(default)]
+    pub(crate) mistake: Option<String>,
 }
 
 /// Sequences to start.
@@ -142,6 +147,8 @@ impl Session {
         match (&mut *self, request) {
             (_, Request::Open(_)) => unreachable!("a session is opened before it is asked"),
             (Session::Shared(pool), Request::Start(start)) => pool.start(start)?,
+            (Session::Shared(pool), Request::Tell) => pool.start_broken()?,
+            (Session::Alone(_), Request::Tell) => return Err("drafts are told by cargo page break".into()),
             (Session::Shared(pool), Request::Cancel(id)) => pool.cancel(id)?,
             (Session::Shared(pool), Request::Step) => pool.step()?,
             (Session::Alone(speculating), Request::Start(start)) => speculating.start(start)?,

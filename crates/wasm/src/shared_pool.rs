@@ -1,5 +1,7 @@
 //! Sequences that share a pool, a step at a time: what a page of the book shows while they grow.
 
+use std::rc::Rc;
+
 use page_by_page::chapters::ch06_paged::PageSlab;
 use page_by_page::model::Model;
 use page_by_page::model::tokenizer::Tokenizer;
@@ -9,6 +11,7 @@ use page_by_page::serving::view::{EndedView, PoolView};
 use page_by_page::serving::{Engine, GenerationRequest};
 use serde_json::Value;
 
+use crate::broken::Broken;
 use crate::session::{Settings, Start};
 
 /// A pool, and the sequences in it.
@@ -21,18 +24,41 @@ pub struct SharedPool {
     /// The sequences that have finished since the last view.
     ended: Vec<EndedView>,
     version: u64,
+    /// The mistake that is switched on, and how many of its sequences have started.
+    broken: Option<(Broken, usize)>,
 }
 
 impl SharedPool {
     /// An empty pool.
     pub fn new(model: &'static Model, tokenizer: &'static Tokenizer, settings: &Settings) -> Result<Self, String> {
-        let Settings { pages, page_size, budget, running, prefix_cache, .. } = *settings;
-        let slab = PageSlab::new(model.kv_layout(), page_size, pages).map_err(text_of)?;
-        let prefixes = new_prefix_cache(page_size, prefix_cache).map_err(text_of)?;
-        let limits = StepLimits { tokens: budget, sequences: running };
-        let engine = Engine::new(model, &slab, prefixes, limits, &model.config().eos_token_ids).map_err(text_of)?;
-        let engine = engine.with_tokenizer(tokenizer);
-        Ok(SharedPool { model, tokenizer, engine, chunks: Vec::new(), ended: Vec::new(), version: 0 })
+        let mistake = settings.mistake.as_deref().map(Broken::find).transpose()?;
+        let page_size = mistake.as_ref().map_or(settings.page_size, |(scenario, _)| scenario.page_size);
+        let open = || {
+            let Settings { pages, budget, running, prefix_cache, .. } = *settings;
+            let slab = PageSlab::new(model.kv_layout(), page_size, pages).map_err(text_of)?;
+            let prefixes = new_prefix_cache(page_size, prefix_cache).map_err(text_of)?;
+            let limits = StepLimits { tokens: budget, sequences: running };
+            let engine = Engine::new(model, &slab, prefixes, limits, &model.config().eos_token_ids).map_err(text_of)?;
+            Ok::<_, String>(engine.with_tokenizer(tokenizer))
+        };
+        let mut engine = open()?;
+        let broken = match mistake {
+            None => None,
+            Some((scenario, watch)) => {
+                let watch = Rc::new(watch);
+                engine = engine.with_watch(&watch);
+                Some((Broken::new(scenario, watch, open()?), 0))
+            }
+        };
+        Ok(SharedPool { model, tokenizer, engine, chunks: Vec::new(), ended: Vec::new(), version: 0, broken })
+    }
+
+    /// Starts the sequences of the mistake that is switched on.
+    pub fn start_broken(&mut self) -> Result<(), String> {
+        if let Some((broken, started)) = &mut self.broken {
+            *started = broken.start(&mut self.engine, self.tokenizer, *started)?;
+        }
+        Ok(())
     }
 
     /// Takes sequences in: all of them, or none.
@@ -60,7 +86,10 @@ impl SharedPool {
         let step = self.engine.step().map_err(text_of)?;
         self.chunks = step.chunks;
         self.ended.extend(step.finished.iter().map(EndedView::new));
-        Ok(())
+        if let Some((broken, _)) = &mut self.broken {
+            broken.step()?;
+        }
+        self.start_broken()
     }
 
     /// The state now, with the sequences that have finished since the view before.
@@ -68,7 +97,11 @@ impl SharedPool {
         self.version += 1;
         let ended = std::mem::take(&mut self.ended);
         let view = PoolView { version: self.version, ended, ..PoolView::new(&self.engine, &self.chunks) };
-        serde_json::to_value(view).expect("a view is JSON")
+        let mut json = serde_json::to_value(&view).expect("a view is JSON");
+        if let Some((broken, _)) = &self.broken {
+            json["watch"] = broken.view(&view);
+        }
+        json
     }
 }
 

@@ -217,6 +217,8 @@
       const [first, ...others] = owners.map((_, page) => page).filter((page) => this.#isMistake(page));
       const rest = others.length > 0 ? ` It’s the same with ${plural(others.length, "other page")}.` : "";
       write(this.#mistakes, first === undefined ? "" : `A mistake. Page ${first}: ${this.#ownersOf(first)}.${rest}`);
+      const misread = new Set(this.#view.watch?.pages);
+      this.#cells.forEach((cell, page) => cell.classList.toggle("misread", misread.has(page)));
       this.#mark();
     }
 
@@ -365,12 +367,24 @@
         }
         write(what, activity(sequence, places.get(sequence.id)));
         write(prompt, sequence.prompt);
-        write(output, sequence.text);
+        this.#writeOutput(output, sequence);
       }
       this.#arrange(order);
       this.#idle.hidden = order.length > 0;
       const more = waiting.length - MAX_WAITING;
       write(this.#more, more > 0 ? `And ${plural(more, "more sequence")} in the queue.` : "");
+    }
+
+    /** Writes an output. From where it is no longer the right one, it is marked. */
+    #writeOutput(output, { id, text }) {
+      const same = this.#view.watch?.agree[id] ?? text.length;
+      // To the beginning of the word in which it differs.
+      const from = same < text.length ? text.lastIndexOf(" ", same) + 1 : text.length;
+      const [right, rest] = [text.slice(0, from), text.slice(from)];
+      if (output.dataset.from !== `${from}` || output.textContent !== text) {
+        output.dataset.from = from;
+        output.replaceChildren(right, ...(rest ? [element("mark", "", rest)] : []));
+      }
     }
 
     /** Puts the cards in order, and scrolls each to its newest word. */

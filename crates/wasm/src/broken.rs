@@ -1,0 +1,105 @@
+//! Two sequences with a mistake switched on, beside what they would have told without it.
+
+use std::collections::{BTreeSet, HashMap};
+use std::rc::Rc;
+
+use page_by_page::experiments::mistakes::{self, Scenario, Shows};
+use page_by_page::generation::sampler::Sampler;
+use page_by_page::generation::watch::{ReadWatch, Slot, WrongRead};
+use page_by_page::model::tokenizer::Tokenizer;
+use page_by_page::serving::view::{EndedView, PoolView};
+use page_by_page::serving::{Engine, GenerationRequest, Step};
+use serde_json::{Value, json};
+
+use crate::shared_pool::text_of;
+
+/// A mistake, and what it has done so far.
+pub struct Broken {
+    pub scenario: Scenario,
+    watch: Rc<ReadWatch>,
+    /// The same sequences without the mistake, in a pool of their own.
+    right: Engine<'static>,
+    /// What they have told so far, of each.
+    texts: HashMap<u64, String>,
+    /// The first wrong read in words, all of them, and those of the newest step.
+    first: Option<String>,
+    n_wrong: usize,
+    newest: Vec<WrongRead>,
+}
+
+impl Broken {
+    /// The mistake of this name, if rows that are misplaced show it.
+    pub fn find(name: &str) -> Result<(Scenario, ReadWatch), String> {
+        let mistake = mistakes::all().into_iter().find(|mistake| mistake.name == name);
+        match mistake.map(|mistake| mistake.shows) {
+            Some(Shows::Story(scenario, placement)) if scenario.rewind.is_none() => {
+                Ok((scenario, ReadWatch::new(Some(placement))))
+            }
+            _ => Err(format!("no story here shows the mistake {name:?}; see cargo page break")),
+        }
+    }
+
+    /// `right`: an engine without sequences.
+    pub fn new(scenario: Scenario, watch: Rc<ReadWatch>, right: Engine<'static>) -> Self {
+        let (texts, first, newest) = (HashMap::new(), None, Vec::new());
+        Broken { scenario, watch, right, texts, first, n_wrong: 0, newest }
+    }
+
+    /// Starts what can start now, in both pools: all sequences, or the next one when none is left. `started`: sequences so
+    /// far.
+    pub fn start(
+        &mut self,
+        engine: &mut Engine<'static>,
+        tokenizer: &Tokenizer,
+        started: usize,
+    ) -> Result<usize, String> {
+        let Scenario { prompts, n_new, one_by_one, .. } = self.scenario;
+        if started == prompts.len() || (started > 0 && !(one_by_one && engine.is_done())) {
+            return Ok(started);
+        }
+        let end = if one_by_one { started + 1 } else { prompts.len() };
+        // Those of the same prompt are forks of the first.
+        for requests in prompts[started..end].chunk_by(|(first, _), (second, _)| first == second) {
+            for engine in [&mut *engine, &mut self.right] {
+                let tokens = tokenizer.encode(requests[0].0).map_err(text_of)?;
+                let samplers = requests.iter().map(|(_, seed)| Sampler::new(mistakes::sampling(*seed))).collect();
+                engine.submit_request(GenerationRequest::new(tokens, n_new, samplers)).map_err(text_of)?;
+            }
+        }
+        Ok(end)
+    }
+
+    /// Follows a step of the pool.
+    pub fn step(&mut self) -> Result<(), String> {
+        let Step { finished, .. } = self.right.step().map_err(text_of)?;
+        let running = PoolView::new(&self.right, &[]).sequences;
+        self.texts.extend(running.into_iter().map(|sequence| (sequence.id, sequence.text)));
+        let ended = finished.iter().map(EndedView::new);
+        self.texts.extend(ended.map(|ended| (ended.id, ended.text)));
+        self.newest = self.watch.take_wrong();
+        self.n_wrong += self.newest.len();
+        let names = self.scenario.names();
+        let describe = |wrong: &WrongRead| wrong.describe(|id| names[id as usize].clone());
+        self.first = self.first.take().or_else(|| self.newest.first().map(describe));
+        Ok(())
+    }
+
+    /// What the page shows of it: which pages were read wrongly, and for how many characters each story is the right one.
+    pub fn view(&self, view: &PoolView) -> Value {
+        let page = |slot: Slot| {
+            let sequence = view.sequences.iter().find(|sequence| sequence.id == slot.sequence)?;
+            sequence.pages.get(slot.position / view.page_size).copied()
+        };
+        // Where the row should have been, and where it was.
+        let places = self.newest.iter().map(|wrong| [Some(wrong.reader.at(wrong.position)), wrong.found]);
+        let pages: BTreeSet<u32> = places.flatten().flatten().filter_map(page).collect();
+        let texts =
+            view.sequences.iter().map(|it| (it.id, &it.text)).chain(view.ended.iter().map(|it| (it.id, &it.text)));
+        let agree = texts.map(|(id, text)| {
+            let right = self.texts.get(&id).map_or("", String::as_str);
+            let same = text.chars().zip(right.chars()).take_while(|(broken, right)| broken == right);
+            (id.to_string(), json!(same.map(|(broken, _)| broken.len_utf16()).sum::<usize>()))
+        });
+        json!({ "n": self.n_wrong, "first": self.first, "pages": pages, "agree": agree.collect::<serde_json::Map<_, _>>() })
+    }
+}
