@@ -7,7 +7,7 @@ use page_by_page::chapters::ch04_page_pool::PagePool;
 use page_by_page::chapters::ch05_page_table::PageTable;
 use page_by_page::chapters::ch06_paged::{PageSlab, SharedSlab};
 
-use crate::calls::expect_ok;
+use crate::calls::{expect_ok, in_call};
 use crate::history::{Fact, fact};
 use crate::transcript::page_list;
 use crate::words::count;
@@ -35,7 +35,15 @@ pub fn free(page: u32) -> CacheError {
 
 /// The owners of every page.
 pub fn owners(pool: &PagePool) -> Vec<u32> {
-    (0..pool.n_pages() as u32).map(|page| pool.owners(PageId(page)).unwrap_or(u32::MAX)).collect()
+    let n_pages = pool.n_pages();
+    in_call(format!("owners of chapter 4, of each page of {n_pages}"), || {
+        (0..n_pages as u32).map(|page| pool.owners(PageId(page)).unwrap_or(u32::MAX)).collect()
+    })
+}
+
+/// The owners of one page; none if the pool has no such page.
+pub fn owners_of(pool: &PagePool, page: PageId) -> u32 {
+    in_call(format!("owners({page}) of chapter 4"), || pool.owners(page).unwrap_or(0))
 }
 
 /// Compares the owners of every page with the tables that have it, and the prefix cache, which is one owner more.
