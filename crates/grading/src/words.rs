@@ -1,5 +1,7 @@
 //! Numbers with their nouns, and tokens, for failure messages.
 
+use std::fmt::Debug;
+
 pub use page_by_page::english::count;
 
 /// An argument of a call: `7`, `usize::MAX`, `usize::MAX - 9`.
@@ -8,6 +10,18 @@ pub fn argument(n: usize) -> String {
         0 => "usize::MAX".into(),
         less @ 1..=99 => format!("usize::MAX - {less}"),
         _ => n.to_string(),
+    }
+}
+
+/// Compares lists, `what` of something. Of long ones a failure says how many there are, or which is the first wrong one.
+#[track_caller]
+pub fn same_list<T: PartialEq + Debug>(yours: &[T], expected: &[T], what: &str) {
+    if yours.len().max(expected.len()) <= 8 {
+        return same!(yours, expected, "{what}");
+    }
+    same!(yours.len(), expected.len(), "how many {what}");
+    if let Some(at) = (0..yours.len()).find(|at| yours[*at] != expected[*at]) {
+        same!(yours[at], expected[at], "number {at} of the {what}");
     }
 }
 
