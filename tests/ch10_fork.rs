@@ -17,8 +17,8 @@ mod checks {
     use grading::oracle::{self, any_layout};
     use grading::paged::assert_panics_while_lent;
     use grading::pools::{
-        LAYOUT, ONE_NUMBER, check_owners, foreign, free, grow, of_other_pool, owners, owners_of, page_ids, pool,
-        pool_with_free, pool_with_owned, slab_of, table,
+        LAYOUT, ONE_NUMBER, check_owners, foreign, free, grow, of_other_pool, owners, page_ids, pool, pool_with_free,
+        pool_with_owned, slab_of, table,
     };
     use grading::prelude::*;
 
@@ -36,7 +36,9 @@ mod checks {
 
     /// Whether a table has a tail, a last page that is partly filled; and the owners of its last page.
     fn tail(table: &PageTable, pool: &PagePool) -> (bool, u32) {
-        let owners = table.pages().last().map_or(0, |page| owners_of(pool, *page));
+        let owners =
+            |page: &PageId| in_call(format!("owners({page}) of chapter 4"), || pool.owners(*page).unwrap_or(0));
+        let owners = table.pages().last().map_or(0, owners);
         (!table.len().is_multiple_of(table.page_size()), owners)
     }
 
@@ -585,9 +587,8 @@ mod checks {
             "c rewind 3",
             "c extend 1",
         ] {
-            let question = enter_call(format!("the transcript's line: {line}"));
-            let result = perform(line, &mut caches, &mut next);
-            drop(question);
+            let question = format!("the transcript's line: {line}");
+            let result = in_call(question, || perform(line, &mut caches, &mut next));
             let usage = caches.get(&line[..1]).map_or(String::new(), |cache| {
                 let (usage, pages) = (cache.usage(), page_list(cache.table().pages()));
                 format!("{:>2} tokens, {pages:<11} {} copied", usage.tokens, usage.rows_copied)

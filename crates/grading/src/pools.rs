@@ -41,11 +41,6 @@ pub fn owners(pool: &PagePool) -> Vec<u32> {
     })
 }
 
-/// The owners of one page; none if the pool has no such page.
-pub fn owners_of(pool: &PagePool, page: PageId) -> u32 {
-    in_call(format!("owners({page}) of chapter 4"), || pool.owners(page).unwrap_or(0))
-}
-
 /// Compares the owners of every page with the tables that have it, and the prefix cache, which is one owner more.
 #[track_caller]
 pub fn check_owners<'a>(
