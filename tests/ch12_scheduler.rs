@@ -43,18 +43,14 @@ mod checks {
         sequences.iter().map(|sequence| sequence.id.0).collect()
     }
 
-    /// What follows a dozen of them, in words.
-    fn and_more(n: usize) -> String {
-        if n > 12 { format!(" and {} more", n - 12) } else { String::new() }
-    }
-
     /// `0 computes 4 +, 1 computes 2`: a sequence with a + has caught up.
     fn describe_plan(plan: &[ScheduledChunk]) -> String {
         let mut words: Vec<String> = Vec::new();
         for ScheduledChunk { sequence, tokens, caught_up } in plan.iter().take(12) {
             words.push(format!("{sequence} computes {tokens}{}", if *caught_up { " +" } else { "" }));
         }
-        if words.is_empty() { "nothing is computed".into() } else { words.join(", ") + &and_more(plan.len()) }
+        let more = if plan.len() > words.len() { ", …" } else { "" };
+        if words.is_empty() { "nothing is computed".into() } else { words.join(", ") + more }
     }
 
     /// What the next plan must do with the sequences that run: (sequence, tokens), and the victims, newest first.
@@ -192,9 +188,8 @@ mod checks {
             let facts = |it: &mut Self| {
                 let finished = answer(what, || it.world.collect());
                 let state = it.state();
-                let lists = [&state.running, &state.waiting].map(|list| ids(list));
-                let mut facts =
-                    vec![fact("(running, waiting) sequences", lists), fact("sequences that finish", finished)];
+                let lists = fact("(running, waiting) sequences", [ids(&state.running), ids(&state.waiting)]);
+                let mut facts = vec![lists, fact("sequences that finish", finished)];
                 facts.extend(state.running.iter().chain(&state.waiting).map(|it| fact("one of the sequences", it)));
                 facts.extend(state.owners.iter().enumerate().map(|it| fact("(page, its owners)", it)));
                 facts.push(fact("(free pages, cached pages)", (state.n_free, state.cached)));
@@ -290,9 +285,7 @@ mod checks {
             let gone = before.running.iter().rev().filter(|ran| after.find_running(ran.id).is_none());
             let preempted: Vec<u64> = gone.map(|ran| ran.id.0).collect();
             let chunks: Vec<(u64, usize)> = plan.iter().map(|chunk| (chunk.sequence.0, chunk.tokens)).collect();
-            let state = |ran: &SequenceState| {
-                format!("sequence {} held {} of {}", ran.id, ran.held, count(ran.n_tokens, "token"))
-            };
+            let state = |ran: &SequenceState| format!("tokens held by {}: {} of {}", ran.id, ran.held, ran.n_tokens);
             let states = before.running.iter().map(state).collect::<Vec<_>>().join(", ");
             let (found, expected) = ((preempted, chunks), (victims.to_vec(), expected));
             same!(found, expected, "(victims, newest first; (sequence, tokens it computes))\n  {states}\n  {said}");
@@ -389,9 +382,8 @@ mod checks {
         /// Hands the tokens in and looks at what became of them.
         fn settle(&mut self, next: &[NextToken]) {
             let before = self.state();
-            let tokens: Vec<_> = next.iter().take(12).map(|next| (next.sequence, next.token)).collect();
-            let more = and_more(next.len());
-            let what = format!("settle with the tokens (sequence, token) {tokens:?}{more}; {}", self.at());
+            let tokens: Vec<_> = next.iter().map(|next| (next.sequence, next.token)).collect();
+            let what = format!("settle with the tokens (sequence, token) {}; {}", shown(&tokens), self.at());
             let mut finished = Vec::new();
             for NextToken { sequence: id, token } in next {
                 let (_, max_new_tokens, received) = self.world.request(*id).expect("a known sequence");
@@ -887,9 +879,9 @@ mod checks {
             let found = in_call(format!("steps in which {when} fails"), || (0..4).find_map(|_| step().err()));
             // An eviction looks at both pages, in any order.
             let foreign = |page| ScheduleError::Cache(CacheError::ForeignPage { page: PageId(page), n_pages: 2 });
-            let is_right = [2, 3].iter().any(|page| found == Some((by, foreign(*page))));
-            let expected = format!("{by} returns its error, {:?}", foreign(2));
-            assert!(is_right, "{when} fails\n  expected: {expected}\n  yours:    {found:?}");
+            let [expected, other] = [2, 3].map(|page| Some((by, foreign(page))));
+            let is_right = found == expected || found == other;
+            assert!(is_right, "{when} fails\n  expected: {expected:?}\n  yours:    {found:?}");
         }
     }
 

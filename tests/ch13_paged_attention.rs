@@ -372,11 +372,9 @@ mod checks {
         let mut all = cache(&slab);
         extend(&mut all, n_pages * page_size);
         let rows = vec![f32::NAN; n_pages * page_size * layout.kv_width()];
-        for layer in 0..layout.n_layers {
-            in_call(format!("write of NaN to all rows of layer {layer}, by chapter 6"), || {
-                all.write(layer, &rows, &rows)
-            });
-        }
+        let mut write =
+            |layer| in_call(format!("write({layer}) of NaN, by chapter 6"), || all.write(layer, &rows, &rows));
+        (0..layout.n_layers).for_each(&mut write);
         in_call("drop of a cache of chapter 6, which has all pages", || drop(all));
         slab
     }
@@ -393,8 +391,7 @@ mod checks {
             // Other sequences have every other page, so that the story's pages lie scattered.
             let mut others: Vec<PagedCache> = (0..40).map(|_| cache(&slab)).collect();
             others.iter_mut().for_each(|other| extend(other, 1));
-            let _others: Vec<PagedCache> =
-                in_call("drop of every second cache", || others.into_iter().step_by(2).collect());
+            let _others: Vec<PagedCache> = in_call("drop of caches", || others.into_iter().step_by(2).collect());
             storyteller.model.attention = attention;
             let mut cache = cache(&slab);
             let what = format!("paged cache, page size {page_size}, attention {attention:?}");

@@ -324,8 +324,8 @@ mod checks {
             let what = format!("encode_rows({format:?}) of {} rows of 3 heads of 5 numbers", n_heads / 3);
             let n_words = plain::words(format, 5);
             let (most, why) = (8 * 4 * n_heads * n_words, "a few times the words of all rows");
-            let call = || encode_rows(format, layout, &rows);
-            let found = assert_one_pass(&what, || assert_allocates(most, &what, why, call));
+            let pack = || assert_allocates(most, &what, why, || encode_rows(format, layout, &rows));
+            let found = assert_one_pass(&what, pack);
             same!(found.len(), n_heads * n_words, "words of {what}");
             let heads = found.chunks_exact(n_words).zip(rows.chunks_exact(5)).enumerate();
             for (i, (found, head)) in heads.step_by(1 + n_heads / 100) {

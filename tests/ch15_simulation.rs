@@ -503,8 +503,7 @@ mod checks {
         // Whatever a scheduler shows: the bound on the steps is a number.
         let case = Case { setup: setup(8, 8, 2), events: vec![arrive(1, 3, 4), Event::Step, arrive(2, 3, 1)] };
         let what = "run of a scheduler that shows usize::MAX new tokens for each request";
-        let _question = enter_call(what);
-        let found = run(&shows(usize::MAX, usize::MAX), &case);
+        let found = in_call(what, || run(&shows(usize::MAX, usize::MAX), &case));
         assert!(found.is_ok(), "{what}\n  expected: Ok(…)\n  yours:    {found:?}");
     }
 

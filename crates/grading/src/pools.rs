@@ -35,10 +35,8 @@ pub fn free(page: u32) -> CacheError {
 
 /// The owners of every page.
 pub fn owners(pool: &PagePool) -> Vec<u32> {
-    let n_pages = pool.n_pages();
-    in_call(format!("owners of chapter 4, of each page of {n_pages}"), || {
-        (0..n_pages as u32).map(|page| pool.owners(PageId(page)).unwrap_or(u32::MAX)).collect()
-    })
+    let (n, owners) = (pool.n_pages() as u32, |page| pool.owners(PageId(page)).unwrap_or(u32::MAX));
+    in_call(format!("owners of chapter 4, of each of {n} pages"), || (0..n).map(owners).collect())
 }
 
 /// Compares the owners of every page with the tables that have it, and the prefix cache, which is one owner more.

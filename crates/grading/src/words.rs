@@ -13,12 +13,9 @@ pub fn argument(n: usize) -> String {
     }
 }
 
-/// Compares lists, `what` of something. Of long ones a failure says how many there are, or which is the first wrong one.
+/// Compares lists: how many there are, then the first that differs.
 #[track_caller]
 pub fn same_list<T: PartialEq + Debug>(yours: &[T], expected: &[T], what: &str) {
-    if yours.len().max(expected.len()) <= 8 {
-        return same!(yours, expected, "{what}");
-    }
     same!(yours.len(), expected.len(), "how many {what}");
     if let Some(at) = (0..yours.len()).find(|at| yours[*at] != expected[*at]) {
         same!(yours[at], expected[at], "number {at} of the {what}");
@@ -26,9 +23,9 @@ pub fn same_list<T: PartialEq + Debug>(yours: &[T], expected: &[T], what: &str) 
 }
 
 /// Tokens; of many the first and the last: `[3, 1, 7]`, `20 tokens [1, 2, …, 20]`.
-pub fn shown(tokens: &[u32]) -> String {
+pub fn shown<T: Debug>(tokens: &[T]) -> String {
     match tokens {
-        [a, b, .., z] if tokens.len() > 16 => format!("{} tokens [{a}, {b}, …, {z}]", tokens.len()),
+        [a, b, .., z] if tokens.len() > 16 => format!("{} tokens [{a:?}, {b:?}, …, {z:?}]", tokens.len()),
         _ => format!("{tokens:?}"),
     }
 }
