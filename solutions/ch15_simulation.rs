@@ -21,8 +21,8 @@ use crate::simulation::{
 /// Checks that no page is lost and that none is used without an owner.
 ///
 /// - Every page in a table, in the prefix cache or with a stranger is a page of the pool.
-/// - A page's reference count is the number of running tables, cache entries and strangers that
-///   have it. A waiting sequence has no pages.
+/// - A page's reference count is how often the running tables, the cache and the strangers list
+///   it. A table that has it twice counts twice. A waiting sequence has no pages.
 /// - As many pages are free as have no owner.
 ///
 /// Suppose there are pages 0 to 3. One sequence has pages 0 and 1, a second has 0 and 2, and the

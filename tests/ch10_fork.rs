@@ -36,7 +36,9 @@ mod checks {
 
     /// Whether a table has a tail, a last page that is partly filled; and the owners of its last page.
     fn tail(table: &PageTable, pool: &PagePool) -> (bool, u32) {
-        let owners = table.pages().last().map_or(0, |page| pool.owners(*page).unwrap_or(0));
+        let owners =
+            |page: &PageId| in_call(format!("owners({page}) of chapter 4"), || pool.owners(*page).unwrap_or(0));
+        let owners = table.pages().last().map_or(0, owners);
         (!table.len().is_multiple_of(table.page_size()), owners)
     }
 
@@ -161,9 +163,9 @@ mod checks {
             Sequences { layout, size, slab, all: Vec::new(), history: History::new(run), next }
         }
 
-        /// One sequence, named a, in pages of 4.
-        fn with_a(n_pages: usize, tokens: usize) -> Self {
-            let mut sequences = Sequences::new(LAYOUT, 4, n_pages, "page size 4");
+        /// One sequence, named a.
+        fn with_a(size: usize, n_pages: usize, tokens: usize) -> Self {
+            let mut sequences = Sequences::new(LAYOUT, size, n_pages, &format!("page size {size}"));
             sequences.begin("a");
             sequences.extend(0, tokens);
             sequences
@@ -293,8 +295,9 @@ mod checks {
         }
 
         fn drop(&mut self, index: usize) {
-            let gone = self.all.remove(index).name;
-            let call = self.history.call(format!("{gone} is dropped"));
+            let Sequence { name, cache, .. } = self.all.remove(index);
+            let call = self.history.call(format!("{name} is dropped"));
+            in_call(call.as_str(), || drop(cache));
             self.check(&call);
         }
 
@@ -366,7 +369,8 @@ mod checks {
             let what = format!("fork of a table of {n_pages} pages");
             b = assert_one_pass(&what, || expect_ok(what.as_str(), || a.fork(&mut pool)));
         }
-        let two = a.pages().iter().all(|page| pool.owners(*page) == Ok(2));
+        let owners = owners(&pool);
+        let two = a.pages().iter().all(|page| owners.get(page.index()) == Some(&2));
         same!(two, true, "whether each page has two owners after a fork");
     }
 
@@ -446,7 +450,7 @@ mod checks {
         let cases = (0..=9).flat_map(|held| [0, 1, 2, 5].map(|n| (held, n)));
         for (held, n, back) in cases.flat_map(|(held, n)| [0, 1, 3, 6].map(|back| (held, n, back.min(held)))) {
             for first in [0, 1] {
-                let mut sequences = Sequences::with_a(9, held);
+                let mut sequences = Sequences::with_a(3 + (held + first) % 2, 12, held);
                 sequences.fork(0, "b");
                 sequences.rewind(first, back);
                 sequences.extend(first, n);
@@ -456,13 +460,13 @@ mod checks {
         }
     }
 
-    /// Tokens held, new ones, and the pages that the copy and the tokens need: the pool has one page too few.
+    /// Page size, tokens held, new ones, and the pages that copy and tokens need: the pool has one page too few.
     #[test]
     fn task_3_extend_without_enough_pages_changes_nothing() {
-        for (held, n, needed) in
-            [(6, 1, 1), (6, 2, 1), (6, 3, 2), (6, 7, 3), (3, 2, 2), (7, 9, 3), (8, 1, 1), (8, 5, 2)]
-        {
-            let mut sequences = Sequences::with_a(usize::div_ceil(held, 4) + needed, held);
+        let of_four = [(6, 1, 1), (6, 2, 1), (6, 3, 2), (6, 7, 3), (3, 2, 2), (7, 9, 3), (8, 1, 1), (8, 5, 2)];
+        let of_three = [(4, 2, 1), (4, 3, 2), (6, 1, 1)].map(|case| (3, case));
+        for (size, (held, n, needed)) in of_four.map(|case| (4, case)).into_iter().chain(of_three) {
+            let mut sequences = Sequences::with_a(size, usize::div_ceil(held, size) + needed, held);
             sequences.fork(0, "b");
             sequences.begin("c");
             sequences.extend(2, 1);
@@ -471,14 +475,14 @@ mod checks {
             sequences.drop(2);
             sequences.extend(1, n);
         }
-        let mut sequences = Sequences::with_a(2, 6);
+        let mut sequences = Sequences::with_a(4, 2, 6);
         sequences.fork(0, "b");
         sequences.extend(1, usize::MAX);
     }
 
     #[test]
     fn task_3_rows_copied_add_up_for_each_sequence() {
-        let mut sequences = Sequences::with_a(12, 6);
+        let mut sequences = Sequences::with_a(4, 12, 6);
         let [a, b, c] = [0, 1, 2];
         sequences.fork(a, "b");
         sequences.extend(b, 1);
@@ -502,7 +506,7 @@ mod checks {
     /// A slab that is lent can't be borrowed to change it. That must not be passed over in silence.
     #[test]
     fn task_3_slab_that_is_lent_is_a_panic() {
-        let mut sequences = Sequences::with_a(4, 6);
+        let mut sequences = Sequences::with_a(5, 4, 6);
         assert_panics_while_lent(&sequences.slab, "fork of a cache", || sequences.all[0].cache.fork().map(drop));
         sequences.fork(0, "b");
         let cache = &mut sequences.all[1].cache;
@@ -583,9 +587,8 @@ mod checks {
             "c rewind 3",
             "c extend 1",
         ] {
-            let question = enter_call(format!("the transcript's line: {line}"));
-            let result = perform(line, &mut caches, &mut next);
-            drop(question);
+            let question = format!("the transcript's line: {line}");
+            let result = in_call(question, || perform(line, &mut caches, &mut next));
             let usage = caches.get(&line[..1]).map_or(String::new(), |cache| {
                 let (usage, pages) = (cache.usage(), page_list(cache.table().pages()));
                 format!("{:>2} tokens, {pages:<11} {} copied", usage.tokens, usage.rows_copied)
@@ -620,7 +623,7 @@ mod checks {
                     _ => sequences.rewind(index, rng.roll(0, sequences.all[index].cache.len())),
                 }
             }
-            sequences.all.clear();
+            (0..sequences.all.len()).for_each(|_| sequences.drop(0));
             same!(sequences.n_free(), n_pages, "seed {seed}: free pages when all is dropped");
         }
     }

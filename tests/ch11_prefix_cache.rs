@@ -342,7 +342,9 @@ mod checks {
         let mut table = checked.table(8);
         same!(table.pages(), [PageId(0), PageId(1)], "pages of a table with the tokens that are kept in 2 and 3");
         let [two, three] = [(5, &[0, 1, 3][..], free(2)), (5, &[0, 1, 2], free(3))];
-        let pools = [(3, &[0, 1, 2][..], foreign(3, 3)), (3, &[0, 1], free(2)), three, two];
+        // Pages of both are bad: those of the table count first.
+        let both = (5, &[0, 3][..], free(1));
+        let pools = [(3, &[0, 1, 2][..], foreign(3, 3)), (3, &[0, 1], free(2)), three, two, both];
         checked.refuses_insert(&counting(8), &mut table, &pools);
     }
 
@@ -439,9 +441,8 @@ mod checks {
             let what = format!("lookup of a sequence of {many} pages of one token, all kept");
             let table = assert_one_pass(&what, || expect_ok("lookup", || trie.lookup(&vec![7; many], &mut pool)));
             same!(table.len(), many - 1, "tokens found by the {what}");
-            let pages = table.pages();
-            let wrong =
-                (0..many - 1).find(|place| pages[*place].index() != *place || pool.owners(pages[*place]) != Ok(2));
+            let owners = owners(&pool);
+            let wrong = (0..many - 1).find(|place| table.pages()[*place].index() != *place || owners[*place] != 2);
             same!(wrong, None, "the first place with a different page, or one without two owners, after the {what}");
         }
     }
@@ -581,6 +582,13 @@ mod checks {
         let what = "evict(2), where the trie has page 1";
         checked.assert_refuses(what, &(1, &[0], foreign(1, 1)), |trie, pool| trie.evict(2, pool).map(drop));
         checked.evict(3);
+        // Page 0 goes, and then page 1, which it follows, is not there. A trie can also ask about both before.
+        same!(checked.compute(&counting(4)).pages(), [PageId(1), PageId(0)], "pages of a table, 1 was freed last");
+        let mut other = pool_with_owned(1, &[0]);
+        let what = "evict(2) of page 0, which follows page 1, over a pool of 1";
+        same!(checked.trie.evict(2, &mut other), Err(foreign(1, 1)), "{what}");
+        let left = 2 - other.n_free();
+        same!(checked.trie.n_pages(), left, "pages of the trie; what was evicted stays so, after the refused {what}");
     }
 
     #[test]
@@ -754,7 +762,7 @@ mod checks {
                 same!(cache.insert_into(&mut trie, &tokens), Ok(()), "insert_into after {at}");
                 tokens.push(token);
             }
-            drop(cache);
+            in_call(format!("drop of the cache of story {number}"), || drop(cache));
             let left = slab.borrow().pool().n_free() + trie.n_pages();
             same!(left, 16, "pages that are free or the trie's, when story {number} has ended");
         }

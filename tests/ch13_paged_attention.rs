@@ -88,7 +88,7 @@ mod checks {
                 let mut others: Vec<PagedCache> = (0..5).map(|_| cache(&slab)).collect();
                 others.iter_mut().for_each(|other| extend(other, 1));
                 for dropped in [1, 2, 0] {
-                    others.remove(dropped);
+                    in_call("drop of a cache of chapter 6", || drop(others.remove(dropped)));
                 }
                 let mut a = cache(&slab);
                 extend(&mut a, tokens);
@@ -372,7 +372,10 @@ mod checks {
         let mut all = cache(&slab);
         extend(&mut all, n_pages * page_size);
         let rows = vec![f32::NAN; n_pages * page_size * layout.kv_width()];
-        (0..layout.n_layers).for_each(|layer| all.write(layer, &rows, &rows));
+        let mut write =
+            |layer| in_call(format!("write({layer}) of NaN, by chapter 6"), || all.write(layer, &rows, &rows));
+        (0..layout.n_layers).for_each(&mut write);
+        in_call("drop of a cache of chapter 6, which has all pages", || drop(all));
         slab
     }
 
@@ -388,7 +391,7 @@ mod checks {
             // Other sequences have every other page, so that the story's pages lie scattered.
             let mut others: Vec<PagedCache> = (0..40).map(|_| cache(&slab)).collect();
             others.iter_mut().for_each(|other| extend(other, 1));
-            let _others: Vec<PagedCache> = others.into_iter().step_by(2).collect();
+            let _others: Vec<PagedCache> = in_call("drop of caches", || others.into_iter().step_by(2).collect());
             storyteller.model.attention = attention;
             let mut cache = cache(&slab);
             let what = format!("paged cache, page size {page_size}, attention {attention:?}");
@@ -412,10 +415,10 @@ mod checks {
                 let which = rng.roll(0, sequences.len() - 1);
                 let (cache, oracle) = &mut sequences[which];
                 match rng.roll(0, 9) {
-                    0 => sequences[which] = (fork_cache(&slab), Oracle::new(&about)),
+                    0 => in_call("drop of a fork", || sequences[which] = (fork_cache(&slab), Oracle::new(&about))),
                     1 | 2 => {
                         let fork = (expect_ok("fork of chapter 10", || cache.fork()), oracle.clone());
-                        sequences.truncate(4);
+                        in_call("drop of forks", || sequences.truncate(4));
                         sequences.push(fork);
                     }
                     3 | 4 => oracle.rewind(cache, rng.roll(0, oracle.tokens.len().min(7))),

@@ -9,7 +9,6 @@ mod checks {
     use page_by_page::cache::{KvLayout, Rewind};
     use page_by_page::chapters::ch02_flat::FlatCache;
     use page_by_page::chapters::ch03_contiguous::ContiguousCache;
-    use page_by_page::chapters::ch06_paged::{PageSlab, PagedCache};
     use page_by_page::chapters::ch10_fork::ForkCache;
     use page_by_page::chapters::ch13_paged_attention::attend_batch;
     use page_by_page::chapters::ch14_half_the_bytes::{
@@ -24,6 +23,8 @@ mod checks {
 
     use grading::attention::{INITIAL_OUTPUT, POISON, ScatteredRows, check_batch, kv_width, q_width, same_bits};
     use grading::packed::{self as plain, PACKED, hex, kernel_reads, numbers};
+    use grading::paged::cache;
+    use grading::pools::slab_of;
     use grading::prelude::*;
 
     /// Asks for the words of a head. What the words were before must not matter.
@@ -38,7 +39,7 @@ mod checks {
     /// Asks for the numbers of a head.
     fn decoded(format: RowFormat, words: &[f32], head_dim: usize) -> Vec<f32> {
         let mut head = vec![POISON; head_dim];
-        let question = format!("decode({format:?}) of {head_dim} numbers from the words {}", hex(words));
+        let question = format!("decode({format:?}) of {} from the words {}", count(head_dim, "number"), hex(words));
         in_call(question.as_str(), || decode(format, words, &mut head));
         assert_written(&head, "number", &question);
         head
@@ -58,12 +59,12 @@ mod checks {
 
     /// Compares words, in hexadecimal.
     fn same_words(yours: &[f32], expected: &[f32], what: &str) {
+        same!(yours.len(), expected.len(), "words of {what}");
         let differ = yours.iter().zip(expected).position(|(a, b)| a.to_bits() != b.to_bits());
         if let Some(place) = differ {
             let (found, expected) = (&yours[place..=place], &expected[place..=place]);
             panic!("{what}, word {place}\n  expected: {}\n  yours:    {}", hex(expected), hex(found));
         }
-        same!(yours.len(), expected.len(), "words of {what}");
     }
 
     /// Compares numbers bit for bit; NaN is NaN.
@@ -117,7 +118,7 @@ mod checks {
     /// A head whose numbers these words are, without loss.
     fn check_head(format: RowFormat, head: &[f32], words: &[f32]) {
         same_words(&encoded(format, head), words, &format!("encode({format:?}) of {}", shown(head)));
-        let what = format!("decode({format:?}) of {}, encoded as {}", shown(head), hex(&words[..words.len().min(8)]));
+        let what = format!("decode({format:?}) of {}, encoded as {}", shown(head), hex(words));
         same_numbers(&decoded(format, words, head.len()), head, &what);
     }
 
@@ -317,13 +318,17 @@ mod checks {
     fn task_3_rows_head_by_head() {
         let layout = KvLayout { n_layers: 9, n_kv_heads: 3, head_dim: 5 };
         let sizes = [1000.0, 0.001, 1.0, 0.5, 30.0, 0.0];
-        let rows: Vec<f32> = (0..2 * layout.kv_width()).map(|i| (i as f32 - 14.5) * sizes[i / 5]).collect();
-        for format in RowFormat::ALL {
-            let what = format!("encode_rows({format:?}) of 2 rows of 3 heads of 5 numbers");
-            let found = in_call(&what, || encode_rows(format, layout, &rows));
+        let many = if cfg!(miri) { 60 } else { 18_000 };
+        for (format, n_heads) in RowFormat::ALL.into_iter().flat_map(|format| [6, many].map(|n| (format, n))) {
+            let rows: Vec<f32> = (0..n_heads * 5).map(|i| ((i % 30) as f32 - 14.5) * sizes[i / 5 % 6]).collect();
+            let what = format!("encode_rows({format:?}) of {} rows of 3 heads of 5 numbers", n_heads / 3);
             let n_words = plain::words(format, 5);
-            same!(found.len(), 6 * n_words, "words of {what}");
-            for (i, (found, head)) in found.chunks_exact(n_words).zip(rows.chunks_exact(5)).enumerate() {
+            let (most, why) = (8 * 4 * n_heads * n_words, "a few times the words of all rows");
+            let pack = || assert_allocates(most, &what, why, || encode_rows(format, layout, &rows));
+            let found = assert_one_pass(&what, pack);
+            same!(found.len(), n_heads * n_words, "words of {what}");
+            let heads = found.chunks_exact(n_words).zip(rows.chunks_exact(5)).enumerate();
+            for (i, (found, head)) in heads.step_by(1 + n_heads / 100) {
                 let what = format!("encode_rows({format:?}), row {}, head {}, {}", i / 3, i % 3, shown(head));
                 if format == RowFormat::Int8 {
                     same!(found[0], plain::scale(head), "{what}: the scale");
@@ -406,6 +411,12 @@ mod checks {
         storyteller
     }
 
+    /// The layout of the model's packed rows.
+    fn kv_layout(model: &Model) -> KvLayout {
+        let layout = model.config().kv_layout();
+        in_call(format!("packed({:?}) of {layout:?}", model.row_format), || model.kv_layout())
+    }
+
     /// `n` tokens that begin with the prompt.
     fn tokens(storyteller: &Storyteller, n: usize) -> Vec<u32> {
         let prompt = storyteller.prompt();
@@ -429,14 +440,13 @@ mod checks {
         for format in PACKED {
             let storyteller = storyteller(format, AttentionBackend::PagedKernel);
             let (model, sequence) = (&storyteller.model, tokens(&storyteller, n));
-            let (layout, vocab) = (model.kv_layout(), model.config().vocab_size);
+            let (layout, vocab) = (kv_layout(model), model.config().vocab_size);
             let expected = expect_ok(format!("a step of the model without a cache, {format:?}"), || {
                 model.chunk(&sequence, None, sequence.len()).and_then(|chunk| model.forward(vec![chunk]))
             });
             let paged = |page_size: usize| {
-                let slab =
-                    expect_ok("PageSlab::new", || PageSlab::new(layout, page_size, 200usize.div_ceil(page_size)));
-                expect_ok("ForkCache::new", || ForkCache::new(&slab))
+                let slab = slab_of(layout, page_size, 200usize.div_ceil(page_size));
+                expect_ok("ForkCache::new of chapter 10", || ForkCache::new(&slab))
             };
             let check = |cache: &mut dyn AttentionCache, chunk: usize, what: &str| {
                 let skip = cache.len();
@@ -469,10 +479,9 @@ mod checks {
         for format in RowFormat::ALL {
             for attention in [AttentionBackend::PagedLoops, AttentionBackend::Gather, AttentionBackend::PagedKernel] {
                 let storyteller = storyteller(format, attention);
-                let slab = expect_ok("PageSlab::new", || PageSlab::new(storyteller.model.kv_layout(), 3, 20));
-                let mut cache = expect_ok("PagedCache::new", || PagedCache::new(&slab));
+                let slab = slab_of(kv_layout(&storyteller.model), 3, 20);
                 let what = format!("paged cache in {format:?}, attention {attention:?}");
-                storyteller.assert_through(&mut cache, &what, 24, || {});
+                storyteller.assert_through(&mut cache(&slab), &what, 24, || {});
             }
         }
     }
@@ -486,7 +495,7 @@ mod checks {
             let storyteller = storyteller(format, attention);
             let begin = storyteller.prompt();
             let prompts = [&[][..], &[12, 77, 301], &[12, 77, 44, 8]].map(|end| [&begin[..], end].concat());
-            let slab = expect_ok("PageSlab::new", || PageSlab::new(storyteller.model.kv_layout(), 3, 8));
+            let slab = slab_of(kv_layout(&storyteller.model), 3, 8);
             let prefixes = expect_ok("PrefixTrie::new", || new_prefix_cache(3, true));
             let limits = StepLimits { tokens: 5, sequences: 3 };
             let mut engine =

@@ -29,9 +29,9 @@ mod checks {
 
     // Moments made by hand
 
-    /// Pages of 4, a budget of 8, at most 3 sequences.
+    /// Pages of 5, a budget of 8, at most 3 sequences.
     const SETUP: Setup =
-        Setup { page_size: 4, n_pages: 10, limits: StepLimits { tokens: 8, sequences: 3 }, keeps_prefixes: true };
+        Setup { page_size: 5, n_pages: 10, limits: StepLimits { tokens: 8, sequences: 3 }, keeps_prefixes: true };
 
     fn pages(numbers: &[u32]) -> Vec<PageId> {
         numbers.iter().copied().map(PageId).collect()
@@ -78,9 +78,7 @@ mod checks {
     /// Makes a check of the reader's, and compares what it says.
     #[track_caller]
     fn expect(rule: Rule, what: &str, expected: Expected, check: impl FnOnce() -> Result<(), Violation>) {
-        let question = enter_call(what);
-        let found = check();
-        drop(question);
+        let found = in_call(what, check);
         let (is_right, words) = match (expected, &found) {
             (Holds, found) => (found.is_ok(), "Ok(()), nothing is broken".into()),
             (Broken(""), found) => {
@@ -250,12 +248,13 @@ mod checks {
         ] {
             check_output_of(what, expected, &finished(prompt, output, most, reason));
         }
-        for place in 0..6 {
-            let mut output = six.clone();
+        let (asks_ninety, ninety) = output_of(90, 90);
+        for place in 0..90 {
+            let mut output = ninety.clone();
             output[place] ^= 1 << 16;
             for reason in [limit, cancelled] {
-                let what = format!("token {place} of 6 differs from the one alone, and it finished by {reason:?}");
-                check_output_of(&what, Broken("3"), &finished(&asks_six, &output, 6, reason));
+                let what = format!("token {place} of 90 differs from the one alone, and it finished by {reason:?}");
+                check_output_of(&what, Broken("3"), &finished(&asks_ninety, &output, 90, reason));
             }
         }
     }
@@ -344,22 +343,22 @@ mod checks {
 
     #[test]
     fn task_3_b_check_fits() {
-        // 9 tokens and the next: 3 pages, and it has 1.
-        let one = vec![with_pages(sequence(0, 9, 4), &[0])];
+        // 13 tokens and the next: 3 pages, and it has 1.
+        let one = vec![with_pages(sequence(0, 13, 5), &[0])];
         for (free, kept) in [(2, 0), (1, 1), (0, 2), (5, 3), (1, 0), (0, 1), (0, 0)] {
             let what = format!("check_fits: sequence 0 needs 2 pages more, {free} are free and {kept} can be evicted");
             let expected = if free + kept < 2 { Broken("0") } else { Holds };
             let state = rooms(free, kept, one.clone());
             expect(Rule::Fits, &what, expected, || check_fits(&SETUP, &WorldState::default(), &state));
         }
-        // 8 tokens and the next: 3 pages, and it has 2. The other needs 2 and has 1.
-        let (old, new) = (with_pages(sequence(0, 8, 8), &[0, 1]), with_pages(sequence(1, 7, 4), &[2]));
+        // 10 tokens and the next: 3 pages, and it has 2. The other needs 2 and has 1.
+        let (old, new) = (with_pages(sequence(0, 10, 10), &[0, 1]), with_pages(sequence(1, 9, 5), &[2]));
         let both = vec![old.clone(), new.clone()];
-        let before = sequences(vec![old.clone()], vec![sequence(1, 7, 0)]);
-        let two_ran = sequences(vec![old.clone(), sequence(1, 7, 0)], vec![sequence(2, 7, 0)]);
+        let before = sequences(vec![old.clone()], vec![sequence(1, 9, 0)]);
+        let two_ran = sequences(vec![old.clone(), sequence(1, 9, 0)], vec![sequence(2, 9, 0)]);
         let swapped = vec![old.clone(), SequenceState { id: SequenceId(2), ..new }];
-        // 8 tokens and 1 to come, which is never computed.
-        let last = vec![SequenceState { max_new_tokens: 8, ..old.clone() }];
+        // 10 tokens and 1 to come, which is never computed.
+        let last = vec![SequenceState { max_new_tokens: 10, ..old.clone() }];
         let replaced = "sequence 1 has left and 2 is admitted; 0 and 2 need a page each, and 1 is free";
         for (what, expected, before, state) in [
             ("sequences 0 and 1 need a page each, and 2 are free", Holds, &before, rooms(2, 0, both.clone())),
@@ -387,6 +386,7 @@ mod checks {
         let mut world = World::new(factory, case.setup).expect("a world");
         let end = [Event::GiveBack { pages: usize::MAX }].into_iter().chain(std::iter::repeat_n(Event::Step, 10_000));
         for (index, event) in case.events.iter().copied().chain(end).enumerate() {
+            let _call = enter_call(format!("check, after event {index}, {event:?}"));
             if !world.apply(event).is_ok_and(|transition| check(&case.setup, &transition).is_ok()) {
                 return Err(index.min(case.events.len()));
             }
@@ -410,9 +410,7 @@ mod checks {
             ("a sequence that strangers leave no page", 3, vec![all, arrive(1, 5, 2), Event::Step]),
         ] {
             let (factory, case) = (planted(None), Case { setup: setup(n_pages, 4, 2), events });
-            let question = enter_call(format!("run of {what}"));
-            let found = run(&factory, &case).map_err(|failure| failure.event);
-            drop(question);
+            let found = in_call(format!("run of {what}"), || run(&factory, &case)).map_err(|failure| failure.event);
             let expected = by_hand(&factory, &case);
             same!(found, expected, "steps made in a run of {what}, those after the last event included");
         }
@@ -421,9 +419,7 @@ mod checks {
     /// The index, the steps and the rule of a failure.
     #[track_caller]
     fn fails(what: &str, factory: &SchedulerFactory<'_>, case: &Case, expected: (usize, u64, Rule)) {
-        let question = enter_call(format!("run of {what}"));
-        let found = run(factory, case);
-        drop(question);
+        let found = in_call(format!("run of {what}"), || run(factory, case));
         let (event, step, rule) = expected;
         let is_right = |failure: &Failure| (failure.event, failure.step, failure.violation.rule) == expected;
         assert!(
@@ -507,8 +503,7 @@ mod checks {
         // Whatever a scheduler shows: the bound on the steps is a number.
         let case = Case { setup: setup(8, 8, 2), events: vec![arrive(1, 3, 4), Event::Step, arrive(2, 3, 1)] };
         let what = "run of a scheduler that shows usize::MAX new tokens for each request";
-        let _question = enter_call(what);
-        let found = run(&shows(usize::MAX, usize::MAX), &case);
+        let found = in_call(what, || run(&shows(usize::MAX, usize::MAX), &case));
         assert!(found.is_ok(), "{what}\n  expected: Ok(…)\n  yours:    {found:?}");
     }
 
@@ -524,7 +519,7 @@ mod checks {
         is_broken: impl Fn(&[Event]) -> bool,
     ) {
         let asked = Cell::new(0);
-        let question = enter_call(format!("shrink of {what}"));
+        let _question = enter_call(format!("shrink of {what}"));
         let found = shrink(events, &mut |candidate| {
             heartbeat();
             asked.set(asked.get() + 1);
@@ -535,7 +530,6 @@ mod checks {
             );
             is_broken(&candidate.events)
         });
-        drop(question);
         same!(found, expected, "shrink of {what}");
     }
 

@@ -4,10 +4,9 @@ grading::grader!();
 
 #[cfg(not(stub = "ch16_pages_on_disk"))]
 mod checks {
-    use std::collections::BTreeSet;
     use std::io;
 
-    use page_by_page::cache::KvCache;
+    use page_by_page::cache::{KvCache, KvLayout};
     use page_by_page::chapters::ch06_paged::SharedSlab;
     use page_by_page::chapters::ch10_fork::ForkCache;
     use page_by_page::chapters::ch11_prefix_cache::PrefixTrie;
@@ -19,15 +18,21 @@ mod checks {
     use page_by_page::prefix_cache::PrefixCache;
 
     use grading::disk::{
-        FaultyDisk, RECORD, RECORD_HEADER, SHAPE, apply, counting, header_checksum, prefixes, record, record_headers,
+        FaultyDisk, RECORD, RECORD_HEADER, SHAPE, apply, counting, header_checksum, lengths, prefixes, record,
+        record_headers,
     };
     use grading::history::History;
+    use grading::oracle::any_layout;
     use grading::packed::hex;
     use grading::pools::{owners, slab_of};
     use grading::prelude::*;
-    use grading::rows::bits;
+    use grading::rows::{bits, same_numbers};
 
     const SIZE: usize = SHAPE.page_size;
+
+    /// Pages of 4, and others.
+    const SHAPES: [PageShape; 2] =
+        [SHAPE, PageShape { page_size: 3, layout: KvLayout { n_layers: 2, n_kv_heads: 3, head_dim: 4 }, ..SHAPE }];
 
     /// A number of a row, from all that it depends on. Any bits may come: a number, a NaN, a word of packed rows.
     fn word(prefix: &[u32], layer: usize, kind: usize, i: usize) -> f32 {
@@ -55,13 +60,14 @@ mod checks {
     }
 
     /// The part of a record that a byte belongs to.
-    fn part(byte: usize) -> &'static str {
+    fn part(shape: &PageShape, byte: usize) -> &'static str {
+        let (header, record) = lengths(shape);
         match byte {
             0..8 => "a checksum",
             8..16 => "the id",
             16..24 => "the parent",
-            24..RECORD_HEADER => "the tokens",
-            RECORD_HEADER..520 => "the keys",
+            24.. if byte < header => "the tokens",
+            _ if byte < (header + record) / 2 => "the keys",
             _ => "the values",
         }
     }
@@ -84,7 +90,7 @@ mod checks {
 
     /// `places`: the records that the file has room for.
     fn open(disk: &FaultyDisk, shape: PageShape, places: usize) -> PageFile {
-        let question = format!("open of a file of {} bytes with room for {places} records", disk.bytes().len());
+        let question = format!("open of a file of {} bytes, records it has room for: {places}", disk.bytes().len());
         expect_ok(question, || PageFile::open(Box::new(disk.clone()), shape, shape.offset(places)))
     }
 
@@ -146,11 +152,12 @@ mod checks {
                 let expected = record_of(&self.shape, header.id, header.parent, &tokens);
                 let found = &bytes[self.shape.offset(header.place) as usize..];
                 if let Some(byte) = (8..expected.len()).chain(0..8).find(|byte| found[*byte] != expected[*byte]) {
-                    panic!("the record of {}: byte {byte} is wrong, in {}, {now}", shown(&tokens), part(byte));
+                    panic!("record of {}: byte {byte} is wrong, in {}, {now}", shown(&tokens), part(&self.shape, byte));
                 }
             }
-            let found: BTreeSet<_> = on_disk(&self.shape, &self.disk).into_iter().collect();
-            same!(found, self.kept.iter().cloned().collect(), "prefixes that the bytes of the file hold, {now}");
+            let found = on_disk(&self.shape, &self.disk);
+            let missing = self.kept.iter().find(|prefix| !found.contains(prefix)).map(|prefix| shown(prefix));
+            same!(missing, None, "a prefix that is not in the bytes of the file, of {} that are, {now}", found.len());
         }
 
         /// The pages of these tokens are used now, the first one last.
@@ -206,7 +213,7 @@ mod checks {
             expect_ok(format!("extend({new}) of chapter 10"), || cache.extend(new));
             for layer in 0..self.shape.layout.n_layers {
                 let [k, v] = [0, 1].map(|kind| rows(&self.shape, tokens, held, layer, kind));
-                cache.write(layer, &k, &v);
+                in_call(format!("write({layer}) after extend({new})"), || cache.write(layer, &k, &v));
             }
             expect_ok("insert_into of chapter 11", || cache.insert_into(&mut self.trie, tokens));
             cache
@@ -226,7 +233,7 @@ mod checks {
             let cache = self.compute(tokens);
             let limit = match fits {
                 usize::MAX => String::new(),
-                _ => format!(", where the disk fails once, after {fits} bytes"),
+                _ => format!(", where the disk fails once, after {}", count(fits, "byte")),
             };
             let call = self.history.call(format!("store of {}{limit}", shown(tokens)));
             let (n, fails) = self.must_write(tokens, fits);
@@ -237,11 +244,13 @@ mod checks {
             let found = in_call(call.as_str(), || self.file.store(&all, cache.table(), &self.slab.borrow()));
             self.disk.faults().room = None;
             self.writes = std::mem::take(&mut self.disk.faults().writes);
-            let cut_off = self.disk.faults().cut_off.take().unwrap_or(0);
-            let offset = cut_off - cut_off.saturating_sub(FILE_HEADER_BYTES as u64) % self.shape.record_bytes() as u64;
+            let (cut_off, record) = (self.disk.faults().cut_off.take().unwrap_or(0), self.shape.record_bytes());
+            let offset = cut_off - cut_off.saturating_sub(FILE_HEADER_BYTES as u64) % record as u64;
             let full = PageFileError::Unwritable { offset, error: io::ErrorKind::StorageFull.into() };
-            let expected = if fails { Err(full.to_string()) } else { Ok(n) };
+            let (bytes, expected) = if fails { (fits, Err(full.to_string())) } else { (n * record, Ok(n)) };
             same!(found.map_err(|error| error.to_string()), expected, "pages that it writes, or its error: {call}");
+            let found: usize = self.writes.iter().map(|(_, bytes)| bytes.len()).sum();
+            same!(found, bytes, "bytes that it writes, each page once: {call}");
             self.check();
         }
 
@@ -255,15 +264,17 @@ mod checks {
             same!(self.owners(), before, "owners of the pages, as many as before, after {call}");
             self.touch(full);
             let found: Vec<_> = pages.iter().map(|page| (page.index, page.place)).collect();
-            let expected: Vec<_> = self.file.find(full).into_iter().enumerate().skip(held).collect();
-            same!(found, expected, "pages and places, with {held} in memory and one token to compute: {call}");
+            let places = in_call(format!("find of {}", shown(full)), || self.file.find(full));
+            let expected: Vec<_> = places.into_iter().enumerate().skip(held).collect();
+            same_list(&found, &expected, &format!("(page, place) to load, {held} in memory, one to compute: {call}"));
             pages.into_iter().map(|page| self.file.read(page)).collect()
         }
 
         /// Gives what was read to the prefix cache: `n` pages must come back, and memory must then have `held` tokens.
         fn load(&mut self, tokens: &[u32], read: &[PageRead], n: usize, held: usize) {
-            let read_pages: Vec<usize> = read.iter().map(|read| read.page.index).collect();
-            let call = self.history.call(format!("load of {}, of which pages {read_pages:?} were read", shown(tokens)));
+            let pages: Vec<usize> = read.iter().take(12).map(|read| read.page.index).collect();
+            let (tokens_shown, n_pages) = (shown(tokens), count(read.len(), "page"));
+            let call = self.history.call(format!("load of {tokens_shown}, {n_pages} read, first {pages:?}"));
             // A page of the prefix cache has it as an owner; the others are those of sequences.
             let of_sequences = |it: &CheckedFile| it.owners().iter().sum::<u32>() as usize - it.trie.n_pages();
             let before = of_sequences(self);
@@ -306,7 +317,7 @@ mod checks {
             let cache = self.with_prefix(tokens);
             let width = self.shape.layout.kv_width();
             for layer in 0..self.shape.layout.n_layers {
-                let (k, v) = cache.gather(layer);
+                let (k, v) = in_call(format!("gather({layer}) of {}", shown(tokens)), || cache.gather(layer));
                 for (kind, name, found) in [(0, "keys", k), (1, "values", v)] {
                     let expected = rows(&self.shape, &tokens[..cache.len()], 0, layer, kind);
                     for (at, (row, expected)) in found.chunks(width).zip(expected.chunks(width)).enumerate() {
@@ -329,16 +340,16 @@ mod checks {
     #[test]
     fn task_1_decode_reads_what_was_encoded() {
         let (id, parent, tokens) = (1 << 40, (1 << 40) - 1, [u32::MAX, 0, 7, 1 << 31]);
-        let bytes = record_of(&SHAPE, id, parent, &tokens);
-        let question = format!("decode of record {id} after {parent}, tokens {tokens:?}");
-        let (header, found) = expect_ok(question.as_str(), || decode(&SHAPE, &bytes));
-        let rows_checksum = u32::from_le_bytes(bytes[4..8].try_into().unwrap());
-        same!(header, RecordHeader { id, parent, tokens: tokens.into(), rows_checksum }, "the header in a {question}");
-        for (name, found, kind) in [("keys", found.k, 0), ("values", found.v, 1)] {
-            let (found, expected) = (bits(&found), bits(&page_rows(&SHAPE, &tokens, kind)));
-            same!(found.len(), expected.len(), "numbers of the {name} in a {question}");
-            let wrong = found.iter().zip(expected).position(|(a, b)| *a != b);
-            same!(wrong, None, "number of the {name} that has other bits in a {question}");
+        for (shape, tokens) in SHAPES.iter().map(|shape| (shape, &tokens[..shape.page_size])) {
+            let bytes = record_of(shape, id, parent, tokens);
+            let question = format!("decode of record {id} after {parent}, tokens {tokens:?}");
+            let (header, found) = expect_ok(question.as_str(), || decode(shape, &bytes));
+            let rows_checksum = u32::from_le_bytes(bytes[4..8].try_into().unwrap());
+            let expected = RecordHeader { id, parent, tokens: tokens.into(), rows_checksum };
+            same!(header, expected, "the header in a {question}");
+            for (name, found, kind) in [("keys", found.k, 0), ("values", found.v, 1)] {
+                same_numbers(&found, &page_rows(shape, tokens, kind), &format!("the {name} in a {question}"));
+            }
         }
     }
 
@@ -348,7 +359,7 @@ mod checks {
         for len in (0..=RECORD_HEADER + 1).chain([RECORD - 4, RECORD - 1, RECORD + 1, RECORD + 4, RECORD + 40]) {
             let expected = RecordError::WrongLength { found: len, expected: RECORD };
             let found = decode(&SHAPE, &bytes[..len]).err();
-            same!(found, Some(expected), "decode of {len} bytes, where a record has 1,000");
+            same!(found, Some(expected), "decode of {}, where a record has 1,000", count(len, "byte"));
         }
     }
 
@@ -364,7 +375,7 @@ mod checks {
                 0..RECORD_HEADER => RecordError::DamagedHeader { stored: u32_at(0), computed: header },
                 _ => RecordError::DamagedRows { stored: u32_at(4), computed: crc32fast::hash(&bytes[RECORD_HEADER..]) },
             };
-            let question = format!("decode of a record whose byte {byte} has changed, in {}", part(byte));
+            let question = format!("decode of a record whose byte {byte} has changed, in {}", part(&SHAPE, byte));
             same!(decode(&SHAPE, &bytes).err(), Some(expected), "{question}");
         }
     }
@@ -401,8 +412,9 @@ mod checks {
 
     #[test]
     fn task_3_full_pages_are_written_once_and_no_others() {
-        for len in 0..=3 * SIZE + 1 {
-            let mut checked = CheckedFile::new(12, 12, "full pages that the file has not are written, and no others");
+        let why = "full pages that the file has not are written, and no others";
+        for (shape, len) in SHAPES.iter().flat_map(|shape| (0..=3 * SIZE + 1).map(move |len| (*shape, len))) {
+            let mut checked = CheckedFile::over(shape, FaultyDisk::default(), 12, 12, why);
             // No page of memory has the number of its place in the file.
             let _other = checked.compute(&counting(500, 4));
             checked.store(&counting(1, len));
@@ -508,8 +520,10 @@ mod checks {
 
     #[test]
     fn task_4_pages_come_back_bit_for_bit() {
-        for len in [0, 1, 4, 5, 8, 9, 12, 13, 16, 17, 1201] {
-            let mut checked = CheckedFile::new(301, 301, "what the file has and memory has not comes back");
+        let lens = [0, 1, 4, 5, 8, 9, 12, 13, 16, 17, 1201].map(|len| (SHAPE, len));
+        for (shape, len) in lens.into_iter().chain([3, 4, 10].map(|len| (SHAPES[1], len))) {
+            let why = "what the file has and memory has not comes back";
+            let mut checked = CheckedFile::over(shape, FaultyDisk::default(), 301, 301, why);
             checked.store(&counting(1, len));
             checked.fetch(&counting(1, len));
             // In the run that wrote them, and in the next one.
@@ -579,7 +593,7 @@ mod checks {
                 format!("of 5 pages, a sequence that runs has {taken} and this one's beginning {own}: these stay");
             let (mut checked, tokens) = four_pages(5, own, &[], &why);
             let mut running = checked.with_prefix(&[]);
-            expect_ok(format!("extend({taken} pages) of chapter 10"), || running.extend(SIZE * taken));
+            expect_ok(format!("extend({}) of chapter 10", SIZE * taken), || running.extend(SIZE * taken));
             let read = checked.read_pages(&tokens);
             let n = (4 - own).min(5 - own - taken);
             checked.load(&tokens, &read, n, (own + n) * SIZE);
@@ -607,12 +621,12 @@ mod checks {
             }),
         ];
         for ((damage, spoil), place) in damages.iter().flat_map(|damage| (0..4).map(move |place| (damage, place))) {
-            let why = format!("page {place} of 4 was read, and {damage}: it is forgotten, and not asked for again");
+            let why = format!("page {place} of 4 was read, as is the second after it, and {damage}: it is forgotten");
             let (mut checked, tokens) = four_pages(9, 0, &[], &why);
             checked.store(&counting(300, 9));
             checked.restart();
             let mut read = checked.read_pages(&tokens);
-            spoil(&mut read[place]);
+            read[place..].iter_mut().step_by(2).for_each(spoil);
             checked.load(&tokens, &read, place, place * SIZE);
             checked.lose(&tokens[..(place + 1) * SIZE]);
             checked.check();
@@ -634,7 +648,8 @@ mod checks {
             drop(checked.compute(&tokens[..own * SIZE]));
             drop(checked.compute(&counting(500, other)));
             let slab = memory(&SHAPE, 3).0;
-            let found = in_call("load", || checked.file.load(&tokens[..asked], &read, &mut checked.trie, &slab));
+            let call = format!("load of {}, of which 4 pages were read, where {when} fails", shown(&tokens[..asked]));
+            let found = in_call(call, || checked.file.load(&tokens[..asked], &read, &mut checked.trie, &slab));
             assert!(
                 found.is_err(),
                 "load, where {when} fails\n  expected: it returns the error\n  yours:    {found:?}"
@@ -656,9 +671,9 @@ mod checks {
         {
             let disk = FaultyDisk::with(good.clone());
             disk.memory.bytes()[byte] ^= 1 << (byte % 8);
-            let what = format!("byte {byte} of the file has changed, in {}", part((byte - FILE_HEADER_BYTES) % RECORD));
+            let (place, at) = ((byte - FILE_HEADER_BYTES) / RECORD, (byte - FILE_HEADER_BYTES) % RECORD);
+            let what = format!("byte {byte} of the file has changed, in {}", part(&SHAPE, at));
             let mut checked = CheckedFile::over(SHAPE, disk, 9, 2, &what);
-            let place = (byte - FILE_HEADER_BYTES) / RECORD;
             same!(checked.fetch(&tokens), place, "pages that come back of two, where {what}");
             checked.store(&tokens);
             checked.restart();
@@ -809,11 +824,14 @@ mod checks {
     fn whole_oracle() {
         for (seed, mut rng) in seeded(if cfg!(miri) { 1 } else { 60 }) {
             let (n_pages, places) = (rng.roll(3, 12), rng.roll(1, 10));
-            let mut checked = CheckedFile::new(n_pages, places, &format!("seed {seed}"));
+            let (size, layout) = (rng.roll(1, 5), any_layout(&mut rng));
+            let (shape, run) =
+                (PageShape { page_size: size, layout, ..SHAPE }, format!("seed {seed}, page size {size}"));
+            let mut checked = CheckedFile::over(shape, FaultyDisk::default(), n_pages, places, &run);
             for _ in 0..STEPS {
                 // Few tokens, so that sequences have much in common.
-                let len = rng.roll(1, (n_pages * SIZE).min(4 * SIZE + 2));
-                let token = |at: usize| if at.is_multiple_of(SIZE) { rng.roll(1, 2) as u32 } else { 5 };
+                let len = rng.roll(1, (n_pages * size).min(4 * size + 2));
+                let token = |at: usize| if at.is_multiple_of(size) { rng.roll(1, 2) as u32 } else { 5 };
                 let tokens: Vec<u32> = (0..len).map(token).collect();
                 match rng.roll(0, 11) {
                     0..=3 => checked.store(&tokens),
@@ -828,7 +846,7 @@ mod checks {
                             checked.history.record(format!("byte {byte} changes"));
                         }
                     }
-                    _ => checked.store_until(&tokens, rng.roll(0, RECORD - 1)),
+                    _ => checked.store_until(&tokens, rng.roll(0, shape.record_bytes() - 1)),
                 }
             }
             checked.evict(n_pages);
@@ -861,8 +879,9 @@ mod checks {
                 expect_ok("with_prefix of chapter 11", || ForkCache::with_prefix(&slab, &mut trie, &prompt));
             let (mut sampler, mut tokens) = (Sampler::new(SAMPLING), prompt.clone());
             for _ in 0..20 {
-                let logits = storyteller.model.step(&tokens[cache.len()..], Some(&mut cache));
-                tokens.push(sampler.pick(&logits.expect("the pool has pages")));
+                let step = || storyteller.model.step(&tokens[cache.len()..], Some(&mut cache));
+                let logits = expect_ok(format!("step after {} of the story", count(tokens.len(), "token")), step);
+                tokens.push(sampler.pick(&logits));
             }
             storyteller.assert_same_story(&tokens[prompt.len()..], &expected);
             expect_ok("insert_into of chapter 11", || cache.insert_into(&mut trie, &tokens));

@@ -90,7 +90,8 @@ pub fn numbers(n: usize, rng: &mut TestRng) -> Vec<f32> {
     (0..n).map(|_| number(rng)).collect()
 }
 
-/// Words as they are: `0xC0003C00 0x00003800`.
+/// Words as they are, the first of many: `0xC0003C00 0x00003800`.
 pub fn hex(words: &[f32]) -> String {
-    words.iter().map(|word| format!("0x{:08X}", word.to_bits())).collect::<Vec<_>>().join(" ")
+    let shown: Vec<String> = words.iter().take(8).map(|word| format!("0x{:08X}", word.to_bits())).collect();
+    shown.join(" ") + if words.len() > 8 { " …" } else { "" }
 }

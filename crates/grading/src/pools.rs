@@ -7,7 +7,7 @@ use page_by_page::chapters::ch04_page_pool::PagePool;
 use page_by_page::chapters::ch05_page_table::PageTable;
 use page_by_page::chapters::ch06_paged::{PageSlab, SharedSlab};
 
-use crate::calls::expect_ok;
+use crate::calls::{expect_ok, in_call};
 use crate::history::{Fact, fact};
 use crate::transcript::page_list;
 use crate::words::count;
@@ -35,7 +35,8 @@ pub fn free(page: u32) -> CacheError {
 
 /// The owners of every page.
 pub fn owners(pool: &PagePool) -> Vec<u32> {
-    (0..pool.n_pages() as u32).map(|page| pool.owners(PageId(page)).unwrap_or(u32::MAX)).collect()
+    let (n, owners) = (pool.n_pages() as u32, |page| pool.owners(PageId(page)).unwrap_or(u32::MAX));
+    in_call(format!("owners of chapter 4, of each of {n} pages"), || (0..n).map(owners).collect())
 }
 
 /// Compares the owners of every page with the tables that have it, and the prefix cache, which is one owner more.

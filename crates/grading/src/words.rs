@@ -1,5 +1,7 @@
 //! Numbers with their nouns, and tokens, for failure messages.
 
+use std::fmt::Debug;
+
 pub use page_by_page::english::count;
 
 /// An argument of a call: `7`, `usize::MAX`, `usize::MAX - 9`.
@@ -11,10 +13,19 @@ pub fn argument(n: usize) -> String {
     }
 }
 
+/// Compares lists: how many there are, then the first that differs.
+#[track_caller]
+pub fn same_list<T: PartialEq + Debug>(yours: &[T], expected: &[T], what: &str) {
+    same!(yours.len(), expected.len(), "how many {what}");
+    if let Some(at) = (0..yours.len()).find(|at| yours[*at] != expected[*at]) {
+        same!(yours[at], expected[at], "number {at} of the {what}");
+    }
+}
+
 /// Tokens; of many the first and the last: `[3, 1, 7]`, `20 tokens [1, 2, …, 20]`.
-pub fn shown(tokens: &[u32]) -> String {
+pub fn shown<T: Debug>(tokens: &[T]) -> String {
     match tokens {
-        [a, b, .., z] if tokens.len() > 16 => format!("{} tokens [{a}, {b}, …, {z}]", tokens.len()),
+        [a, b, .., z] if tokens.len() > 16 => format!("{} tokens [{a:?}, {b:?}, …, {z:?}]", tokens.len()),
         _ => format!("{tokens:?}"),
     }
 }
