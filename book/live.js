@@ -191,7 +191,8 @@
             this.controls.root.classList.add("pbp-live-bar");
             const words = [...place.querySelectorAll(":scope > p")].at(-1);
             const breaks = Object.entries(this.experiment.breaks ?? {}).map(([name, label]) => this.breakButton(name, label));
-            words.after(this.controls.root, element("div", "pbp-live-bar", ...breaks, ...settings, this.bar), this.status);
+            this.controls.line.before(...breaks);
+            words.after(this.controls.root, element("div", "pbp-live-bar", ...settings, this.bar), this.status);
             // Without these, arrow keys turn mdBook's pages, and a quick swipe opens its sidebar.
             place.addEventListener("keydown", (event) => /^Arrow(Left|Right)$/.test(event.key) && event.stopPropagation());
             place.addEventListener("touchstart", (event) => event.stopPropagation(), { passive: true });
@@ -296,6 +297,7 @@
             const options = { model: "storyteller", cancel, say, keepsOrder: true, numbers: false, ...this.experiment.view };
             this.view = new PoolView(this.root, options);
             this.drafts.replaceChildren();
+            this.summary.textContent = "";
             this.controls.line.textContent = "";
             this.say(this.about.says);
             this.rounds += 1;

@@ -3,13 +3,13 @@
 (() => {
     "use strict";
 
-    // Before all that mdBook has around a page.
-    const main = document.querySelector("main");
-    if (main) {
-        main.id ||= "pbp-main";
-        main.tabIndex = -1;
+    // Before all that mdBook has around a page, and past the title, which is a link.
+    const start = document.querySelector("main > h1 + *");
+    if (start) {
+        start.id ||= "pbp-start";
+        start.tabIndex = -1;
         const skip = document.createElement("a");
-        Object.assign(skip, { className: "pbp-skip", href: `#${main.id}`, textContent: "Skip to the page" });
+        Object.assign(skip, { className: "pbp-skip", href: `#${start.id}`, textContent: "Skip to the page" });
         document.body.prepend(skip);
     }
 

@@ -3,14 +3,15 @@
 //! Stories are told by the bundled model with the caches of chapter 6, under a [watch](crate::generation::watch) that misplaces rows.
 //! A bill is counted by a few lines that do a chapter's work wrongly.
 
+use std::ops::Range;
+
 use anyhow::Result;
 
 use super::{bills, bundled};
 use crate::cache::{KvCache, Rewind};
 use crate::chapters::ch06_paged::{PageSlab, PagedCache};
-use crate::generation::LanguageModel;
 use crate::generation::sampler::{Sampler, Sampling};
-use crate::generation::watch::{Placement, ReadWatch, Slot, WatchedModel};
+use crate::generation::watch::{Placement, ReadWatch, Slot};
 use crate::model::Model;
 use crate::model::tokenizer::Tokenizer;
 use crate::simulation::planted::Bug;
@@ -455,17 +456,16 @@ impl Teller {
     pub fn tell(&self, scenario: &Scenario, placement: Option<Placement>) -> Result<Told> {
         let watch = ReadWatch::new(placement);
         let mut sequences = self.begin(scenario)?;
-        let turns: Vec<usize> = match scenario.one_by_one {
-            true => (0..sequences.len()).flat_map(|index| vec![index; scenario.n_new]).collect(),
-            false => (0..scenario.n_new).flat_map(|_| 0..sequences.len()).collect(),
+        let n = sequences.len();
+        // In each step one sequence computes its newest token, or all do in one pass of the model.
+        let steps: Vec<Range<usize>> = match scenario.one_by_one {
+            true => (0..n).flat_map(|index| vec![index..index + 1; scenario.n_new]).collect(),
+            false => vec![0..n; scenario.n_new],
         };
-        let mut generated = vec![0; sequences.len()];
-        for index in turns {
-            let Sequence { id, tokens, cache, sampler } = &mut sequences[index];
-            let mut model = WatchedModel::new(&self.model, cache, &watch, *id);
-            tokens.push(sampler.pick(&model.next_logits(tokens)?));
-            generated[index] += 1;
-            if let Some((_, n)) = scenario.rewind.filter(|(at, _)| (index, *at) == (0, generated[0])) {
+        for (step, indices) in (1..).zip(steps) {
+            self.step(&watch, &mut sequences[indices])?;
+            if let Some((_, n)) = scenario.rewind.filter(|(at, _)| *at == step) {
+                let Sequence { tokens, cache, .. } = &mut sequences[0];
                 tokens.truncate(tokens.len() - n);
                 cache.rewind(cache.len() + 1 - tokens.len())?;
             }
@@ -474,6 +474,24 @@ impl Teller {
         let texts = sequences.iter().map(|sequence| self.tokenizer.decode(&sequence.tokens));
         let first = wrong.first().map(|first| first.describe(|id| names[id as usize].clone()));
         Ok(Told { texts: texts.collect::<Result<_, _>>()?, names, wrong: first.map(|first| (first, wrong.len())) })
+    }
+
+    /// One pass of the model, in which each of these gets its next token.
+    fn step(&self, watch: &ReadWatch, sequences: &mut [Sequence]) -> Result<()> {
+        let parts = sequences.iter_mut().map(|Sequence { id, tokens, cache, .. }| {
+            let new_tokens = &tokens[cache.len()..];
+            (new_tokens, watch.watched(*id, tokens, cache))
+        });
+        let mut parts: Vec<_> = parts.collect();
+        let chunks = parts.iter_mut().map(|(new_tokens, cache)| self.model.chunk(new_tokens, Some(cache), 1));
+        let logits = self.model.forward(chunks.collect::<Result<_, _>>()?)?;
+        drop(parts);
+        for (Sequence { tokens, sampler, .. }, row) in
+            sequences.iter_mut().zip(logits.chunks_exact(self.model.config().vocab_size))
+        {
+            tokens.push(sampler.pick(row));
+        }
+        Ok(())
     }
 
     /// What the first sequence tells if the model gets the newest token only.

@@ -28,7 +28,7 @@ export async function inWindow(browser, { theme = "light", width = WIDE, prepare
     reducedMotion: "reduce",
     ...options,
   });
-  context.setDefaultTimeout(60_000);
+  context.setDefaultTimeout(150_000);
   try {
     await context.addInitScript((name) => {
       try {

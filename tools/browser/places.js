@@ -3,6 +3,7 @@
 
 import assert from "node:assert/strict";
 import { execFile } from "node:child_process";
+import { readFile } from "node:fs/promises";
 import { join } from "node:path";
 import { pathToFileURL } from "node:url";
 import { promisify } from "node:util";
@@ -12,7 +13,7 @@ import { choose, inaccessible, pressAll, showsFocus, unreadable } from "./checks
 
 const HOME = "index.html";
 /** In the order of the sidebar. */
-const PAGES = ["home.html", "ch06_paged.html", "ch08_speculative.html", "ch10_fork.html", "ch11_prefix_cache.html", "ch12_scheduler.html", "live.html"];
+const PAGES = ["home.html", "ch04_page_pool.html", "ch05_page_table.html", "ch06_paged.html", "ch08_speculative.html", "ch10_fork.html", "ch11_prefix_cache.html", "ch12_scheduler.html", "live.html"];
 
 /** What the server answers for some files, and what the page says. */
 const BROKEN = [
@@ -41,6 +42,12 @@ export function placeChecks(checkAs, { browser, address, pages, published, progr
   }
   check("nothing is fetched before Run, and its stories are the program's", HOME, (tab) => stories(tab, program), HURRIED);
   check("with the keyboard alone, and the page answers while it runs", HOME, keyboard);
+  for (const page of [HOME, ...PAGES].filter((page) => /index|ch(04|05|06|10|11)/.test(page))) {
+    check(`each mistake, as it is recorded, and none without one: ${page}`, page, mistakes, HURRIED);
+  }
+  for (const window of [{ width: 1280, viewport: { width: 1280, height: 800 } }, { width: 390, viewport: { width: 390, height: 844 } }]) {
+    check(`${window.width} wide, Run is in sight, and two keys away`, HOME, first, window);
+  }
   check("page sizes", "ch06_paged.html", pageSizes);
   check("drafts", "ch08_speculative.html", drafts, HURRIED);
   check("forks", "ch10_fork.html", forks, HURRIED);
@@ -56,7 +63,9 @@ export function placeChecks(checkAs, { browser, address, pages, published, progr
   checkAs("the engine in a page: each place has a check", () => assert.deepEqual(pages, PAGES));
 }
 
-const place = (tab) => tab.locator(".pbp-live");
+/** Home has two: the stories that can go wrong are in the first. */
+const place = (tab) => tab.locator(".pbp-live").last();
+const firstPlace = (tab) => tab.locator(".pbp-live").first();
 const press = (tab, name) => place(tab).getByRole("button", { name, exact: true }).click();
 
 // A place draws a view together with its button and its line. So once one of these has been seen, all of them can be
@@ -151,6 +160,44 @@ async function keyboard(tab) {
     return count;
   });
   assert.ok(frames >= 10, `${frames} frames in two seconds`);
+}
+
+/** Switches each mistake of the page's first place on, and off again. */
+async function mistakes(tab) {
+  const inOne = (text) => text.replaceAll(/\s+/g, " ").trim();
+  const recorded = inOne(await readFile(new URL("../../tests/snapshots/broken_stories.snap", import.meta.url), "utf8"));
+  const [all, line] = [firstPlace(tab), firstPlace(tab).locator(".pbp-live-summary")];
+  const buttons = await all.locator(".break").all();
+  assert.ok(buttons.length > 0);
+  for (const button of buttons) {
+    await button.click();
+    await all.getByRole("button", { name: "Run again" }).waitFor();
+    assert.match(await line.textContent(), /^Attention of .* reads .*\. [\d,]+ wrong reads so far, and no error\.$/);
+    assert.equal(await button.getAttribute("aria-pressed"), "true");
+    const stories = await all.locator(".story").allTextContents();
+    stories.forEach((story) => assert.ok(recorded.includes(inOne(story)), `not recorded: ${story}`));
+    assert.ok((await all.locator(".story mark").count()) > 0, "no word is marked");
+  }
+  await buttons.at(-1).click();
+  await all.getByRole("button", { name: "Run again" }).waitFor();
+  assert.doesNotMatch((await line.textContent()) ?? "", /wrong/);
+  assert.equal(await all.locator(":is(mark, .misread)").count(), 0);
+}
+
+/** What a reader sees and reaches first. */
+async function first(tab) {
+  const run = firstPlace(tab).getByRole("button", { name: "Run" }).first();
+  const other = firstPlace(tab).getByRole("button", { name: "Give one page to both" });
+  for (const button of [run, other]) {
+    const { y, height } = await button.boundingBox();
+    assert.ok(y + height < tab.viewportSize().height, `a button is at ${y}`);
+  }
+  assert.equal(await firstPlace(tab).locator("blockquote:visible").count(), 2, "the recorded stories stand there");
+  await tab.keyboard.press("Tab");
+  await showsFocus(tab.getByRole("link", { name: "Skip to the page" }));
+  await tab.keyboard.press("Enter");
+  await tab.keyboard.press("Tab");
+  assert.ok(await run.evaluate((button) => button === document.activeElement), "Run is not the first after the link");
 }
 
 async function pageSizes(tab) {
