@@ -51,7 +51,7 @@
             ],
             breaks: { "one-page-twice": "Give one page to both" },
             stepsPerSecond: 6,
-            view: { legend: [], events: ["started", "ended"] },
+            view: { legend: [], events: ["started", "ended"], names: ["the wolf", "the princess"] },
         },
         table: {
             settings: { pages: 24, page_size: 16, budget: 64, running: 1, prefix_cache: false },
@@ -126,6 +126,7 @@
                 { key: "pages", label: "Pages", values: [24, 32, 48, 64, 96, 128, 160] },
                 { key: "budget", label: "Token budget", values: [8, 16, 32, 64, 128, 256, 512] },
             ],
+            breaks: { "victim-in-plan": "Plan a victim" },
             stepsPerSecond: 12,
             view: { numbers: true },
         },
@@ -402,9 +403,13 @@
         }
     }
 
-    /** What attention has read of somebody else's. */
-    function readWrongly({ n, first }) {
-        return first ? `${first[0].toUpperCase()}${first.slice(1)}. ${plural(n, "wrong read")} so far, and no error.` : "Nothing was read wrongly yet.";
+    /** What was read wrongly so far, and why nobody noticed. */
+    function readWrongly({ n, first, instead }) {
+        if (!first) {
+            return "Nothing was read wrongly yet.";
+        }
+        const right = instead ? ` Without the mistake, ${instead.name} goes on \u201c${instead.text} \u2026\u201d.` : "";
+        return `${plural(n, "wrong read")} so far, and no error: nothing in a page says whose rows it holds.${right} The first: ${first}.`;
     }
 
     /** A step of speculative decoding: the draft tokens, accepted or not, and the target's own. */

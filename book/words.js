@@ -176,7 +176,7 @@
     mistakes() {
       const { watch } = this.after;
       if (watch?.first && !this.before.watch?.first) {
-        this.tell("mistake", [], watch.pages, "The first wrong read");
+        this.tell("mistake", [], Object.keys(watch.pages).map(Number), "The first wrong read");
       }
       const isWrong = ({ owners }, holders, page) => holders[page].length > owners[page];
       for (const [page, count] of this.after.owners.entries()) {

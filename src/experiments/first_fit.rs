@@ -1,6 +1,6 @@
 //! A memory in which each sequence takes one contiguous region: what pages replace.
 //!
-//! A new region goes into the first gap that is long enough (*first fit*). FirstFit never move.
+//! A new region goes into the first gap that is long enough (*first fit*). Regions never move.
 //!
 //! ```text
 //!   2,000 slots, after 200, 1,000 and 150 were reserved and the first was released:

@@ -71,7 +71,7 @@ pub fn paged(layout: KvLayout, page_size: usize, lengths: &[usize]) -> Result<Ve
 }
 
 fn grown(cache: &mut dyn KvCache, length: usize) -> Result<Usage> {
-    cache.extend(length).map_err(|error| anyhow!("a text of {}: {error}", count(length, "token")))?;
+    cache.extend(length).map_err(|error| anyhow!("a sequence of {}: {error}", count(length, "token")))?;
     Ok(cache.usage())
 }
 

@@ -11,7 +11,7 @@ use super::{bills, bundled};
 use crate::cache::{KvCache, Rewind};
 use crate::chapters::ch06_paged::{PageSlab, PagedCache};
 use crate::generation::sampler::{Sampler, Sampling};
-use crate::generation::watch::{Placement, ReadWatch, Slot};
+use crate::generation::watch::{Placement, ReadWatch, RowPlace};
 use crate::model::Model;
 use crate::model::tokenizer::Tokenizer;
 use crate::simulation::planted::Bug;
@@ -102,17 +102,14 @@ const YESTERDAY: Scenario = Scenario {
 const SECRET: &str = "The queen had told nobody about the wolf who had only one son, and his wife";
 const SAME_PAGE: Scenario = Scenario { prompts: &[(SECRET, 7), YESTERDAY.prompts[1]], ..YESTERDAY };
 const SAMPLES: Scenario = Scenario { prompts: &[("The king had", 23), ("The king had", 24)], n_new: 20, ..QUEEN };
-const RIGHT: Placement = Placement::RIGHT;
 
-fn page_of(slot: Slot) -> usize {
+fn page_of(slot: RowPlace) -> usize {
     slot.position / P
 }
 
 /// The second sequence reads the second page of the first.
-const SECOND_PAGE_OF_THE_FIRST: Placement = Placement {
-    read: |slot, _| Some(if slot.sequence == 1 && page_of(slot) == 1 { slot.of(0) } else { slot }),
-    ..RIGHT
-};
+const SECOND_PAGE_OF_THE_FIRST: Placement =
+    Placement::read_at(|slot, _| if slot.sequence == 1 && page_of(slot) == 1 { slot.of(0) } else { slot });
 
 /// All of them, in the order of the book.
 pub fn all() -> Vec<Mistake> {
@@ -136,289 +133,195 @@ const MISTAKES: &[Mistake] = &[
         invariant: "each token is computed from all tokens before it",
         shows: Shows::Forgetful(QUEEN),
     },
-    Mistake {
-        name: "one-tensor",
-        chapter: 2,
-        about: "all layers are kept in one tensor",
-        invariant: "each layer reads its own rows",
-        shows: Shows::Story(
-            QUEEN,
-            Placement {
-                write: |slot, _| Slot { layer: 0, ..slot },
-                read: |slot, _| Some(Slot { layer: 0, ..slot }),
-                ..RIGHT
-            },
-        ),
-    },
-    Mistake {
-        name: "unwritten-row",
-        chapter: 2,
-        about: "the row of ` queen` is never written",
-        invariant: "the row of every token is written before it is read",
-        shows: Shows::Story(
-            QUEEN,
-            Placement { read: |slot, len| (slot.position != 8 || len == 9).then_some(slot), ..RIGHT },
-        ),
-    },
-    Mistake {
-        name: "layer-times-len",
-        chapter: 3,
-        about: "a row lies at layer * len + position",
-        invariant: "a row stays where it was written while the sequence grows",
-        shows: Shows::Story(QUEEN, {
-            fn by_len(slot: Slot, len: usize) -> Slot {
-                Slot { layer: 0, position: slot.layer * len + slot.position, ..slot }
-            }
-            Placement { write: by_len, read: |slot, len| Some(by_len(slot, len)), ..RIGHT }
+    mistake(2, "one-tensor", "all layers are kept in one tensor").breaks(
+        "each layer reads its own rows",
+        QUEEN,
+        Placement::at(|slot, _| RowPlace { layer: 0, ..slot }),
+    ),
+    mistake(2, "unwritten-row", "the row of ` queen` is never written").breaks(
+        "the row of every token is written before it is read",
+        QUEEN,
+        Placement::read_at(|slot, len| if slot.position == 8 && len > 9 { RowPlace::NOWHERE } else { slot }),
+    ),
+    mistake(3, "layer-times-len", "a row lies at layer * len + position").breaks(
+        "a row stays where it was written while the sequence grows",
+        QUEEN,
+        Placement::at(|slot, len| RowPlace { layer: 0, position: slot.layer * len + slot.position, ..slot }),
+    ),
+    mistake(4, "one-page-twice", "the princess is given the wolf's second page").breaks(
+        "a page has one owner, unless it is shared on purpose",
+        TWO,
+        Placement::at(|slot, _| if page_of(slot) == 1 { slot.of(0) } else { slot }),
+    ),
+    mistake(
+        4,
+        "refused-call-keeps-pages",
+        "a call for more pages than there are takes those that it finds, and then fails",
+    )
+    .costs("a call that fails changes nothing", bills::refused_calls),
+    mistake(5, "new-page-first", "a new page of 16 slots comes first").breaks(
+        "a table lists its pages in the order of the tokens",
+        QUEEN,
+        Placement::at(|slot, len| slot.at(((len - 1) / 16 - slot.position / 16) * 16 + slot.position % 16)),
+    ),
+    mistake(5, "page-too-few", "17 tokens are thought to need one page of 16 slots").breaks(
+        "a table has a slot for each of its tokens",
+        QUEEN,
+        Placement::at(|slot, len| slot.at((slot.position / 16).min((len / 16).max(1) - 1) * 16 + slot.position % 16)),
+    ),
+    mistake(6, "whole-pages", "whole pages of 16 slots are gathered, also the slots that are still empty").breaks(
+        "attention reads exactly the rows of the sequence's tokens",
+        QUEEN,
+        Placement {
+            rows: |_, len| len.next_multiple_of(16),
+            ..Placement::read_at(|slot, len| if slot.position < len { slot } else { RowPlace::NOWHERE })
+        },
+    ),
+    mistake(
+        6,
+        "by-page-number",
+        "pages are gathered in the order of their numbers, and the second one has the lower number",
+    )
+    .breaks(
+        "rows are gathered in the order of the tokens",
+        Scenario { page_size: P, ..QUEEN },
+        Placement::read_at(|slot, len| match slot.position {
+            _ if len <= P => slot,
+            position if position < P && P + position >= len => RowPlace::NOWHERE,
+            position if position < P => slot.at(P + position),
+            position if position < 2 * P => slot.at(position - P),
+            _ => slot,
         }),
-    },
-    Mistake {
-        name: "one-page-twice",
-        chapter: 4,
-        about: "the princess is given the wolf's second page",
-        invariant: "a page has one owner, unless it is shared on purpose",
-        shows: Shows::Story(TWO, {
-            fn second_of_the_wolf(slot: Slot) -> Slot {
-                if page_of(slot) == 1 { slot.of(0) } else { slot }
-            }
-            Placement {
-                write: |slot, _| second_of_the_wolf(slot),
-                read: |slot, _| Some(second_of_the_wolf(slot)),
-                ..RIGHT
-            }
-        }),
-    },
-    Mistake {
-        name: "refused-call-keeps-pages",
-        chapter: 4,
-        about: "a call for more pages than there are takes those that it finds, and then fails",
-        invariant: "a call that fails changes nothing",
-        shows: Shows::Bill(bills::refused_calls),
-    },
-    Mistake {
-        name: "new-page-first",
-        chapter: 5,
-        about: "a new page of 16 slots comes first",
-        invariant: "a table lists its pages in the order of the tokens",
-        shows: Shows::Story(QUEEN, {
-            fn from_the_front(slot: Slot, len: usize) -> Slot {
-                slot.at(((len - 1) / 16 - slot.position / 16) * 16 + slot.position % 16)
-            }
-            Placement { write: from_the_front, read: |slot, len| Some(from_the_front(slot, len)), ..RIGHT }
-        }),
-    },
-    Mistake {
-        name: "page-too-few",
-        chapter: 5,
-        about: "17 tokens are thought to need one page of 16 slots",
-        invariant: "a table has a slot for each of its tokens",
-        shows: Shows::Story(QUEEN, {
-            fn rounded_down(slot: Slot, len: usize) -> Slot {
-                slot.at((slot.position / 16).min((len / 16).max(1) - 1) * 16 + slot.position % 16)
-            }
-            Placement { write: rounded_down, read: |slot, len| Some(rounded_down(slot, len)), ..RIGHT }
-        }),
-    },
-    Mistake {
-        name: "whole-pages",
-        chapter: 6,
-        about: "whole pages of 16 slots are gathered, also the slots that are still empty",
-        invariant: "attention reads exactly the rows of the sequence's tokens",
-        shows: Shows::Story(
-            QUEEN,
-            Placement {
-                rows: |_, len| len.next_multiple_of(16),
-                read: |slot, len| (slot.position < len).then_some(slot),
-                ..RIGHT
-            },
-        ),
-    },
-    Mistake {
-        name: "by-page-number",
-        chapter: 6,
-        about: "pages are gathered in the order of their numbers, and the second one has the lower number",
-        invariant: "rows are gathered in the order of the tokens",
-        shows: Shows::Story(
-            Scenario { page_size: P, ..QUEEN },
-            Placement {
-                read: |slot, len| match slot.position {
-                    _ if len <= P => Some(slot),
-                    position if position < P => Some(slot.at(P + position)).filter(|slot| slot.position < len),
-                    position if position < 2 * P => Some(slot.at(position - P)),
-                    _ => Some(slot),
-                },
-                ..RIGHT
-            },
-        ),
-    },
-    Mistake {
-        name: "stale-rows",
-        chapter: 6,
-        about: "whole pages are gathered, and the princess had them before",
-        invariant: "what an earlier owner left in a page is never read",
-        shows: Shows::Story(
-            Scenario { prompts: &[TWO.prompts[1], TWO.prompts[0]], one_by_one: true, ..TWO },
-            Placement {
-                rows: |sequence, len| if sequence == 1 { len.next_multiple_of(P) } else { len },
-                read: |slot, len| Some(if slot.position < len { slot } else { slot.of(0) }),
-                ..RIGHT
-            },
-        ),
-    },
-    Mistake {
-        name: "page-back-too-early",
-        chapter: 7,
-        about: "a rewind gives back a page that is half full, and the princess takes it",
-        invariant: "a page goes back when none of its rows is needed any more",
-        shows: Shows::Story(Scenario { rewind: Some((17, 4)), ..TWO }, {
-            fn third_of_the_wolf(slot: Slot) -> Slot {
+    ),
+    mistake(6, "stale-rows", "whole pages are gathered, and the princess had them before").breaks(
+        "what an earlier owner left in a page is never read",
+        Scenario { prompts: const { &[TWO.prompts[1], TWO.prompts[0]] }, one_by_one: true, ..TWO },
+        Placement {
+            rows: |sequence, len| if sequence == 1 { len.next_multiple_of(P) } else { len },
+            ..Placement::read_at(|slot, len| if slot.position < len { slot } else { slot.of(0) })
+        },
+    ),
+    mistake(7, "page-back-too-early", "a rewind gives back a page that is half full, and the princess takes it")
+        .breaks(
+            "a page goes back when none of its rows is needed any more",
+            Scenario { rewind: Some((17, 4)), ..TWO },
+            Placement::at(|slot, _| {
                 if slot.sequence == 1 && page_of(slot) == 4 { slot.of(0).at(slot.position - 2 * P) } else { slot }
-            }
-            Placement {
-                write: |slot, _| third_of_the_wolf(slot),
-                read: |slot, _| Some(third_of_the_wolf(slot)),
-                ..RIGHT
-            }
-        }),
-    },
-    Mistake {
-        name: "page-never-freed",
-        chapter: 7,
-        about: "a rewind drops pages from the table and does not free them",
-        invariant: "a page that holds no token goes back to its pool",
-        shows: Shows::Bill(bills::rewinds),
-    },
-    Mistake {
-        name: "draft-remembers",
-        chapter: 8,
-        about: "the draft model's cache keeps the tokens that the target rejected",
-        invariant: "both caches hold the same tokens after a step",
-        shows: Shows::Bill(bills::drafts),
-    },
-    Mistake {
-        name: "target-as-it-is",
-        chapter: 9,
-        about: "after a rejection, the next token is drawn from the target's probabilities as they are",
-        invariant: "the output has the target's distribution",
-        shows: Shows::Bill(bills::rejections),
-    },
-    Mistake {
-        name: "write-without-copy",
-        chapter: 10,
-        about: "a fork writes into the page that it shares",
-        invariant: "a page with several owners is never written",
-        shows: Shows::Story(SAMPLES, {
-            fn in_the_shared_page(slot: Slot) -> Slot {
-                if slot.position < 16 { slot.of(0) } else { slot }
-            }
-            Placement {
-                write: |slot, _| in_the_shared_page(slot),
-                read: |slot, _| Some(in_the_shared_page(slot)),
-                ..RIGHT
-            }
-        }),
-    },
-    Mistake {
-        name: "key-without-parent",
-        chapter: 11,
-        about: "a page is found by its own tokens, whatever came before them",
-        invariant: "a page is found only by its tokens and all those before them",
-        shows: Shows::Story(SAME_PAGE, SECOND_PAGE_OF_THE_FIRST),
-    },
-    Mistake {
-        name: "cached-before-full",
-        chapter: 11,
-        about: "a page is cached after one token of eight, and found by that token",
-        invariant: "only full pages are cached",
-        shows: Shows::Story(
-            Scenario {
-                prompts: &[YESTERDAY.prompts[0], ("Once upon a time there was a princess whose father", 7)],
-                ..YESTERDAY
-            },
-            SECOND_PAGE_OF_THE_FIRST,
+            }),
         ),
-    },
-    Mistake {
-        name: "oldest-victim",
-        chapter: 12,
-        about: "when pages run out, the oldest sequence gives way",
-        invariant: "the oldest sequence always advances",
-        shows: Shows::Bill(bills::victims),
-    },
-    Mistake {
-        name: "merged-runs",
-        chapter: 13,
-        about: "two pages are read as one run, and the second is not the next one in memory",
-        invariant: "runs are merged only where pages lie side by side",
-        shows: Shows::Story(
-            Scenario { prompts: &[TWO.prompts[1], TWO.prompts[0]], ..TWO },
-            Placement {
-                read: |slot, _| Some(if slot.sequence == 1 && page_of(slot) == 2 { slot.of(0) } else { slot }),
-                ..RIGHT
+    mistake(7, "page-never-freed", "a rewind drops pages from the table and does not free them")
+        .costs("a page that holds no token goes back to its pool", bills::rewinds),
+    mistake(8, "draft-remembers", "the draft model's cache keeps the tokens that the target rejected")
+        .costs("both caches hold the same tokens after a step", bills::drafts),
+    mistake(
+        9,
+        "target-as-it-is",
+        "after a rejection, the next token is drawn from the target's probabilities as they are",
+    )
+    .costs("the output has the target's distribution", bills::rejections),
+    mistake(10, "write-without-copy", "a fork writes into the page that it shares").breaks(
+        "a page with several owners is never written",
+        SAMPLES,
+        Placement::at(|slot, _| if slot.position < 16 { slot.of(0) } else { slot }),
+    ),
+    mistake(11, "key-without-parent", "a page is found by its own tokens, whatever came before them").breaks(
+        "a page is found only by its tokens and all those before them",
+        SAME_PAGE,
+        SECOND_PAGE_OF_THE_FIRST,
+    ),
+    mistake(11, "cached-before-full", "a page is cached after one token of eight, and found by that token").breaks(
+        "only full pages are cached",
+        Scenario {
+            prompts: const { &[YESTERDAY.prompts[0], ("Once upon a time there was a princess whose father", 7)] },
+            ..YESTERDAY
+        },
+        SECOND_PAGE_OF_THE_FIRST,
+    ),
+    mistake(
+        12,
+        "victim-in-plan",
+        "the plan contains a victim: the wolf is given the princess's page while she computes",
+    )
+    .breaks(
+        "the plan never contains a victim",
+        TWO,
+        Placement::at(
+            |slot, _| {
+                if slot.sequence == 0 && page_of(slot) == 3 { slot.of(1).at(slot.position - P) } else { slot }
             },
         ),
-    },
-    Mistake {
-        name: "one-scale",
-        chapter: 14,
-        about: "all rows of a page are kept in eight bits with the scale of its first head",
-        invariant: "each head of each row has its own scale",
-        shows: Shows::Story(
-            QUEEN,
-            Placement {
-                keep: |row, first, dim| {
-                    let scale = scale(&first[..dim.min(first.len())]);
-                    row.iter_mut().for_each(|number| *number = (*number / scale).round().clamp(-127.0, 127.0) * scale);
-                },
-                ..RIGHT
+    ),
+    mistake(12, "oldest-victim", "when pages run out, the oldest sequence gives way")
+        .costs("the oldest sequence always advances", bills::victims),
+    mistake(13, "merged-runs", "two pages are read as one run, and the second is not the next one in memory").breaks(
+        "runs are merged only where pages lie side by side",
+        Scenario { prompts: const { &[TWO.prompts[1], TWO.prompts[0]] }, ..TWO },
+        Placement::read_at(|slot, _| if slot.sequence == 1 && page_of(slot) == 2 { slot.of(0) } else { slot }),
+    ),
+    mistake(14, "one-scale", "all rows of a page are kept in eight bits with the scale of its first head").breaks(
+        "each head of each row has its own scale",
+        QUEEN,
+        Placement {
+            keep: |row, first, dim| {
+                let scale = scale(&first[..dim.min(first.len())]);
+                row.iter_mut().for_each(|number| *number = (*number / scale).round().clamp(-127.0, 127.0) * scale);
+            },
+            ..Placement::RIGHT
+        },
+    ),
+    mistake(14, "no-scale", "rows are read back as whole numbers, without their scales").breaks(
+        "a number that is read is the one that was written, as nearly as eight bits allow",
+        QUEEN,
+        Placement {
+            keep: |row, _, dim| {
+                for head in row.chunks_mut(dim) {
+                    let scale = scale(head);
+                    head.iter_mut().for_each(|number| *number = (*number / scale).round());
+                }
+            },
+            ..Placement::RIGHT
+        },
+    ),
+    mistake(
+        16,
+        "overwritten-parent",
+        "a page is found after a parent whose place in the file has a different page by now",
+    )
+    .breaks(
+        "a record is found only through all tokens before it",
+        Scenario { prompts: const { &[SAME_PAGE.prompts[1], SAME_PAGE.prompts[0]] }, ..SAME_PAGE },
+        SECOND_PAGE_OF_THE_FIRST,
+    ),
+    mistake(
+        16,
+        "no-checksum",
+        "a page whose writing was cut off is read all the same, and half of its layers are yesterday's",
+    )
+    .breaks(
+        "a row that is used has the bits that were computed",
+        YESTERDAY,
+        Placement::read_at(
+            |slot, _| {
+                if slot.sequence == 1 && page_of(slot) == 1 && slot.layer >= 3 { slot.of(0) } else { slot }
             },
         ),
-    },
-    Mistake {
-        name: "no-scale",
-        chapter: 14,
-        about: "rows are read back as whole numbers, without their scales",
-        invariant: "a number that is read is the one that was written, as nearly as eight bits allow",
-        shows: Shows::Story(
-            QUEEN,
-            Placement {
-                keep: |row, _, dim| {
-                    for head in row.chunks_mut(dim) {
-                        let scale = scale(head);
-                        head.iter_mut().for_each(|number| *number = (*number / scale).round());
-                    }
-                },
-                ..RIGHT
-            },
-        ),
-    },
-    Mistake {
-        name: "overwritten-parent",
-        chapter: 16,
-        about: "a page is found after a parent whose place in the file has a different page by now",
-        invariant: "a record is found only through all tokens before it",
-        shows: Shows::Story(
-            Scenario { prompts: &[SAME_PAGE.prompts[1], SAME_PAGE.prompts[0]], ..SAME_PAGE },
-            SECOND_PAGE_OF_THE_FIRST,
-        ),
-    },
-    Mistake {
-        name: "no-checksum",
-        chapter: 16,
-        about: "a page whose writing was cut off is read all the same, and half of its layers are yesterday's",
-        invariant: "a row that is used has the bits that were computed",
-        shows: Shows::Story(
-            YESTERDAY,
-            Placement {
-                read: |slot, _| {
-                    let is_torn = slot.sequence == 1 && page_of(slot) == 1 && slot.layer >= 3;
-                    Some(if is_torn { slot.of(0) } else { slot })
-                },
-                ..RIGHT
-            },
-        ),
-    },
+    ),
 ];
+
+/// A mistake before it is known how it shows.
+const fn mistake(chapter: usize, name: &'static str, about: &'static str) -> Mistake {
+    Mistake { name, chapter, about, invariant: "", shows: Shows::Forgetful(QUEEN) }
+}
+
+impl Mistake {
+    const fn breaks(self, invariant: &'static str, scenario: Scenario, placement: Placement) -> Self {
+        Mistake { invariant, shows: Shows::Story(scenario, placement), ..self }
+    }
+
+    const fn costs(self, invariant: &'static str, bill: fn() -> Result<[Vec<String>; 2]>) -> Self {
+        Mistake { invariant, shows: Shows::Bill(bill), ..self }
+    }
+}
 
 /// A head's scale in eight bits.
 fn scale(head: &[f32]) -> f32 {

@@ -28,21 +28,24 @@ use super::{LanguageModel, RewindableModel};
 /// Where the row of a token belongs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[allow(missing_docs)] // Where the name says it.
-pub struct Slot {
+pub struct RowPlace {
     pub sequence: u64,
     pub layer: usize,
     pub position: usize,
 }
 
-impl Slot {
+impl RowPlace {
+    /// No slot of any sequence: nobody writes there, and what is read is zeros.
+    pub const NOWHERE: RowPlace = RowPlace { sequence: u64::MAX, layer: 0, position: 0 };
+
     /// The slot of another position.
     pub fn at(self, position: usize) -> Self {
-        Slot { position, ..self }
+        RowPlace { position, ..self }
     }
 
     /// The same of another sequence.
     pub fn of(self, sequence: u64) -> Self {
-        Slot { sequence, ..self }
+        RowPlace { sequence, ..self }
     }
 }
 
@@ -50,9 +53,9 @@ impl Slot {
 #[derive(Clone, Copy)]
 pub struct Placement {
     /// Where a row is written.
-    pub write: fn(Slot, usize) -> Slot,
-    /// Where it is read; `None` is memory that nobody has written, which is zeros.
-    pub read: fn(Slot, usize) -> Option<Slot>,
+    pub write: fn(RowPlace, usize) -> RowPlace,
+    /// Where it is read.
+    pub read: fn(RowPlace, usize) -> RowPlace,
     /// How many rows are read of a sequence of so many tokens.
     pub rows: fn(u64, usize) -> usize,
     /// How a row is kept: the row, the first one of its page of 16 slots, and the numbers of a head.
@@ -62,26 +65,38 @@ pub struct Placement {
 impl Placement {
     /// No mistake.
     pub const RIGHT: Placement =
-        Placement { write: |slot, _| slot, read: |slot, _| Some(slot), rows: |_, len| len, keep: |_, _, _| {} };
+        Placement { write: |slot, _| slot, read: |slot, _| slot, rows: |_, len| len, keep: |_, _, _| {} };
+
+    /// Rows are written and read there.
+    pub const fn at(place: fn(RowPlace, usize) -> RowPlace) -> Self {
+        Placement { write: place, read: place, ..Self::RIGHT }
+    }
+
+    /// Rows are read there, and written where they belong.
+    pub const fn read_at(place: fn(RowPlace, usize) -> RowPlace) -> Self {
+        Placement { read: place, ..Self::RIGHT }
+    }
 }
 
 /// Attention has read a row that is not the one that it should have read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct WrongRead {
     /// The newest token of the sequence that reads.
-    pub reader: Slot,
+    pub reader: RowPlace,
     /// The token whose row it should have been; at the end of the sequence or beyond, there is none.
     pub position: usize,
     /// Whose row it was, if anybody's.
-    pub found: Option<Slot>,
+    pub found: Option<RowPlace>,
+    /// The slot in which a [`Placement`] looked for it.
+    pub place: Option<RowPlace>,
 }
 
 impl WrongRead {
     /// In words. `name`: of a sequence, as `the wolf`.
     pub fn describe(&self, name: impl Fn(u64) -> String) -> String {
-        let Slot { sequence, layer, position: newest } = self.reader;
+        let RowPlace { sequence, layer, position: newest } = self.reader;
         let (reader, whose) =
-            (name(sequence), |slot: Slot| format!("{}'s token {}", name(slot.sequence), slot.position));
+            (name(sequence), |slot: RowPlace| format!("{}'s token {}", name(slot.sequence), slot.position));
         let expected = match self.position {
             position if position > newest => format!("beyond its {} tokens", newest + 1),
             position => format!("in place of its token {position}"),
@@ -113,7 +128,7 @@ struct Memory {
     /// All rows that were ever written. Label 1 is the first.
     written: Vec<Written>,
     /// What was written last where; kept only if there is a mistake.
-    slots: HashMap<Slot, u32>,
+    slots: HashMap<RowPlace, u32>,
     n_reads: u64,
     wrong: Vec<WrongRead>,
     /// Tokens that have read wrongly already, and what: once is enough.
@@ -121,7 +136,7 @@ struct Memory {
 }
 
 struct Written {
-    slot: Slot,
+    slot: RowPlace,
     /// Stands for the tokens up to this one.
     prefix: u64,
     /// Its key and its value, `[kv_width]` each.
@@ -174,7 +189,7 @@ fn label(row: u32, kind: u32, width: usize) -> impl Iterator<Item = f32> {
 
 impl WatchedCache<'_> {
     /// Notes a row, and returns its label.
-    fn note(&self, memory: &mut Memory, slot: Slot, mut rows: [Vec<f32>; 2]) -> u32 {
+    fn note(&self, memory: &mut Memory, slot: RowPlace, mut rows: [Vec<f32>; 2]) -> u32 {
         if let Some(Placement { write, keep, .. }) = self.watch.placement {
             let first = slot.at(slot.position / 16 * 16);
             let first = memory.slots.get(&first).map(|row| memory.written[*row as usize - 1].rows.clone());
@@ -191,7 +206,7 @@ impl WatchedCache<'_> {
     fn numbers(&self, layer: usize, k: &[f32], v: &[f32]) -> [Vec<f32>; 2] {
         let (width, newest) = (self.layout().kv_width(), self.len().saturating_sub(1));
         let memory = &mut *self.watch.memory.borrow_mut();
-        let own = Slot { sequence: self.sequence, layer, position: 0 };
+        let own = RowPlace { sequence: self.sequence, layer, position: 0 };
         let mut numbers = [Vec::new(), Vec::new()];
         let n_rows =
             self.watch.placement.map_or(k.len() / width, |placement| (placement.rows)(self.sequence, k.len() / width));
@@ -200,16 +215,14 @@ impl WatchedCache<'_> {
                 None => [k, v].map(|all| all[position * width..][..width].iter().map(|n| n.to_bits()).collect()),
                 Some(Placement { read, .. }) => {
                     let slot = read(own.at(position), self.len());
-                    let row = slot.and_then(|slot| {
-                        // A prefix that it shares was written by a different sequence.
-                        let held = || k.get(position * width).map(|n| (n.to_bits() >> 1) / width as u32);
-                        let is_shared = |row: &u32| {
-                            let written = memory.written.get((*row as usize).wrapping_sub(1));
-                            slot == own.at(position)
-                                && written.is_some_and(|written| written.slot.sequence != self.sequence)
-                        };
-                        memory.slots.get(&slot).copied().or_else(|| held().filter(is_shared))
-                    });
+                    let held = || k.get(position * width).map(|n| (n.to_bits() >> 1) / width as u32);
+                    // A prefix that it shares was written by a different sequence.
+                    let is_shared = |row: &u32| {
+                        let written = memory.written.get((*row as usize).wrapping_sub(1));
+                        slot == own.at(position)
+                            && written.is_some_and(|written| written.slot.sequence != self.sequence)
+                    };
+                    let row = memory.slots.get(&slot).copied().or_else(|| held().filter(is_shared));
                     [0, 1].map(|kind| match row {
                         Some(row) => label(row, kind, width).map(f32::to_bits).collect(),
                         None => vec![0; width],
@@ -230,7 +243,9 @@ impl WatchedCache<'_> {
                     numbers.push(written.map_or(0.0, |written| written.rows[(bits & 1) as usize][number]));
                     if !is_right && memory.reported.insert((self.sequence, newest, position)) {
                         let (reader, found) = (own.at(newest), written.map(|written| written.slot));
-                        memory.wrong.push(WrongRead { reader, position, found });
+                        let place =
+                            self.watch.placement.map(|placement| (placement.read)(own.at(position), self.len()));
+                        memory.wrong.push(WrongRead { reader, position, found, place });
                     }
                 }
             }
@@ -257,7 +272,7 @@ impl KvCache for WatchedCache<'_> {
         let first = self.len() - k.len() / width;
         let (mut keys, mut values) = (Vec::new(), Vec::new());
         for (position, (k, v)) in (first..).zip(k.chunks(width).zip(v.chunks(width))) {
-            let slot = Slot { sequence: self.sequence, layer, position };
+            let slot = RowPlace { sequence: self.sequence, layer, position };
             let row = self.note(&mut self.watch.memory.borrow_mut(), slot, [k.to_vec(), v.to_vec()]);
             keys.extend(label(row, 0, width));
             values.extend(label(row, 1, width));

@@ -6,7 +6,8 @@ use std::collections::BTreeSet;
 use page_by_page::cache::attention::AttentionCache;
 use page_by_page::cache::{CacheError, KvCache, KvLayout, Rewind, Usage};
 use page_by_page::chapters::ch03_contiguous::ContiguousCache;
-use page_by_page::experiments::mistakes::{Shows, Teller, Told, all};
+use page_by_page::english::wrapped;
+use page_by_page::experiments::mistakes::{Mistake, Shows, Teller, Told, all};
 use page_by_page::generation::LanguageModel;
 use page_by_page::generation::watch::{ReadWatch, WatchedModel};
 
@@ -16,28 +17,18 @@ use grading::transcript::{Transcript, assert_transcript};
 /// Columns of the book's terminals.
 const COLUMNS: usize = 58;
 
-/// A text in lines of whole words.
-fn lines(text: &str) -> Vec<String> {
-    let mut lines = vec![String::new()];
-    for word in text.split_whitespace() {
-        let line = lines.last_mut().expect("never empty");
-        if line.len() + 1 + word.len() > COLUMNS {
-            lines.push(word.into());
-        } else {
-            *line = [line.as_str(), word].join(if line.is_empty() { "" } else { " " });
-        }
-    }
-    lines
-}
-
 #[test]
 fn broken_stories() {
     let (teller, mut transcript) = (Teller::open().unwrap(), Transcript::default());
     let mut known = BTreeSet::new();
-    let mut tell = |transcript: &mut Transcript, how: &str, told: &Told| {
+    let mut tell = |transcript: &mut Transcript, how: &str, mistake: &Mistake, told: &Told| {
         for (name, text) in told.names.iter().zip(&told.texts).filter(|(_, text)| known.insert(text.to_string())) {
             transcript.line(format!("{how}, {name}:"));
-            lines(text).iter().for_each(|line| transcript.line(line));
+            let anchor = format!("{}{}", mistake.name, name.trim_start_matches("the").replace(' ', "-"));
+            // So that a page includes it by name.
+            transcript.line(format!("ANCHOR: {how}-{anchor}"));
+            wrapped(text, COLUMNS).iter().for_each(|line| transcript.line(line));
+            transcript.line(format!("ANCHOR_END: {how}-{anchor}"));
         }
     };
     for mistake in all() {
@@ -48,16 +39,16 @@ fn broken_stories() {
                 let broken = broken.unwrap();
                 assert_eq!(right.wrong, None, "{title}");
                 assert_ne!(right.texts, broken.texts, "{title}");
-                tell(&mut transcript, "right", &right);
+                tell(&mut transcript, "right", &mistake, &right);
                 transcript.line(title);
                 if let Some((first, n)) = &broken.wrong {
                     transcript.line(format!("{first} ({n} in all)"));
                 }
-                tell(&mut transcript, "broken", &broken);
+                tell(&mut transcript, "broken", &mistake, &broken);
             }
             Shows::Forgetful(scenario) => {
                 transcript.line(title);
-                tell(&mut transcript, "broken", &teller.tell_forgetful(&scenario).unwrap());
+                tell(&mut transcript, "broken", &mistake, &teller.tell_forgetful(&scenario).unwrap());
             }
             Shows::Bill(bill) => {
                 transcript.line(title);

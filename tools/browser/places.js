@@ -172,7 +172,7 @@ async function mistakes(tab) {
   for (const button of buttons) {
     await button.click();
     await all.getByRole("button", { name: "Run again" }).waitFor();
-    assert.match(await line.textContent(), /^Attention of .* reads .*\. [\d,]+ wrong reads so far, and no error\.$/);
+    assert.match(await line.textContent(), /^[\d,]+ wrong reads so far, and no error: .* Without the mistake, .* goes on “.*”\. The first: attention of .* reads .*\.$/);
     assert.equal(await button.getAttribute("aria-pressed"), "true");
     const stories = await all.locator(".story").allTextContents();
     stories.forEach((story) => assert.ok(recorded.includes(inOne(story)), `not recorded: ${story}`));

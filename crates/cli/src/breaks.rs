@@ -2,6 +2,7 @@
 
 use anyhow::{Context, Result};
 use clap::Args;
+use page_by_page::english::wrapped;
 use page_by_page::experiments::mistakes::{self, Mistake, Shows, Teller, Told};
 use page_by_page::simulation::planted::Bug;
 use page_by_page::simulation::{self, planted, story};
@@ -72,7 +73,7 @@ fn told(mistake: &Mistake, tell: impl FnOnce(&Teller) -> Result<[Told; 2]>) -> R
     for ((name, right), broken) in right.names.iter().zip(&right.texts).zip(&broken.texts) {
         let same =
             right.split_whitespace().zip(broken.split_whitespace()).take_while(|(right, broken)| right == broken);
-        shown += &beside(name, &wrapped(right), &wrapped(broken));
+        shown += &beside(name, &wrapped(right, COLUMNS), &wrapped(broken, COLUMNS));
         shown += &match right == broken {
             true => format!("{name}: the same\n\n"),
             false => format!("{name}: another story from word {} on\n\n", same.count() + 1),
@@ -109,17 +110,4 @@ fn beside(name: &str, right: &[String], broken: &[String]) -> String {
         line(right, broken)
     });
     line(&format!("[{name}]"), "[with the mistake]") + &lines.collect::<String>()
-}
-
-/// A text in lines of whole words.
-fn wrapped(text: &str) -> Vec<String> {
-    let mut lines = vec![String::new()];
-    for word in text.split_whitespace() {
-        match lines.last_mut() {
-            Some(line) if line.is_empty() => line.push_str(word),
-            Some(line) if line.len() + 1 + word.len() <= COLUMNS => *line += &format!(" {word}"),
-            _ => lines.push(word.into()),
-        }
-    }
-    lines
 }

@@ -1,11 +1,11 @@
 //! Two sequences with a mistake switched on, beside what they would have told without it.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::rc::Rc;
 
 use page_by_page::experiments::mistakes::{self, Scenario, Shows};
 use page_by_page::generation::sampler::Sampler;
-use page_by_page::generation::watch::{ReadWatch, Slot, WrongRead};
+use page_by_page::generation::watch::{ReadWatch, RowPlace, WrongRead};
 use page_by_page::model::tokenizer::Tokenizer;
 use page_by_page::serving::view::{EndedView, PoolView};
 use page_by_page::serving::{Engine, GenerationRequest, Step};
@@ -84,22 +84,35 @@ impl Broken {
         Ok(())
     }
 
-    /// What the page shows of it: which pages were read wrongly, and for how many characters each story is the right one.
+    /// What the page shows of it: who shares which page by mistake, for how many characters each story is the right one,
+    /// and how the first that isn't should have gone on.
     pub fn view(&self, view: &PoolView) -> Value {
-        let page = |slot: Slot| {
+        let page = |slot: RowPlace| {
             let sequence = view.sequences.iter().find(|sequence| sequence.id == slot.sequence)?;
             sequence.pages.get(slot.position / view.page_size).copied()
         };
-        // Where the row should have been, and where it was.
-        let places = self.newest.iter().map(|wrong| [Some(wrong.reader.at(wrong.position)), wrong.found]);
-        let pages: BTreeSet<u32> = places.flatten().flatten().filter_map(page).collect();
+        let mut pages = BTreeMap::<u32, BTreeSet<u64>>::new();
+        for wrong in &self.newest {
+            let owners = [Some(wrong.reader), wrong.found].into_iter().flatten().map(|slot| slot.sequence);
+            wrong
+                .place
+                .and_then(page)
+                .into_iter()
+                .for_each(|page| pages.entry(page).or_default().extend(owners.clone()));
+        }
         let texts =
             view.sequences.iter().map(|it| (it.id, &it.text)).chain(view.ended.iter().map(|it| (it.id, &it.text)));
-        let agree = texts.map(|(id, text)| {
+        let (mut agree, mut instead) = (serde_json::Map::new(), Value::Null);
+        for (id, text) in texts {
             let right = self.texts.get(&id).map_or("", String::as_str);
-            let same = text.chars().zip(right.chars()).take_while(|(broken, right)| broken == right);
-            (id.to_string(), json!(same.map(|(broken, _)| broken.len_utf16()).sum::<usize>()))
-        });
-        json!({ "n": self.n_wrong, "first": self.first, "pages": pages, "agree": agree.collect::<serde_json::Map<_, _>>() })
+            let common: String = text.chars().zip(right.chars()).take_while(|(a, b)| a == b).map(|(a, _)| a).collect();
+            let (same, from) = (common.encode_utf16().count(), common.rfind(' ').unwrap_or(0));
+            if common.len() < text.len() && instead.is_null() {
+                let words: Vec<_> = right[from..].split_whitespace().take(6).collect();
+                instead = json!({ "name": self.scenario.names()[id as usize], "text": words.join(" ") });
+            }
+            agree.insert(id.to_string(), json!(same));
+        }
+        json!({ "n": self.n_wrong, "first": self.first, "pages": pages, "agree": agree, "instead": instead })
     }
 }

@@ -42,7 +42,7 @@ pub enum View {
     Reset,
     /// A question, and whether its answer is shown.
     Question(usize, bool),
-    Story,
+    Program,
 }
 
 /// The whole state.
@@ -55,7 +55,7 @@ pub struct App {
     pub extent: (usize, usize),
     pub note: Option<String>,
     pub checking: Checking,
-    pub story: Option<Program>,
+    pub program: Option<Program>,
     pub book: Book,
     pub chapters: Vec<Chapter>,
     pub at: usize,
@@ -73,7 +73,7 @@ impl App {
             extent: (0, 0),
             note: None,
             checking: Checking::default(),
-            story: None,
+            program: None,
             book: Book::default(),
             chapters,
             at,
@@ -144,8 +144,8 @@ impl App {
     }
 
     pub fn show(&mut self, view: View) {
-        if view != View::Story {
-            self.story = None;
+        if view != View::Program {
+            self.program = None;
         }
         (self.view, self.scroll) = (view, 0);
     }
@@ -186,7 +186,7 @@ impl App {
     /// Reads the reader's file. Results about a file that was started no longer count for one that isn't.
     pub fn read_exercise(&mut self) {
         self.current.exercise = self.current.chapter.read(&self.current.root);
-        if self.view != View::Story {
+        if self.view != View::Program {
             self.show(View::Main);
         }
         if !self.current.is_started() {
@@ -229,19 +229,19 @@ impl App {
             return;
         };
         match Program::start(&self.current.root, &arguments) {
-            Ok(story) => {
-                self.show(View::Story);
-                self.story = Some(story);
+            Ok(program) => {
+                self.show(View::Program);
+                self.program = Some(program);
             }
             Err(error) => self.note = Some(format!("cargo cannot be started: {error}")),
         }
     }
 
     fn update_story(&mut self) {
-        if let Some(story) = &mut self.story
-            && !story.has_ended
+        if let Some(program) = &mut self.program
+            && !program.has_ended
         {
-            story.update();
+            program.update();
             // A reader at the end stays there.
             if self.scroll.saturating_add(self.extent.1) >= self.extent.0 {
                 self.scroll = usize::MAX;

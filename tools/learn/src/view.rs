@@ -179,7 +179,7 @@ fn keys_of_view(app: &App) -> Vec<(&'static str, String)> {
         View::Question(_, is_open) => {
             vec![key("enter", if *is_open { "next question" } else { "answer" }), key("esc", "back")]
         }
-        View::Story if app.story.as_ref().is_some_and(|story| !story.has_ended) => vec![key("esc", "stop")],
+        View::Program if app.program.as_ref().is_some_and(|program| !program.has_ended) => vec![key("esc", "stop")],
         View::Hints if seen < n_hints => vec![key("h", "next hint"), key("t", "task"), key("esc", "back")],
         View::Hints => vec![key("t", "task"), key("esc", "back")],
         View::Task => [key("t", "whole page"), key("esc", "back")].into_iter().chain(hint).collect(),
@@ -209,7 +209,7 @@ fn body(app: &App, layout: Layout) -> Vec<Paragraph> {
         View::Page => reading::page(current),
         View::Reset => reading::reset(current),
         View::Question(at, is_open) => reading::question(current, at, is_open),
-        View::Story => app.story.iter().flat_map(|story| story.paragraphs()).collect(),
+        View::Program => app.program.iter().flat_map(|program| program.paragraphs()).collect(),
     }
 }
 

@@ -77,7 +77,7 @@
      * `model`: its name. `cancel(id)`: asks for the end of a sequence; returns `{ status, refusal }`.
      * `say(message, isBad)`: shows a message. `keepsOrder`: cards stay in the order of their numbers, instead of moving
      * down at their end. `numbers`: whether they are shown. `legend`: the kinds of pages to explain, such as
-     * `["own", "free"]`. `idle`: the words where there is no sequence. `events`: the kinds of events that are told; all
+     * `["own", "free"]`. `names`: of the sequences. `idle`: the words where there is no sequence. `events`: the kinds of events that are told; all
      * but new pages if it is left out.
      */
     constructor(root, options) {
@@ -217,8 +217,19 @@
       const [first, ...others] = owners.map((_, page) => page).filter((page) => this.#isMistake(page));
       const rest = others.length > 0 ? ` It’s the same with ${plural(others.length, "other page")}.` : "";
       write(this.#mistakes, first === undefined ? "" : `A mistake. Page ${first}: ${this.#ownersOf(first)}.${rest}`);
-      const misread = new Set(this.#view.watch?.pages);
-      this.#cells.forEach((cell, page) => cell.classList.toggle("misread", misread.has(page)));
+      const misread = this.#view.watch?.pages ?? {};
+      this.#cells.forEach((cell, page) => {
+        const isMisread = page in misread;
+        if (isMisread || cell.classList.contains("misread")) {
+          this.#drawPage(cell, page);
+          cell.classList.toggle("misread", isMisread);
+        }
+        if (isMisread) {
+          const names = misread[page].map(letter);
+          write(cell, names.join(""));
+          cell.ariaLabel = `page ${page}: read by mistake, ${listed(names)}`;
+        }
+      });
       this.#mark();
     }
 
@@ -365,7 +376,8 @@
           }
           cancel.hidden = true;
         }
-        write(what, activity(sequence, places.get(sequence.id)));
+        const name = this.#options.names?.[sequence.id];
+        write(what, (name ? `${name}: ` : "") + activity(sequence, places.get(sequence.id)));
         write(prompt, sequence.prompt);
         this.#writeOutput(output, sequence);
       }
