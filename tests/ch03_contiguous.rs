@@ -23,7 +23,7 @@ mod checks {
             (LAYOUT, 5, 4, 960, "the same with 4 bytes a number"),
             (LAYOUT, 0, 2, 0, "no tokens, no bytes"),
             (QWEN3, 1024, 2, 117_440_512, "Qwen3-0.6B, 1,024 tokens, 16 bits: 112 MiB"),
-            (QWEN3, 3_000_001, 2, 344_064_114_688, "Qwen3-0.6B, 3,000,001 tokens, 16 bits: more than 4 GiB"),
+            (QWEN3, 100_000_001, 2, 11_468_800_114_688, "Qwen3-0.6B, more rows than 32 bits count"),
         ] {
             same!(cache_bytes(layout, tokens, bytes_each), expected, "cache_bytes: {what}");
         }

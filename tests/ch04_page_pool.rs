@@ -143,6 +143,9 @@ mod checks {
         share(&mut pool, 0);
         share(&mut pool, 0);
         owners(&pool, 0, 3, "after alloc and share twice");
+        (0..300).for_each(|_| share(&mut pool, 0));
+        owners(&pool, 0, 303, "after 300 more shares");
+        (0..300).for_each(|_| same!(pool.free(PageId(0)), Ok(()), "free of page 0, which has other owners"));
         owners(&pool, 1, 0, "which was never taken");
         same!(pool.n_free(), 3, "free pages: sharing takes none");
         same!(pool.alloc_n(2), Ok(ids(1..3)), "alloc_n(2) after alloc on a new pool of 4");

@@ -558,19 +558,24 @@ mod checks {
         let mut checked = CheckedTrie::new(2, 9, "");
         checked.compute_and_end(&counting(6));
         checked.compute_and_end(&[50, 50]);
+        let same_order = |trie: &PrefixTrie, expected: [usize; 4], then: &str| {
+            let found = last_used(trie);
+            let ticks: BTreeSet<u64> = found.iter().copied().collect();
+            let order: Vec<_> = found.iter().map(|used| ticks.range(..used).count()).collect();
+            if !order.is_empty() {
+                same!(
+                    order,
+                    expected,
+                    "the order in which pages 0 to 3 were last used, as `pages` lists them: 0, 1 and 2 were inserted \
+                     with one call, then 3, and then {then}. Each lookup and each insert is a tick of the clock, which \
+                     all pages that it uses note. Their times are {found:?}"
+                );
+            }
+        };
         checked.lookup_and_end(&counting(5));
-        let found = last_used(&checked.trie);
-        let ticks: BTreeSet<u64> = found.iter().copied().collect();
-        let order: Vec<_> = found.iter().map(|used| ticks.range(..used).count()).collect();
-        if !order.is_empty() {
-            same!(
-                order,
-                [2, 2, 0, 1],
-                "the order in which pages 0 to 3 were last used, as `pages` lists them: 0, 1 and 2 were inserted \
-                 with one call, then 3, and then 0 and 1 were looked up. Each lookup and each insert is a tick of the \
-                 clock, which all pages that it uses note. Their times are {found:?}"
-            );
-        }
+        same_order(&checked.trie, [2, 2, 0, 1], "0 and 1 were looked up");
+        checked.compute_and_end(&counting(6));
+        same_order(&checked.trie, [1, 1, 1, 0], "0, 1 and 2 were looked up and inserted again");
     }
 
     #[test]

@@ -357,7 +357,11 @@ mod checks {
             for SequenceState { id, held, .. } in before.running.iter().filter(|it| self.planned.contains(&it.id)) {
                 let rows = &self.tokens(*id)[..*held];
                 let is_given = given.iter().any(|(tokens, len)| len == held && tokens.starts_with(rows));
-                assert!(is_given, "settle gave the prefix cache no pages of sequence {id}, which computed; {what}");
+                assert!(
+                    is_given,
+                    "settle did not insert the pages of sequence {id}, which computed, whether it finishes or not (also a \
+                     cache that keeps nothing is asked); {what}"
+                );
             }
             same!(given.len(), self.planned.len(), "insertions, one for each sequence that computed, in the {what}");
         }

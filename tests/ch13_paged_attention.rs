@@ -239,6 +239,8 @@ mod checks {
             let rows = ScatteredRows::from_dense(heads, dense, 2);
             check_row(&rows, 3, &[1.0, 1.0], &format!("attend_row over 3 positions; {what}"));
         }
+        let rows = ScatteredRows::from_dense(heads, [vec![1.0, 0.0], vec![-0.0, 2.0]], 2);
+        check_row(&rows, 1, &[1.0, 1.0], "attend_row over 1 position, whose value is -0.0: 0.0 and 1.0 * -0.0 are 0.0");
     }
 
     #[test]

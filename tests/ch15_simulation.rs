@@ -346,7 +346,9 @@ mod checks {
         // 13 tokens and the next: 3 pages, and it has 1.
         let one = vec![with_pages(sequence(0, 13, 5), &[0])];
         for (free, kept) in [(2, 0), (1, 1), (0, 2), (5, 3), (1, 0), (0, 1), (0, 0)] {
-            let what = format!("check_fits: sequence 0 needs 2 pages more, {free} are free and {kept} can be evicted");
+            let what = format!(
+                "check_fits: sequence 0, not in `before`, needs 2 more pages, {free} are free, {kept} evictable"
+            );
             let expected = if free + kept < 2 { Broken("0") } else { Holds };
             let state = rooms(free, kept, one.clone());
             expect(Rule::Fits, &what, expected, || check_fits(&SETUP, &WorldState::default(), &state));
