@@ -49,7 +49,7 @@
                 { prompt: "Once upon a time there was a wolf", max_new_tokens: 34, seed: 7, samples: 1 },
                 { prompt: "Once upon a time there was a princess", max_new_tokens: 34, seed: 7, samples: 1 },
             ],
-            breaks: { "one-page-twice": "Give one page to both" },
+            breaks: { "one-page-twice": "Break it: give one page to both" },
             stepsPerSecond: 6,
             view: { legend: [], events: ["started", "ended"], names: ["the wolf", "the princess"] },
         },
@@ -321,7 +321,7 @@
                 this.view.bringIntoSight();
             }
             this.most = Math.max(this.most, ...views.map(pagesTaken));
-            const summary = view.watch ? readWrongly(view.watch) : this.experiment.summary?.(view, this.most, this.starts);
+            const summary = view.watch ? readWrongly(view.watch, isBusy) : this.experiment.summary?.(view, this.most, this.starts);
             if (summary !== undefined) {
                 this.summary.textContent = summary;
             }
@@ -404,12 +404,13 @@
     }
 
     /** What was read wrongly so far, and why nobody noticed. */
-    function readWrongly({ n, first, instead }) {
+    function readWrongly({ n, first, instead }, isBusy) {
         if (!first) {
             return "Nothing was read wrongly yet.";
         }
         const right = instead ? ` Without the mistake, ${instead.name} goes on \u201c${instead.text} \u2026\u201d.` : "";
-        return `${plural(n, "wrong read")} so far, and no error: nothing in a page says whose rows it holds.${right} The first: ${first}.`;
+        const count = `${plural(n, "wrong read")} ${isBusy ? "so far" : "in all"}`;
+        return `${count}, and no error: nothing in a page says whose memory it holds. The first: ${first}.${right}`;
     }
 
     /** A step of speculative decoding: the draft tokens, accepted or not, and the target's own. */

@@ -111,6 +111,22 @@ impl WrongRead {
     }
 }
 
+impl WrongRead {
+    /// The same for somebody who knows no layers: `in place of its own token 8, the wolf read token 8 of the princess`.
+    pub fn in_short(&self, name: impl Fn(u64) -> String) -> String {
+        let place = match self.position > self.reader.position {
+            true => "beyond its end".into(),
+            false => format!("in place of its own token {}", self.position),
+        };
+        let found = match self.found {
+            None => "memory that nobody has written".into(),
+            Some(found) if found.sequence == self.reader.sequence => format!("its token {}", found.position),
+            Some(found) => format!("token {} of {}", found.position, name(found.sequence)),
+        };
+        format!("{place}, {} read {found}", name(self.reader.sequence))
+    }
+}
+
 impl fmt::Display for WrongRead {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.describe(|sequence| format!("sequence {sequence}")))

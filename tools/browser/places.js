@@ -172,7 +172,7 @@ async function mistakes(tab) {
   for (const button of buttons) {
     await button.click();
     await all.getByRole("button", { name: "Run again" }).waitFor();
-    assert.match(await line.textContent(), /^[\d,]+ wrong reads so far, and no error: .* Without the mistake, .* goes on “.*”\. The first: attention of .* reads .*\.$/);
+    assert.match(await line.textContent(), /^[\d,]+ wrong reads in all, and no error: .* The first: .* read .*\. Without the mistake, .* goes on “.*”\.$/);
     assert.equal(await button.getAttribute("aria-pressed"), "true");
     const stories = await all.locator(".story").allTextContents();
     stories.forEach((story) => assert.ok(recorded.includes(inOne(story)), `not recorded: ${story}`));
@@ -187,7 +187,7 @@ async function mistakes(tab) {
 /** What a reader sees and reaches first. */
 async function first(tab) {
   const run = firstPlace(tab).getByRole("button", { name: "Run" }).first();
-  const other = firstPlace(tab).getByRole("button", { name: "Give one page to both" });
+  const other = firstPlace(tab).getByRole("button", { name: "Break it: give one page to both" });
   for (const button of [run, other]) {
     const { y, height } = await button.boundingBox();
     assert.ok(y + height < tab.viewportSize().height, `a button is at ${y}`);

@@ -52,6 +52,9 @@ pub struct Generate {
     /// How the text begins; several prompts are generated together [default: "Once upon a time"]
     #[arg(value_name = "PROMPT")]
     prompt: Vec<String>,
+    /// The same, for those who try it
+    #[arg(long = "prompt", value_name = "PROMPT", hide = true)]
+    named_prompt: Vec<String>,
     #[command(flatten)]
     model: ModelOption,
     /// Stop after this many tokens, if the text has not ended before
@@ -154,6 +157,7 @@ impl OutputRequest<'_> {
 
 impl Generate {
     pub fn run(mut self) -> Result<()> {
+        self.prompt.append(&mut self.named_prompt);
         self.refuse_contradictions()?;
         if self.prompt.is_empty() {
             self.prompt.push(PROMPT.into());

@@ -79,7 +79,7 @@ impl Broken {
         self.newest = self.watch.take_wrong();
         self.n_wrong += self.newest.len();
         let names = self.scenario.names();
-        let describe = |wrong: &WrongRead| wrong.describe(|id| names[id as usize].clone());
+        let describe = |wrong: &WrongRead| wrong.in_short(|id| names[id as usize].clone());
         self.first = self.first.take().or_else(|| self.newest.first().map(describe));
         Ok(())
     }
