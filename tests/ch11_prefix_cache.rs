@@ -574,6 +574,8 @@ mod checks {
         };
         checked.lookup_and_end(&counting(5));
         same_order(&checked.trie, [2, 2, 0, 1], "0 and 1 were looked up");
+        checked.compute_and_end(&[50, 50]);
+        same_order(&checked.trie, [1, 1, 0, 2], "0 and 1 were looked up, and 3 was inserted again");
         checked.compute_and_end(&counting(6));
         same_order(&checked.trie, [1, 1, 1, 0], "0, 1 and 2 were looked up and inserted again");
     }

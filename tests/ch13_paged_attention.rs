@@ -213,14 +213,17 @@ mod checks {
         }
     }
 
+    /// 40 rows whose heads take a word more than they have numbers.
+    fn wider_rows(heads: Heads, page_size: usize) -> ScatteredRows {
+        let dense = [1, 2].map(|seed| numbers(40 * kv_width(heads), seed));
+        ScatteredRows::encoded(heads, dense, page_size, heads.head_dim + 1, |head: &[f32]| [&[POISON], head].concat())
+    }
+
     /// Chapter 14 packs heads: the words that a head takes are not its numbers.
     #[test]
     fn task_2_heads_of_more_words_than_numbers() {
         for (heads, page_size) in SHAPES.into_iter().zip([3, 4, 16, 1]) {
-            let dense = [1, 2].map(|seed| numbers(40 * kv_width(heads), seed));
-            let store = |head: &[f32]| [&[POISON], head].concat();
-            let words = heads.head_dim + 1;
-            let rows = ScatteredRows::encoded(heads, dense, page_size, words, store);
+            let (rows, words) = (wider_rows(heads, page_size), heads.head_dim + 1);
             let wider = format!("a reader of {words} words a head: its rows are that much wider");
             let what = format!("attend_row over 40 positions, {heads:?}, with {wider}");
             check_row_of(&rows, words, 40, &numbers(q_width(heads), 3), &what);
@@ -286,6 +289,26 @@ mod checks {
     }
 
     // Task 3
+
+    /// Rows of queries and of outputs have as many numbers as heads have, however many words these take.
+    #[test]
+    fn task_3_heads_of_more_words_than_numbers() {
+        for (heads, page_size) in SHAPES.into_iter().zip([3, 4, 16, 1]) {
+            let (rows, words) = (wider_rows(heads, page_size), heads.head_dim + 1);
+            let (q, width) = (numbers(6 * q_width(heads), 3), q_width(heads));
+            let mut reader = CountingHeads { words, head_dim: heads.head_dim, n_read: 0 };
+            let what = format!("attend_chunk of 3 queries, {heads:?}, with a reader of {words} words a head");
+            let mut out = vec![INITIAL_OUTPUT; 3 * width];
+            in_call(&what, || attend_chunk(heads, &mut reader, &rows.rows(3), &q[..3 * width], &mut out));
+            rows.check_rows(3, &q[..3 * width], &out, &what);
+            let what = what.replace("attend_chunk of 3", "attend_batch of two sequences with 3");
+            let (batch, mut out) = ([rows.rows(3), rows.rows(3)], vec![INITIAL_OUTPUT; 6 * width]);
+            same!(in_call(&what, || attend_batch(heads, &mut reader, &batch, &q, &mut out)), Ok(()), "{what}");
+            for part in [0..3 * width, 3 * width..6 * width] {
+                rows.check_rows(3, &q[part.clone()], &out[part], &what);
+            }
+        }
+    }
 
     fn check_attend_chunk(rows: &ScatteredRows, queries: usize, seed: usize) {
         let q = numbers(queries * q_width(rows.heads), 2000 + seed);
