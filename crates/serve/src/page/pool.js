@@ -452,7 +452,8 @@
       // A victim's tokens are counted while they are computed again.
       const isOpen = sequences.some(({ preemptions, rows, prompt_tokens, new_tokens }) => preemptions > 0 && rows + 1 < prompt_tokens + new_tokens);
       const n = counts.recomputed_tokens;
-      const recomputed = isOpen && n === 0 ? "no token recomputed yet" : `${plural(n, "token")} recomputed${isOpen ? " so far" : ""}`;
+      const so = `${plural(n, "token")} recomputed`;
+      const recomputed = !isOpen ? so : n === 0 ? "recomputed tokens are counted when it runs again" : `${so} so far; the rest when it runs again`;
       const numbers = {
         "pages-say": `${used} owned by sequences, ${cached} by the prefix cache alone, ${free} free`,
         "budget-says": `${scheduled} of ${plural(budget, "token")} scheduled`,
