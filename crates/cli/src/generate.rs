@@ -325,7 +325,9 @@ fn one_line(text: &str, width: usize) -> String {
 fn say_wrong(watch: &ReadWatch, n_before: u64) -> u64 {
     let wrong = watch.take_wrong();
     if let (0, Some(first)) = (n_before, wrong.first()) {
-        say(&format!("\nwrong read: {first}"));
+        // The output has not ended its line.
+        say("");
+        say(&format!("wrong read: {first}"));
     }
     wrong.len() as u64
 }
