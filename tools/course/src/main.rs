@@ -14,6 +14,7 @@ mod run;
 mod stubs;
 mod tasks;
 
+use std::num::NonZeroUsize;
 use std::process::ExitCode;
 
 use anyhow::{Error, Result};
@@ -49,11 +50,11 @@ enum Task {
         #[arg(long = "chapter", value_name = "N", value_delimiter = ',')]
         chapters: Vec<usize>,
         /// Only the mistakes whose names have these words in them
-        #[arg(long, value_name = "WORDS", requires = "chapters", conflicts_with = "third")]
+        #[arg(long, value_name = "WORDS", requires = "chapters", conflicts_with = "every")]
         mistake: Option<String>,
-        /// Only every third mistake, beginning with the first, the second or the third; otherwise all
-        #[arg(long, value_name = "K", value_parser = clap::value_parser!(u8).range(1..=3))]
-        third: Option<u8>,
+        /// Only the first of every N mistakes; otherwise all
+        #[arg(long, value_name = "N")]
+        every: Option<NonZeroUsize>,
     },
 }
 
@@ -82,9 +83,8 @@ fn run(task: Task) -> Result<bool> {
             println!("problems in the course: {}", report.0.len());
             Ok(report.0.is_empty())
         }
-        Task::Grade { chapters, mistake, third } => grade::grade(&root, &chapters, move |index, name| {
-            let is_third = third.is_none_or(|first| index % 3 == usize::from(first) - 1);
-            is_third && mistake.as_ref().is_none_or(|words| name.contains(words.as_str()))
+        Task::Grade { chapters, mistake, every } => grade::grade(&root, &chapters, move |index, name| {
+            every.is_none_or(|n| index.is_multiple_of(n.get())) && mistake.as_ref().is_none_or(|words| name.contains(words.as_str()))
         }),
     }
 }
