@@ -65,11 +65,11 @@ impl PageSlab {
         &self.v
     }
 
-    // ANCHOR: range
     /// Returns where some slots of a page lie in `k` and `v` in one layer, as a range of indices.
     ///
     /// With 2 layers, `page_size` 4 and `kv_width` 2, slots `1..3` of page 2 in layer 1 → numbers
     /// `42..46`.
+    // ANCHOR: range
     pub(super) fn range(&self, page: PageId, layer: usize, slots: Range<usize>) -> Range<usize> {
         // ch06 task 2: where do these slots of the page lie?
         let width = self.layout.kv_width();
@@ -84,10 +84,12 @@ impl PageSlab {
 pub type SharedSlab = Rc<RefCell<PageSlab>>;
 
 /// The cache of one sequence: a page table over a shared slab. Dropping it frees its pages.
+// ANCHOR: cache
 pub struct PagedCache {
     pub(super) slab: SharedSlab,
     pub(super) table: PageTable,
 }
+// ANCHOR_END: cache
 
 impl PagedCache {
     /// An empty cache, without pages.
@@ -99,7 +101,6 @@ impl PagedCache {
         Ok(PagedCache { slab: slab.clone(), table })
     }
 
-    // ANCHOR: release
     /// Gives all pages back to the pool. The cache is then empty and can be used again. The rows
     /// stay in the slab as they are.
     ///
@@ -108,6 +109,7 @@ impl PagedCache {
     ///
     /// # Panics
     /// If the slab is already borrowed, because a page must not be lost without an error.
+    // ANCHOR: release
     pub fn release(&mut self) {
         // ch06 task 1: give every page back
         let released = self.table.release(&mut self.slab.borrow_mut().pool);
@@ -130,7 +132,6 @@ impl KvCache for PagedCache {
         self.table.len()
     }
 
-    // ANCHOR: extend
     /// Makes room for `n` more tokens with pages from the slab's pool. One table serves all
     /// layers, and no row is touched.
     ///
@@ -139,19 +140,20 @@ impl KvCache for PagedCache {
     ///
     /// # Panics
     /// If the slab is already borrowed.
+    // ANCHOR: extend
     fn extend(&mut self, n: usize) -> Result<(), CacheError> {
         // ch06 task 1: grow the table from the slab's pool
         self.table.grow(n, &mut self.slab.borrow_mut().pool)
     }
     // ANCHOR_END: extend
 
-    // ANCHOR: write
     /// Scatters the rows of the newest tokens to their slots in one layer, and changes nothing
     /// else.
     ///
     /// # Panics
     /// If there are more rows than tokens held, or if `k` and `v` do not hold the same whole
     /// number of rows. Nothing is written then.
+    // ANCHOR: write
     fn write(&mut self, layer: usize, k: &[f32], v: &[f32]) {
         let rows = self.layout().rows(k, v);
         // ch06 task 2: scatter the new rows to their slots
@@ -170,9 +172,9 @@ impl KvCache for PagedCache {
     }
     // ANCHOR_END: write
 
-    // ANCHOR: gather
     /// Copies the filled slots of one layer, page by page in table order, into two tensors
     /// `[len, kv_width]`. Each tensor is allocated at its full size, and each row is copied once.
+    // ANCHOR: gather
     fn gather(&self, layer: usize) -> (Cow<'_, [f32]>, Cow<'_, [f32]>) {
         // ch06 task 3: copy the filled slots together, in table order
         let slab = self.slab.borrow();

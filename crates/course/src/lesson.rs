@@ -2,7 +2,8 @@
 //!
 //! A hint is written once, in the page. `cargo learn` shows it from there, and `cargo course check` reports a task that
 //! has none. What is asked of a page is small, and all sixteen have it, at the beginning of a line: a task is a heading
-//! `### Task N: …`, a hint in its section is a `<details class="hint">`, a question is a `<details class="answer">`.
+//! `### Task N: …`, a hint in its section is a `<details class="hint">`, a question is a `<details class="answer">`. The
+//! finished code, `<details class="compare">`, is no part of its task: who works on it doesn't want to see it.
 
 use std::path::Path;
 
@@ -26,7 +27,7 @@ pub struct Task {
     pub anchor: String,
     /// Of the heading, from 1, in the file of the page.
     pub line: usize,
-    /// The section without heading and hints, as Markdown.
+    /// The section without heading, hints and finished code, as Markdown.
     pub text: String,
     /// From a nudge to almost-code.
     pub hints: Vec<Fold>,
@@ -75,7 +76,9 @@ fn lesson(page: &Expanded) -> Lesson {
                 _ => {}
             }
             open.take_if(|(.., depth)| *depth == 0);
-        } else if let Some(class) = ["hint", "answer"].into_iter().find(|class| markup.starts_with(&tag(class))) {
+        } else if let Some(class) =
+            ["hint", "answer", "compare"].into_iter().find(|class| markup.starts_with(&tag(class)))
+        {
             open = Some((class, String::new(), 1));
         } else if let Some((number, title)) = task(markup) {
             let (anchor, line) = (id_of(markup.trim_start_matches('#')), page.place(at).line);
@@ -165,6 +168,13 @@ say?</summary>
 
 </details>
 
+<details class="compare">
+<summary>Compare: <code>stop</code></summary>
+
+The answer.
+
+</details>
+
 After the hints.
 
 #### A heading inside
@@ -217,7 +227,7 @@ Because
         assert_eq!(almost.summary, "What does <code>a</code> say?");
         assert_eq!(almost.body, "```text\n  two\n\n```");
         // The line is that of the page, although what was included before it is longer than the directive.
-        assert_eq!((second.text.trim(), second.line, &second.hints[..]), ("five\nsix", 43, &[][..]));
+        assert_eq!((second.text.trim(), second.line, &second.hints[..]), ("five\nsix", 50, &[][..]));
         // Anchors are those that mdBook makes.
         assert_eq!([&first.anchor, &second.anchor], ["task-1-dont-stop", "task-2-über-a_b--x"]);
         let questions: Vec<_> = lesson.questions.iter().map(|q| (q.summary.as_str(), q.body.as_str())).collect();

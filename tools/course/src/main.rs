@@ -84,7 +84,8 @@ fn run(task: Task) -> Result<bool> {
             Ok(report.0.is_empty())
         }
         Task::Grade { chapters, mistake, every } => grade::grade(&root, &chapters, move |index, name| {
-            every.is_none_or(|n| index.is_multiple_of(n.get())) && mistake.as_ref().is_none_or(|words| name.contains(words.as_str()))
+            every.is_none_or(|n| index.is_multiple_of(n.get()))
+                && mistake.as_ref().is_none_or(|words| name.contains(words.as_str()))
         }),
     }
 }

@@ -7,6 +7,22 @@ use page_by_page::cache::{CacheError, KvCache, KvLayout};
 
 pub const LAYOUT: KvLayout = KvLayout { n_layers: 2, n_kv_heads: 1, head_dim: 2 };
 
+/// The stories that are told, a word a token. Each has a letter, and the colour of that letter: Silda is green, the wolf blue,
+/// the princess pink. `n` is how Silda's goes on after a rewind.
+const STORIES: [(char, &str); 4] = [
+    ('a', "once upon a time there lived a queen whose name"),
+    ('b', "there was a wolf who had only one son"),
+    ('d', "a vast she was not to be seen"),
+    ('n', "once upon a time there lived two brothers"),
+];
+
+/// The word of a row by its name: `b3` is `wolf`.
+pub fn word(name: &str) -> String {
+    let story = STORIES.iter().find(|(letter, _)| name.starts_with(*letter));
+    let word = story.and_then(|(_, words)| words.split(' ').nth(name[1..].parse().ok()?));
+    word.unwrap_or(name).to_string()
+}
+
 /// The tokens of a letter have numbers of their own.
 const TOKENS_PER_LETTER: usize = 100;
 

@@ -4,7 +4,7 @@ use page_by_page::chapters::ch05_page_table::PageTable;
 use page_by_page::chapters::ch06_paged::{PageSlab, PagedCache, SharedSlab};
 
 use crate::figures::prelude::*;
-use crate::rows::{self, LAYOUT, names};
+use crate::rows::{self, LAYOUT, names, word};
 
 pub const PAGE_SIZE: usize = 4;
 
@@ -24,7 +24,7 @@ pub struct Page {
 
 #[derive(PartialEq)]
 pub struct Slot {
-    /// What lies there; `None` if nothing was ever written.
+    /// The name of the row that lies there; `None` if nothing was ever written.
     row: Option<String>,
     /// Whether it is a token of a sequence.
     is_held: bool,
@@ -106,9 +106,12 @@ impl SlabState {
 
     fn shrunk(&self, n: usize, name: char, had: &[PageId], own: &[PageId]) -> String {
         let left: Vec<&PageId> = had.iter().filter(|page| !own.contains(page)).collect();
-        let stale: Vec<&String> = had.iter().flat_map(|page| self.slab[page.index()].stale()).collect();
+        let stale: Vec<String> = had.iter().flat_map(|page| self.slab[page.index()].stale()).collect();
         let (left, stale) = (pages(&left), listed(&stale));
-        format!("{name} forgets {} and returns {left}. The rows {stale} stay where they are, stale", count(n, "token"))
+        format!(
+            "{name} forgets {} and returns {left}. The rows of {stale} stay where they are, stale",
+            count(n, "token")
+        )
     }
 
     fn grown(&self, before: &SlabState, name: char, had: &[PageId], own: &[PageId]) -> String {
@@ -116,8 +119,8 @@ impl SlabState {
         for page in own {
             for (was, now) in before.slab[page.index()].slots.iter().zip(&self.slab[page.index()].slots) {
                 if now.is_held && !was.is_held {
-                    (if had.contains(page) { &mut fitting } else { &mut others }).extend(&now.row);
-                    over.extend(&was.row);
+                    (if had.contains(page) { &mut fitting } else { &mut others }).extend(now.row.as_deref().map(said));
+                    over.extend(was.row.as_deref().map(said));
                 }
             }
         }
@@ -151,23 +154,41 @@ impl SlabState {
 
     /// Returns where the slots are.
     pub fn draw_pages(&self, picture: &mut Picture) -> Grid {
-        picture.pages(|page| format!("page {page}"), PAGE_SIZE, self.slab.iter().flat_map(Page::cells))
+        pages_of_words(picture, |page| format!("page {page}"), self.slab.iter().flat_map(Page::cells))
     }
 }
 
+/// Pages whose slots have room for a word each.
+pub fn pages_of_words(
+    picture: &mut Picture,
+    name: impl Fn(usize) -> String,
+    cells: impl IntoIterator<Item = Cell>,
+) -> Grid {
+    let least = std::mem::replace(&mut picture.least, 38.0);
+    let grid = picture.pages(name, PAGE_SIZE, cells);
+    picture.least = least;
+    grid
+}
+
+/// The word of a row in a sentence.
+fn said(row: &str) -> String {
+    format!("\u{201c}{}\u{201d}", word(row))
+}
+
 impl Page {
+    /// A slot shows its word in the colour of the sequence that wrote it.
     pub fn cells(&self) -> impl Iterator<Item = Cell> {
         let owner = self.owners.first().copied();
         self.slots.iter().map(move |Slot { row, is_held }| match row {
-            Some(row) if *is_held => owned(&self.owners, row, stale(None, row)),
-            Some(row) => stale(owner, row),
+            Some(row) if *is_held => owned(&self.owners, word(row), stale(None, word(row))),
+            Some(row) => stale(row.chars().next(), word(row)),
             None => owner.map_or_else(|| free(""), empty),
         })
     }
 
-    /// The rows of tokens that no sequence holds.
-    pub fn stale(&self) -> Vec<&String> {
-        self.slots.iter().filter(|slot| !slot.is_held).filter_map(|slot| slot.row.as_ref()).collect()
+    /// The words that no sequence holds any more, quoted.
+    pub fn stale(&self) -> Vec<String> {
+        self.slots.iter().filter(|slot| !slot.is_held).filter_map(|slot| slot.row.as_deref()).map(said).collect()
     }
 }
 

@@ -1,17 +1,17 @@
-//! Chapter 6: a page that was used before, and a gather that skips what is left in it.
+//! Chapter 6: a page that was used before, gathered as it is filled and as a whole.
 
 use page_by_page::chapters::ch06_paged::{PageSlab, PagedCache, SharedSlab};
 
 use super::prelude::*;
-use crate::rows::{self, LAYOUT};
+use crate::rows::{self, LAYOUT, word};
 use crate::slab::{PAGE_SIZE, Page, SlabState};
 
-/// The sequences and their tokens. Before `a`, `d` and `e` end, and `a` gets their pages: the page that was freed last
-/// first.
-const SEQUENCES: [(char, usize); 4] = [('d', 4), ('b', 3), ('e', 4), ('a', TOKENS)];
+/// The sequences and their tokens. Before the wolf, `b`, the princess, `d`, and another one end, and he gets their pages:
+/// the page that was freed last first.
+const SEQUENCES: [(char, usize); 4] = [('d', 4), ('a', 3), ('e', 4), ('b', TOKENS)];
 pub const TOKENS: usize = 6;
 
-/// A slab in which `a` has pages that held other rows before, and the caches. `write`: writes the rows of a sequence's
+/// A slab in which `b` has pages that held other rows before, and the caches. `write`: writes the rows of a sequence's
 /// tokens.
 pub fn reused_pages(
     layout: KvLayout,
@@ -20,7 +20,7 @@ pub fn reused_pages(
     let slab = PageSlab::new(layout, PAGE_SIZE, 3)?;
     let mut caches = BTreeMap::new();
     for (name, n) in SEQUENCES {
-        if name == 'a' {
+        if name == 'b' {
             caches.retain(|ended, _| !['d', 'e'].contains(ended));
         }
         let mut cache = PagedCache::new(&slab)?;
@@ -40,65 +40,40 @@ pub fn named_rows() -> Result<(SlabState, BTreeMap<char, PagedCache>)> {
 
 pub fn figure() -> Result<Figure> {
     let (state, caches) = named_rows()?;
-    let stale: Vec<&String> = state.slab.iter().flat_map(Page::stale).collect();
-    let a = caches.get(&'a').context("nothing to gather")?;
-    let names = rows::layer_rows(a, 0)?;
-    ensure!(names.len() == TOKENS, "all tokens of a are gathered");
-    let places = (0..names.len()).map(|row| a.table().locate(row)).collect::<Result<Vec<_>, _>>()?;
-    let own = a.table().pages();
-    let (own_pages, stale) = (pages(own), listed(&stale));
-    let mut figure = Figure {
+    let wolf = caches.get(&'b').context("nothing to gather")?;
+    let gathered: Vec<Cell> = rows::layer_rows(wolf, 0)?.iter().flatten().map(|name| held('b', word(name))).collect();
+    ensure!(gathered.len() == TOKENS, "all tokens of the wolf are gathered");
+    let own = wolf.table().pages();
+    // The slots in the order of the table, to the end of the last page.
+    let slots: Vec<usize> =
+        own.iter().flat_map(|page| (0..PAGE_SIZE).map(|slot| page.index() * PAGE_SIZE + slot)).collect();
+    let cells: Vec<Cell> = state.slab.iter().flat_map(Page::cells).collect();
+    let whole = slots.iter().enumerate().map(|(row, slot)| cells[*slot].clone().outlined(row >= TOKENS));
+    let (own_pages, left) = (pages(own), listed(&state.slab[own[1].index()].stale()));
+    let figure = Figure {
         label: format!(
-            "A pool of pages in which a has {own_pages}, in this order. Arrows lead from the slots of a into one dense \
-             tensor of {TOKENS} rows, and none from the stale rows {stale}."
+            "A pool of pages in which the wolf has {own_pages}, in this order. Arrows lead from his {TOKENS} words to the \
+             rows of a gather. Gathered whole, the pages give two words more, {left}, which are stale."
         ),
-        message: "A gather follows the table, not the memory, and takes only filled slots.".into(),
+        message: "A gather follows the table, not the memory, and stops at the last token.".into(),
         setup: format!(
-            "Here a reuses the pages of sequences that have ended: {stale} still lie in its last page, and nothing \
-             reads them."
+            "The wolf has {own_pages}, in this order. The end of page {} was the princess\u{2019}s, and still holds {left}.",
+            own[1]
         ),
-        legend: vec![(free(""), "not gathered yet")],
+        outline: Some("gathered, and none of his"),
         ..Figure::default()
     };
-    let text = format!(
-        "Sequence a has {TOKENS} tokens in {own_pages}, in this order. Its last page still holds {stale}, which an \
-         earlier sequence left there."
-    );
-    let mut dense: Vec<(String, usize)> = Vec::new();
-    figure.frame(text, |picture| draw(picture, &state, &dense, 0));
-    for (entry, page) in own.iter().enumerate() {
-        let gathered: Vec<usize> = (0..names.len()).filter(|row| places[*row].page == *page).collect();
-        let tokens: Vec<&String> = gathered.iter().filter_map(|row| names[*row].as_ref()).collect();
-        ensure!(tokens.len() == gathered.len(), "a row of zeros");
-        let rest = match (PAGE_SIZE - gathered.len(), state.slab[page.index()].stale()) {
-            (0, _) => String::new(),
-            (n, stale) => {
-                format!(" It stops before the {n} slots that aren\u{2019}t filled, so {} stay out.", listed(&stale))
-            }
-        };
-        let text = format!(
-            "<code>gather</code> goes to page {page}, which is entry {entry} of the table, and copies {} into rows {} \
-             of the dense tensor.{rest}",
-            span(&tokens),
-            span(&gathered)
-        );
-        let arrows = dense.len();
-        let slot = |row: usize| places[row].page.index() * PAGE_SIZE + places[row].slot;
-        dense.extend(gathered.iter().zip(tokens).map(|(row, token)| (token.clone(), slot(*row))));
-        figure.frame(text, |picture| draw(picture, &state, &dense, arrows));
-    }
-    Ok(figure)
-}
-
-/// `dense`: the rows of the gathered tensor and the slots that they came from. Arrows lead to those after the first
-/// `old`.
-fn draw(picture: &mut Picture, state: &SlabState, dense: &[(String, usize)], old: usize) {
-    let slab = state.draw_pages(picture);
-    picture.y += 44.0;
-    picture.labelled("gather of a");
-    let cell = |row: usize| dense.get(row).map_or(free(""), |(name, _)| held('a', name));
-    let grid = picture.row("gather of a", "", TOKENS, (0..TOKENS).map(cell));
-    for (row, (_, slot)) in dense.iter().enumerate().skip(old) {
-        picture.arrow((slab.middle(*slot), slab.cell(*slot).y + CELL + 3.0), (grid.middle(row), grid.y - 4.0));
-    }
+    Ok(figure.still(|picture| {
+        let slab = state.draw_pages(picture);
+        picture.y += 40.0;
+        let right = picture.row("", "", slots.len(), gathered.iter().cloned().chain([blank(), blank()]));
+        for (row, slot) in slots.iter().enumerate().take(TOKENS) {
+            picture.arrow((slab.middle(*slot), slab.cell(*slot).bottom() + 3.0), (right.middle(row), right.y - 4.0));
+        }
+        picture.text(picture.left, picture.y + 10.0, Anchor::Start, "right: what is filled");
+        picture.y += 30.0;
+        picture.row("", "", slots.len(), whole.clone());
+        picture.text(picture.left, picture.y + 10.0, Anchor::Start, "wrong: whole pages");
+        picture.y += 18.0;
+    }))
 }

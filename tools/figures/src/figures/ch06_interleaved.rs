@@ -10,7 +10,8 @@ const EARLIER: usize = 2;
 pub fn figure() -> Result<Figure> {
     let message = "Two sequences share one pool.";
     let setup = format!(
-        "Each takes a page of {PAGE_SIZE} slots when it needs one, and wastes at most the end of its last page."
+        "a is Silda\u{2019}s story, b the wolf\u{2019}s. Each takes a page of {PAGE_SIZE} slots when it needs one, and wastes at most the \
+         end of its last page."
     );
     slab::figure(message, setup, &TURNS.map(|(name, n)| (name, Operation::Extend(name, n))), EARLIER)
 }

@@ -1,41 +1,55 @@
-//! Chapter 6: a page as it lies in memory.
+//! Chapter 6: a page as it lies in memory, number by number.
 
 use page_by_page::chapters::ch06_paged::PagedCache;
 
 use super::prelude::*;
 use crate::rows::{self, LAYOUT};
-use crate::slab::{PAGE_SIZE, SlabState, new_slab};
+use crate::slab::{PAGE_SIZE, SlabState, new_slab, pages_of_words};
 
-const PAGE: usize = 0;
-/// The slot that the figure points at.
-const SLOT: usize = 3;
+/// The page, layer and slot that the figure points at.
+const PAGE: usize = 2;
+const LAYER: usize = 1;
+const SLOT: usize = 1;
 
 pub fn figure() -> Result<Figure> {
     let slab = new_slab(4)?;
-    let mut cache = PagedCache::new(&slab)?;
-    rows::append(&mut cache, 'a', 6)?;
-    let page: Vec<_> = SlabState::read(&slab, &[('a', cache.table())])?.slab[PAGE].cells().collect();
-    let (token, n_layers) = (&page[SLOT].word, LAYOUT.n_layers);
+    let mut others = (0..PAGE).map(|_| PagedCache::new(&slab)).collect::<Result<Vec<_>, _>>()?;
+    others.iter_mut().try_for_each(|other| other.extend(1))?;
+    let mut wolf = PagedCache::new(&slab)?;
+    rows::append(&mut wolf, 'b', PAGE_SIZE)?;
+    let [a, d] = [&others[0], &others[1]].map(PagedCache::table);
+    let state = SlabState::read(&slab, &[('a', a), ('d', d), ('b', wolf.table())])?;
+    let page: Vec<Cell> = state.slab[PAGE].cells().collect();
+    let (n_layers, width) = (LAYOUT.n_layers, LAYOUT.kv_width());
+    // Where a slot of the page begins in the tensor of keys.
+    let number = |layer: usize, slot: usize| ((PAGE * n_layers + layer) * PAGE_SIZE + slot) * width;
+    let [found, first] = [(LAYER, SLOT), (0, 0)].map(|(layer, slot)| number(layer, slot));
+    let (keys, values) = (slab.borrow().keys().to_vec(), slab.borrow().values().to_vec());
+    let there = rows::names(LAYOUT, LAYER, &keys[found..found + width], &values[found..found + width])?;
+    ensure!(there == [Some(format!("b{SLOT}"))], "number {found} begins the row of the slot, not {there:?}");
     let figure = Figure {
         label: format!(
-            "Page {PAGE} in memory: {PAGE_SIZE} rows of keys for each of {n_layers} layers, and as many rows of \
-             values. Each layer\u{2019}s slot {SLOT} holds {token}."
+            "Page {PAGE} in the tensor of keys, from number {first} on: a row of {width} numbers for each of {PAGE_SIZE} slots in \
+             layer 0, then as many in layer 1. Slot {SLOT} in layer {LAYER} begins at number {found}."
         ),
         message: "A page holds its tokens\u{2019} rows in every layer.".into(),
         setup: format!(
-            "Page {PAGE} as it lies in memory, in a model of {n_layers} layers: token {token} is in slot {SLOT} of \
-             each, as a row of keys and a row of values."
+            "Page {PAGE} of the keys; each slot is a row of {width} numbers, and below it is the number at which it begins. The values \
+             lie in the same places of a tensor of their own."
         ),
+        outline: Some("slot 1 of page 2 in layer 1"),
         ..Figure::default()
     };
     Ok(figure.still(|picture| {
-        picture.beside(2, |picture, tensor| {
-            picture.heading(&format!("page {PAGE}: {}", ["keys", "values"][tensor]), "");
-            let cells = (0..n_layers).flat_map(|_| page.clone());
-            let grid = picture.pages(|layer| format!("layer {layer}"), PAGE_SIZE, cells);
-            for layer in 0..n_layers {
-                let under = grid.middle(layer * PAGE_SIZE + SLOT);
-                picture.text(under, picture.y + 12.0, Anchor::Middle, format!("slot {SLOT}"));
+        picture.beside(n_layers, |picture, layer| {
+            let cells = page.iter().enumerate().map(|(slot, cell)| {
+                let is_found = (layer, slot) == (LAYER, SLOT);
+                cell.clone().outlined(is_found)
+            });
+            let grid = pages_of_words(picture, |_| format!("page {PAGE}, layer {layer}"), cells);
+            for slot in 0..PAGE_SIZE {
+                let below = grid.cell(slot).bottom() + 15.0;
+                picture.text(grid.middle(slot), below, Anchor::Middle, number(layer, slot));
             }
             picture.y += 20.0;
         });

@@ -4,7 +4,7 @@
 use super::prelude::*;
 use crate::slab::{self, Operation::*};
 
-/// The letter of rows written after a rewind, so that they differ from those before.
+/// The letter of the rows written after the rewind: her story goes on with other words.
 const AGAIN: char = 'n';
 
 pub fn figure() -> Result<Figure> {
@@ -17,8 +17,7 @@ pub fn figure() -> Result<Figure> {
         ('b', Extend('b', 1)),
     ];
     let message = "A page that a rewind empties goes back to the pool, and the other sequence takes it.";
-    let setup = format!(
-        "What a writes after its rewind is called {AGAIN}. A stale row stays in its slot until the next write there."
-    );
-    slab::figure(message, setup, &operations, 1)
+    let setup =
+        "a is Silda\u{2019}s story, b the wolf\u{2019}s. A stale row stays in its slot until the next write there.";
+    slab::figure(message, setup.into(), &operations, 1)
 }

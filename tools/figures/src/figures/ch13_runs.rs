@@ -9,12 +9,12 @@ use page_by_page::kernels::{Heads, Run, add_scaled, dot, softmax_scaled};
 
 use super::ch06_gather::{TOKENS, named_rows, reused_pages};
 use super::prelude::*;
-use crate::slab::{PAGE_SIZE, Page};
+use crate::slab::{PAGE_SIZE, Page, pages_of_words};
 
 const LAYOUT: KvLayout = KvLayout { n_layers: 1, n_kv_heads: 1, head_dim: 2 };
 const HEADS: Heads = Heads { n_heads: 1, n_kv_heads: 1, head_dim: 2 };
 const PAGES: usize = 3;
-/// Rows of sequence `a`, whose newest token is the query.
+/// Rows of the wolf, whose newest token is the query.
 const KEYS: [[f32; 2]; TOKENS] = [[1.0, 0.0], [0.0, 1.0], [2.0, 1.0], [-1.0, 1.0], [1.0, 1.0], [0.0, -1.0]];
 const VALUES: [[f32; 2]; TOKENS] = [[4.0, 0.0], [0.0, 4.0], [8.0, 2.0], [2.0, 6.0], [6.0, 6.0], [0.0, 8.0]];
 const QUERY: [f32; 2] = [1.5, 0.5];
@@ -23,25 +23,25 @@ const QUERY: [f32; 2] = [1.5, 0.5];
 pub fn figure() -> Result<Figure> {
     let (state, _) = named_rows()?;
     let (slab, mut caches) = reused_pages(LAYOUT, |cache, name, _| {
-        if name == 'a' {
+        if name == 'b' {
             cache.write(0, KEYS.as_flattened(), VALUES.as_flattened());
         }
     })?;
-    let cache = caches.remove(&'a').context("no sequence a")?;
+    let cache = caches.remove(&'b').context("no wolf")?;
     let copied = if std::ptr::eq(cache.rows(0).sequence_rows(0).keys, slab.borrow().keys()) { 0 } else { cache.len() };
     let copied_by_gather = if matches!(cache.gather(0), (Cow::Owned(_), _)) { cache.len() } else { 0 };
     let mut figure = Figure {
         label: format!(
-            "A pool of {PAGES} pages, once its keys and once its values. Arrows lead from the keys of sequence a to \
-             {TOKENS} scores, which become weights, and from its values to one sum; none comes from b\u{2019}s page or \
-             from a stale slot."
+            "A pool of {PAGES} pages, once its keys and once its values. Arrows lead from the wolf\u{2019}s keys to \
+             {TOKENS} scores, which become weights, and from his values to one sum; none comes from Silda\u{2019}s page \
+             or from a stale slot."
         ),
         message: format!(
             "Attention walks through the pages twice and copies {copied} rows, where a gather would copy \
              {copied_by_gather}."
         ),
         setup: format!(
-            "The newest of the {TOKENS} tokens of sequence a has the query ({:.1}, {:.1}). Each key and each value is \
+            "The newest of the wolf\u{2019}s {TOKENS} tokens has the query ({:.1}, {:.1}). Each key and each value is \
              two numbers, and there is one layer, so page 2 begins at number 16.",
             QUERY[0], QUERY[1],
         ),
@@ -68,7 +68,7 @@ fn walk(figure: &mut Figure, cache: &PagedCache, slab: &[Page]) -> Result<()> {
     let sequence = rows.sequence_rows(1);
     let runs = || sequence.runs.iter().zip(cache.table().pages().iter().map(|page| page.index()));
     let mut seen = Seen::default();
-    let stale: Vec<&String> = slab.iter().flat_map(Page::stale).collect();
+    let stale: Vec<String> = slab.iter().flat_map(Page::stale).collect();
     for (run, page) in runs() {
         let score = |start: usize| dot(&QUERY, &sequence.keys[start..start + 2]);
         let (first, scores): (usize, Vec<f32>) = (seen.scores.len(), row_starts(&[*run], 2).map(score).collect());
@@ -77,7 +77,7 @@ fn walk(figure: &mut Figure, cache: &PagedCache, slab: &[Page]) -> Result<()> {
         let Run { start, rows } = *run;
         let notice = if first == 0 {
             format!(
-                "page {page} comes first, because it is first in a\u{2019}s table, and its {rows} keys are scored \
+                "page {page} comes first, because it is first in his table, and its {rows} keys are scored \
                  where they lie."
             )
         } else {
@@ -118,7 +118,7 @@ fn draw_pages(picture: &mut Picture, kind: &str, slab: &[Page], read: Option<(us
         let is_read = move |slot| read.is_some_and(|(place, rows)| place == page && slot < rows);
         content.cells().enumerate().map(move |(slot, cell)| cell.outlined(is_read(slot)))
     });
-    picture.pages(|page| format!("{kind}, page {page}"), PAGE_SIZE, cells)
+    pages_of_words(picture, |page| format!("{kind}, page {page}"), cells)
 }
 
 fn draw(picture: &mut Picture, slab: &[Page], seen: &Seen) {
