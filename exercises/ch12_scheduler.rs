@@ -104,13 +104,13 @@ impl Scheduler {
         if self.running[index].cache.extend(n).is_ok() {
             return Ok(true);
         }
-        todo!("ch12 task 4: evict, then preempt, until the tokens have room")
+        todo!("ch12 task 5: evict, then preempt, until the tokens have room")
     }
 
     /// Sends the newest running sequence back to the head of the queue. It keeps its tokens, gives
     /// its pages back, and counts one more of its `preemptions`.
     fn preempt(&mut self) {
-        todo!("ch12 task 4: send the newest back to the queue")
+        todo!("ch12 task 5: send the newest back to the queue")
     }
 
     /// [Starts](Running::start) the first waiting sequence, if one more is allowed to run and if
@@ -158,6 +158,6 @@ impl Scheduler {
     /// [`ScheduleError::NotSettled`] between plan and settle, whichever sequence it is.
     /// Otherwise [`ScheduleError::UnknownSequence`] if the sequence has finished or never came.
     pub fn cancel(&mut self, id: SequenceId) -> Result<(), ScheduleError> {
-        todo!("ch12 task 3: finish a sequence wherever it is")
+        todo!("ch12 task 4: finish a sequence wherever it is")
     }
 }

@@ -66,13 +66,13 @@ impl KvCache for FlatCache {
         self.len
     }
 
-    // ANCHOR: extend
     /// Replaces both tensors of every layer by ones that are `n` rows longer. It copies each old
     /// row once, and adds the copied rows to `rows_copied`.
     ///
     /// A copied token counts as one row, although its rows are copied in every layer. `extend(2)`
     /// on 3 tokens copies 3 rows, and `len` is then 5. `extend(0)` also makes new tensors, so on
     /// 3 tokens it copies 3 rows.
+    // ANCHOR: extend
     fn extend(&mut self, n: usize) -> Result<(), CacheError> {
         // ch02 task 1: make room for n tokens in every layer
         let extra = n * self.layout.kv_width();
@@ -86,7 +86,6 @@ impl KvCache for FlatCache {
     }
     // ANCHOR_END: extend
 
-    // ANCHOR: write
     /// Stores the rows of the newest tokens in the last rows of one layer's tensors. It allocates
     /// nothing and changes no other row.
     ///
@@ -97,6 +96,7 @@ impl KvCache for FlatCache {
     /// # Panics
     /// If there are more rows than tokens held, or if `k` and `v` do not hold the same whole
     /// number of rows.
+    // ANCHOR: write
     fn write(&mut self, layer: usize, k: &[f32], v: &[f32]) {
         let rows = self.layout.rows(k, v);
         assert!(rows <= self.len, "rows to write: {rows}, tokens held: {}", self.len);
@@ -107,8 +107,8 @@ impl KvCache for FlatCache {
     }
     // ANCHOR_END: write
 
-    // ANCHOR: gather
     /// Returns one layer's keys and values, each `[len, kv_width]`, borrowed from its tensors.
+    // ANCHOR: gather
     fn gather(&self, layer: usize) -> (Cow<'_, [f32]>, Cow<'_, [f32]>) {
         // ch02 task 2: lend the keys and the values of the layer
         let layer = &self.layers[layer];

@@ -58,10 +58,10 @@ impl ContiguousCache {
         ContiguousCache { layout, capacity, len: 0, k, v }
     }
 
-    // ANCHOR: range
     /// Returns where the rows of some positions in one layer lie in `k` and `v`, in numbers.
     ///
     /// With `kv_width` 2 and `capacity` 8, positions `3..5` of layer 1 → numbers `22..26`.
+    // ANCHOR: range
     fn range(&self, layer: usize, positions: Range<usize>) -> Range<usize> {
         // ch03 task 3: find these rows in the tensor that holds all layers
         let width = self.layout.kv_width();
@@ -80,12 +80,12 @@ impl KvCache for ContiguousCache {
         self.len
     }
 
-    // ANCHOR: extend
     /// Takes the next `n` slots of the reservation, and allocates nothing. `n` can be any number,
     /// even `usize::MAX`.
     ///
     /// # Errors
     /// [`CacheError::OutOfSlots`] if fewer than `n` slots are free. The cache is then unchanged.
+    // ANCHOR: extend
     fn extend(&mut self, n: usize) -> Result<(), CacheError> {
         // ch03 task 2: take n slots, or refuse and change nothing
         let free = self.capacity - self.len;
@@ -97,7 +97,6 @@ impl KvCache for ContiguousCache {
     }
     // ANCHOR_END: extend
 
-    // ANCHOR: write
     /// Stores the rows of the newest tokens in their slots of one layer. It allocates nothing and
     /// changes no other row.
     ///
@@ -107,6 +106,7 @@ impl KvCache for ContiguousCache {
     /// # Panics
     /// If there are more rows than tokens held, or if `k` and `v` do not hold the same whole
     /// number of rows.
+    // ANCHOR: write
     fn write(&mut self, layer: usize, k: &[f32], v: &[f32]) {
         let rows = self.layout.rows(k, v);
         // ch03 task 3: store the new rows in the newest slots
@@ -117,9 +117,9 @@ impl KvCache for ContiguousCache {
     }
     // ANCHOR_END: write
 
-    // ANCHOR: gather
     /// Returns one layer's keys and values, each `[len, kv_width]`, borrowed from the reservation
     /// without its empty slots.
+    // ANCHOR: gather
     fn gather(&self, layer: usize) -> (Cow<'_, [f32]>, Cow<'_, [f32]>) {
         // ch03 task 3: lend the filled part of the layer
         let range = self.range(layer, 0..self.len);

@@ -29,7 +29,6 @@ pub struct PagePool {
 // ANCHOR_END: pool
 
 impl PagePool {
-    // ANCHOR: new
     /// Creates a pool of pages `0..n_pages`. All are free, and are handed out in this order.
     ///
     /// # Errors
@@ -37,6 +36,7 @@ impl PagePool {
     ///
     /// # Panics
     /// If `n_pages` does not fit into a `u32`.
+    // ANCHOR: new
     pub fn new(n_pages: usize) -> Result<Self, CacheError> {
         let end = u32::try_from(n_pages).expect("a page's number is a u32");
         // ch04 task 1: all pages are free, and page 0 is handed out first
@@ -58,11 +58,11 @@ impl PagePool {
         self.free.len()
     }
 
-    // ANCHOR: alloc
     /// Takes the next free page and gives it one owner. The page freed last is handed out first.
     ///
     /// # Errors
     /// [`CacheError::OutOfPages`] if no page is free.
+    // ANCHOR: alloc
     pub fn alloc(&mut self) -> Result<PageId, CacheError> {
         // ch04 task 1: take the next free page and give it one owner
         let page = self.free.pop().ok_or(CacheError::OutOfPages { needed: 1, free: 0 })?;
@@ -71,13 +71,13 @@ impl PagePool {
     }
     // ANCHOR_END: alloc
 
-    // ANCHOR: alloc_n
     /// Takes `n` pages in the order in which [`alloc`](Self::alloc) hands them out, or none.
     ///
     /// `alloc_n(0)` always succeeds, even if no page is free.
     ///
     /// # Errors
     /// [`CacheError::OutOfPages`] if fewer than `n` pages are free. The pool is then unchanged.
+    // ANCHOR: alloc_n
     pub fn alloc_n(&mut self, n: usize) -> Result<Vec<PageId>, CacheError> {
         // ch04 task 2: take n pages, or refuse and change nothing
         if n > self.free.len() {
@@ -87,12 +87,12 @@ impl PagePool {
     }
     // ANCHOR_END: alloc_n
 
-    // ANCHOR: owners
     /// Returns a page's reference count, which is 0 if the page is free.
     ///
     /// # Errors
     /// [`CacheError::ForeignPage`] if the pool has no page with this number. If it has one, it
     /// cannot distinguish a page of a different pool from its own, because it sees only the number.
+    // ANCHOR: owners
     pub fn owners(&self, page: PageId) -> Result<u32, CacheError> {
         // ch04 task 3: how many owners does this page have, if the pool has it at all?
         let owners = self.owners.get(page.index()).copied();
@@ -100,12 +100,12 @@ impl PagePool {
     }
     // ANCHOR_END: owners
 
-    // ANCHOR: share
     /// Adds an owner to a page that already has one.
     ///
     /// # Errors
     /// [`CacheError::ForeignPage`] if the pool has no such page, or [`CacheError::FreePage`] if
     /// the page has no owner that could share it.
+    // ANCHOR: share
     pub fn share(&mut self, page: PageId) -> Result<(), CacheError> {
         // ch04 task 3: add an owner to a page that already has one
         if self.owners(page)? == 0 {
@@ -116,13 +116,13 @@ impl PagePool {
     }
     // ANCHOR_END: share
 
-    // ANCHOR: free
     /// Removes one owner of a page. If that was the last, the page returns to the free list and
     /// is the next to be handed out.
     ///
     /// # Errors
     /// [`CacheError::ForeignPage`] if the pool has no such page, or [`CacheError::DoubleFree`] if
     /// the page has no owner.
+    // ANCHOR: free
     pub fn free(&mut self, page: PageId) -> Result<(), CacheError> {
         // ch04 task 3: remove one owner; the last one brings the page back
         if self.owners(page)? == 0 {

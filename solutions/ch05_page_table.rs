@@ -73,11 +73,11 @@ impl PageTable {
         self.pages.len() * self.page_size
     }
 
-    // ANCHOR: pages_needed
     /// Returns how many pages `n` more tokens need beyond those in the table. `n` can be any
     /// number, even `usize::MAX`.
     ///
     /// With ten tokens in pages of 4 slots, two more tokens need 0 pages, and three more need 1.
+    // ANCHOR: pages_needed
     pub fn pages_needed(&self, n: usize) -> usize {
         // ch05 task 1: tokens that do not fit into the last page need new pages
         let left_in_last_page = self.slots() - self.len;
@@ -85,13 +85,13 @@ impl PageTable {
     }
     // ANCHOR_END: pages_needed
 
-    // ANCHOR: grow
     /// Makes room for `n` more tokens. It takes exactly the pages that they need from `pool` and
     /// appends them to the list.
     ///
     /// # Errors
     /// [`CacheError::OutOfPages`] if the pool has too few free pages. Table and pool are then
     /// unchanged.
+    // ANCHOR: grow
     pub fn grow(&mut self, n: usize, pool: &mut PagePool) -> Result<(), CacheError> {
         // ch05 task 1: take exactly the pages needed, or refuse and change nothing
         let new_pages = pool.alloc_n(self.pages_needed(n))?;
@@ -101,12 +101,12 @@ impl PageTable {
     }
     // ANCHOR_END: grow
 
-    // ANCHOR: locate
     /// Returns the page and slot of the token at `position`. It does not walk through the pages,
     /// so it finds the end of a long sequence as quickly as the beginning.
     ///
     /// # Errors
     /// [`CacheError::PastTheEnd`] if no token is held at `position`.
+    // ANCHOR: locate
     pub fn locate(&self, position: usize) -> Result<Slot, CacheError> {
         // ch05 task 2: from a position to its page and slot
         if position >= self.len {
@@ -117,7 +117,6 @@ impl PageTable {
     }
     // ANCHOR_END: locate
 
-    // ANCHOR: release
     /// Frees all pages, the newest first. The table is then empty and can be used again.
     ///
     /// # Errors
@@ -125,6 +124,7 @@ impl PageTable {
     /// [`CacheError::DoubleFree`] if a page has no owner there. Both mean that the pages came from
     /// a different pool. Table and pool are then unchanged. If all of these pages have owners in
     /// the wrong pool, it cannot refuse.
+    // ANCHOR: release
     pub fn release(&mut self, pool: &mut PagePool) -> Result<(), CacheError> {
         // ch05 task 3: free every page once and forget the tokens, or change nothing
         all_owned(&self.pages, pool)?;
@@ -137,12 +137,12 @@ impl PageTable {
     // ANCHOR_END: release
 }
 
-// ANCHOR: all_owned
 /// Checks, before any of these pages is freed, that the pool can take back all of them.
 ///
 /// # Errors
 /// [`CacheError::ForeignPage`] if the pool does not have one of the pages, or
 /// [`CacheError::DoubleFree`] if a page has no owner there.
+// ANCHOR: all_owned
 pub(crate) fn all_owned(pages: &[PageId], pool: &PagePool) -> Result<(), CacheError> {
     // ch05 task 3: does each of these pages have an owner in the pool?
     for page in pages {

@@ -19,13 +19,13 @@ use crate::chapters::ch04_page_pool::PagePool;
 use crate::chapters::ch05_page_table::{PageTable, all_owned};
 use crate::chapters::ch06_paged::PagedCache;
 
-// ANCHOR: tokens_left
 /// Returns how many of `len` tokens are left when the newest `n` are forgotten.
 ///
 /// `tokens_left(9, 3)` → `6`
 ///
 /// # Errors
 /// [`CacheError::PastTheStart`] if `n` is more than `len`. Both can be any number.
+// ANCHOR: tokens_left
 fn tokens_left(len: usize, n: usize) -> Result<usize, CacheError> {
     // ch07 task 1: how many tokens are left, if at least n are held?
     len.checked_sub(n).ok_or(CacheError::PastTheStart { n, len })
@@ -33,9 +33,9 @@ fn tokens_left(len: usize, n: usize) -> Result<usize, CacheError> {
 // ANCHOR_END: tokens_left
 
 impl Rewind for FlatCache {
-    // ANCHOR: flat
     /// Cuts both tensors of every layer to the rows that are left. Nothing is copied, and the
     /// tensors stay where they are in memory.
+    // ANCHOR: flat
     fn rewind(&mut self, n: usize) -> Result<(), CacheError> {
         // ch07 task 1: forget the newest rows of every tensor
         let left = tokens_left(self.len, n)?;
@@ -51,8 +51,8 @@ impl Rewind for FlatCache {
 }
 
 impl Rewind for ContiguousCache {
-    // ANCHOR: contiguous
     /// Moves the end of the sequence back, so the slots after it are free. No row is touched.
+    // ANCHOR: contiguous
     fn rewind(&mut self, n: usize) -> Result<(), CacheError> {
         // ch07 task 2: forget the newest tokens of the reservation
         self.len = tokens_left(self.len, n)?;
@@ -62,7 +62,6 @@ impl Rewind for ContiguousCache {
 }
 
 impl PageTable {
-    // ANCHOR: table
     /// Forgets the newest `n` tokens and frees the pages that no longer hold a token, the newest
     /// page first.
     ///
@@ -75,6 +74,7 @@ impl PageTable {
     /// [`CacheError::ForeignPage`] or [`CacheError::DoubleFree`] if the pool cannot free one of
     /// the emptied pages, as in [`release`](PageTable::release). Table and pool are unchanged
     /// after any of these.
+    // ANCHOR: table
     pub fn rewind(&mut self, n: usize, pool: &mut PagePool) -> Result<(), CacheError> {
         // ch07 task 3: forget the newest tokens and free the pages left without any
         let left = tokens_left(self.len, n)?;
@@ -90,11 +90,11 @@ impl PageTable {
 }
 
 impl Rewind for PagedCache {
-    // ANCHOR: paged
     /// Rewinds the table, which returns the emptied pages to the slab's pool. No row is touched.
     ///
     /// # Panics
     /// If the slab is already borrowed.
+    // ANCHOR: paged
     fn rewind(&mut self, n: usize) -> Result<(), CacheError> {
         // ch07 task 4: rewind the table over the slab
         self.table.rewind(n, &mut self.slab.borrow_mut().pool)

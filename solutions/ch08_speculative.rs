@@ -32,7 +32,6 @@ impl<'a> DraftModel<'a> {
 }
 
 impl Drafter for DraftModel<'_> {
-    // ANCHOR: draft
     /// Drafts `k` tokens, one after the other. Each is the likeliest ([`argmax`]) after the given
     /// tokens and the draft tokens before it. [`Draft::push_certain`] adds it to the draft,
     /// because it was not drawn at random.
@@ -43,6 +42,7 @@ impl Drafter for DraftModel<'_> {
     ///
     /// # Errors
     /// The model's [`StepError`], even after some tokens, because half a draft is never returned.
+    // ANCHOR: draft
     fn draft(&mut self, tokens: &[u32], k: usize) -> Result<Draft, StepError> {
         // ch08 task 1: draft k tokens, one after the other
         let mut sequence = tokens.to_vec();
@@ -62,12 +62,12 @@ impl Drafter for DraftModel<'_> {
     }
 }
 
-// ANCHOR: verify
 /// Returns the logits after `tokens` and after each of the `k` drafted tokens, from one pass of
 /// the target: `k + 1` rows, `[vocab_size]` each.
 ///
 /// # Errors
 /// The target's [`StepError`]. Except after [`StepError::NotFinite`], its cache is unchanged.
+// ANCHOR: verify
 pub fn verify(target: &mut dyn RewindableModel, tokens: &[u32], drafted: &[u32]) -> Result<Vec<Vec<f32>>, StepError> {
     // ch08 task 1: one pass of the target over the tokens and the draft
     let sequence = [tokens, drafted].concat();
@@ -75,7 +75,6 @@ pub fn verify(target: &mut dyn RewindableModel, tokens: &[u32], drafted: &[u32])
 }
 // ANCHOR_END: verify
 
-// ANCHOR: accept_matching
 /// Returns the new tokens, which are what `pick` chooses from the rows, one after the other. The
 /// last is the first choice that differs from the draft, or the one that follows a draft that was
 /// right to its end.
@@ -84,6 +83,7 @@ pub fn verify(target: &mut dyn RewindableModel, tokens: &[u32], drafted: &[u32])
 /// returned token, in order, so the target alone would have generated the same tokens with it.
 ///
 /// With `[5, 9, 2]` drafted, and 5, 9, 4, 7 to be picked from the rows → `[5, 9, 4]`
+// ANCHOR: accept_matching
 pub fn accept_matching(drafted: &[u32], rows: &[Vec<f32>], pick: &mut dyn FnMut(&[f32]) -> u32) -> Vec<u32> {
     // ch08 task 2: the target's choices, as far as they agree with the draft, and one more
     let mut new_tokens = Vec::new();
@@ -98,7 +98,6 @@ pub fn accept_matching(drafted: &[u32], rows: &[Vec<f32>], pick: &mut dyn FnMut(
 }
 // ANCHOR_END: accept_matching
 
-// ANCHOR: sync_cache
 /// Makes a model's cache hold exactly `tokens`. It forgets all tokens beyond these in one rewind,
 /// or computes the missing ones in one pass that returns no logits. If the cache already holds
 /// just these tokens, the model has nothing to do.
@@ -107,6 +106,7 @@ pub fn accept_matching(drafted: &[u32], rows: &[Vec<f32>], pick: &mut dyn FnMut(
 ///
 /// # Errors
 /// The model's [`StepError`]. Except after [`StepError::NotFinite`], its cache is unchanged.
+// ANCHOR: sync_cache
 pub fn sync_cache(model: &mut dyn RewindableModel, tokens: &[u32]) -> Result<(), StepError> {
     // ch08 task 3: rewind the surplus, or compute what is missing
     let cached = model.cached_len();
@@ -187,10 +187,10 @@ impl Speculation<'_> {
         new_tokens
     }
 
-    // ANCHOR: advance
     /// Does the work of a step. It calls the drafter, then the target, then `accept`, each once,
     /// even if `k` is 0. It cuts the new tokens after the first that ends the sequence, and syncs
     /// both caches. If one of these calls fails, the step returns its error.
+    // ANCHOR: advance
     fn advance(&mut self, tokens: &[u32], k: usize, end_of_text: &[u32]) -> Result<Vec<u32>, StepError> {
         // ch08 task 4: draft, verify and accept, then sync both caches
         let draft = self.drafter.draft(tokens, k)?;

@@ -37,7 +37,6 @@ impl<'a> SamplingDraftModel<'a> {
 }
 
 impl Drafter for SamplingDraftModel<'_> {
-    // ANCHOR: draft
     /// Drafts `k` tokens, one after the other, like chapter 8's draft model, but draws each one
     /// ([`draw`]) from the sampler's probabilities after the given tokens and the draft tokens
     /// before it, with the sampler's next random number. The draft keeps these probabilities with
@@ -45,6 +44,7 @@ impl Drafter for SamplingDraftModel<'_> {
     ///
     /// # Errors
     /// The model's [`StepError`], even after some tokens, because half a draft is never returned.
+    // ANCHOR: draft
     fn draft(&mut self, tokens: &[u32], k: usize) -> Result<Draft, StepError> {
         // ch09 task 1: draw k tokens, one after the other, and keep the row each was drawn from
         let mut sequence = tokens.to_vec();
@@ -65,13 +65,13 @@ impl Drafter for SamplingDraftModel<'_> {
     }
 }
 
-// ANCHOR: residual
 /// Returns what the target's `p` has beyond the draft's `q` for each token: `max(0, p - q)`,
 /// `[vocab_size]`. These are weights for [`draw`], and do not add up to 1.
 ///
 /// If that is 0 for every token, it returns `p`, because the two then differ only by rounding.
 ///
 /// `p` = `[0.5, 0.25, 0.25]`, `q` = `[0.25, 0.5, 0.25]` → `[0.25, 0.0, 0.0]`
+// ANCHOR: residual
 pub fn residual(p: &[f32], q: &[f32]) -> Vec<f32> {
     // ch09 task 2: what p has beyond q for each token
     let left: Vec<f32> = p.iter().zip(q).map(|(p, q)| (p - q).max(0.0)).collect();
@@ -79,7 +79,6 @@ pub fn residual(p: &[f32], q: &[f32]) -> Vec<f32> {
 }
 // ANCHOR_END: residual
 
-// ANCHOR: accept_sampled
 /// Returns the new tokens. Each comes with the target's probabilities, however good or bad the
 /// draft is ([Leviathan et al., 2022](https://arxiv.org/abs/2211.17192), [Chen et al.,
 /// 2023](https://arxiv.org/abs/2302.01318)).
@@ -97,6 +96,7 @@ pub fn residual(p: &[f32], q: &[f32]) -> Vec<f32> {
 ///
 /// With `p` = `[0.25, 0.75]`, `q` = `[0.5, 0.5]` and token 0 drafted, the random number 0.3
 /// accepts it. With 0.6 it is rejected, and token 1 replaces it.
+// ANCHOR: accept_sampled
 pub fn accept_sampled(draft: &Draft, rows: &[Vec<f32>], uniform: &mut dyn FnMut() -> f64) -> Vec<u32> {
     // ch09 task 3: keep each draft token with probability min(1, p / q)
     let mut new_tokens = Vec::new();
@@ -114,12 +114,12 @@ pub fn accept_sampled(draft: &Draft, rows: &[Vec<f32>], uniform: &mut dyn FnMut(
 }
 // ANCHOR_END: accept_sampled
 
-// ANCHOR: share_to_expect
 /// Returns the share of draft tokens that the target can be expected to accept, if the draft model
 /// draws from `q` and the target has `p`. It is the sum, as `f64`, of the smaller of the two over
 /// all tokens. It is 1 if they agree, and 0 if neither can draw a token that the other can draw.
 ///
 /// `p` = `[0.5, 0.25, 0.25]`, `q` = `[0.25, 0.5, 0.25]` → `0.25 + 0.25 + 0.25` = `0.75`
+// ANCHOR: share_to_expect
 pub fn share_to_expect(p: &[f32], q: &[f32]) -> f64 {
     // ch09 task 4: the sum of the smaller of p and q
     p.iter().zip(q).map(|(p, q)| f64::from(p.min(*q))).sum()

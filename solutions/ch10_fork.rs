@@ -34,7 +34,6 @@ pub struct PageCopy {
 }
 
 impl PageTable {
-    // ANCHOR: fork
     /// Returns a second table of the same tokens. It has the same pages in the same order, each
     /// with one more owner, and takes no page from the pool.
     ///
@@ -44,6 +43,7 @@ impl PageTable {
     /// The error of `all_owned`, which is called before any page is shared:
     /// [`CacheError::ForeignPage`] if the pool has no such page, [`CacheError::DoubleFree`] if a
     /// page has no owner in it. The pool is then unchanged.
+    // ANCHOR: fork
     pub fn fork(&self, pool: &mut PagePool) -> Result<PageTable, CacheError> {
         // stub: // The page size is private to chapter 5: begin with `PageTable::new(self.page_size())?`.
         // ch10 task 1: share every page of the table
@@ -58,12 +58,12 @@ impl PageTable {
     }
     // ANCHOR_END: fork
 
-    // ANCHOR: shares_tail
     /// Whether the next token would go into a page that other tables also own. That's so if the
     /// last page is partly filled and has more than one owner. False before the first token.
     ///
     /// # Errors
     /// [`CacheError::ForeignPage`] if the last page is partly filled and the pool has no such page.
+    // ANCHOR: shares_tail
     pub fn shares_tail(&self, pool: &PagePool) -> Result<bool, CacheError> {
         // ch10 task 2: is the last page partly filled, and not this table's alone?
         let partly_filled = !self.len.is_multiple_of(self.page_size());
@@ -74,7 +74,6 @@ impl PageTable {
     }
     // ANCHOR_END: shares_tail
 
-    // ANCHOR: own_tail
     /// Replaces a shared tail, which is a last page that is partly filled and has other owners, by
     /// a page of this table's own. Returns which rows to copy into it. If the last page is full or
     /// has no other owner, or if there is no page yet, nothing changes and it returns `None`.
@@ -87,6 +86,7 @@ impl PageTable {
     /// [`CacheError::OutOfPages`] if it needs a page and the pool has none left,
     /// [`CacheError::ForeignPage`] if the pool has no page of the last one's number. Table
     /// and pool are then unchanged.
+    // ANCHOR: own_tail
     pub fn own_tail(&mut self, pool: &mut PagePool) -> Result<Option<PageCopy>, CacheError> {
         // ch10 task 2: replace a shared tail by a page of its own
         if !self.shares_tail(pool)? {
@@ -102,9 +102,9 @@ impl PageTable {
 }
 
 impl PageSlab {
-    // ANCHOR: copy_rows
     /// Copies keys and values of the filled slots in every layer. With 3 layers and 2 rows, that's
     /// 6 rows of keys and 6 of values. All other slots stay as they are.
+    // ANCHOR: copy_rows
     fn copy_rows(&mut self, copy: PageCopy) {
         // ch10 task 3: copy the filled rows, keys and values, in every layer
         for layer in 0..self.layout.n_layers {
@@ -132,7 +132,6 @@ impl ForkCache {
         Ok(ForkCache { inner: PagedCache::new(slab)?, rows_copied: 0 })
     }
 
-    // ANCHOR: cache_fork
     /// Returns a second cache with the same rows, in pages that both now share. No row is copied.
     /// The fork counts its own copies, from 0.
     ///
@@ -144,6 +143,7 @@ impl ForkCache {
     ///
     /// # Panics
     /// If the slab is already borrowed.
+    // ANCHOR: cache_fork
     pub fn fork(&self) -> Result<ForkCache, CacheError> {
         // ch10 task 3: a second cache over the forked table
         let slab = self.inner.slab.clone();
@@ -167,7 +167,6 @@ impl KvCache for ForkCache {
         self.inner.len()
     }
 
-    // ANCHOR: extend
     /// Makes room for `n` more tokens in pages that no other sequence owns. If the tail is shared,
     /// its rows are first copied into a page of this sequence's own.
     ///
@@ -182,6 +181,7 @@ impl KvCache for ForkCache {
     ///
     /// # Panics
     /// If the slab is already borrowed.
+    // ANCHOR: extend
     fn extend(&mut self, n: usize) -> Result<(), CacheError> {
         // ch10 task 3: own the tail, then extend the paged cache
         if n > 0 {
@@ -205,9 +205,9 @@ impl KvCache for ForkCache {
 }
 
 impl ForkCache {
-    // ANCHOR: own_tail_before
     /// Replaces a shared tail, if the pool has enough pages for the copy and for `n` more tokens.
     /// Without a shared tail, it changes nothing.
+    // ANCHOR: own_tail_before
     fn own_tail_before(&mut self, n: usize) -> Result<(), CacheError> {
         // ch10 task 3: are there enough pages for the copy and the new tokens?
         let slab = &mut *self.inner.slab.borrow_mut();

@@ -82,8 +82,8 @@ impl PrefixTrie {
         node
     }
 
-    // ANCHOR: add
     /// Adds a page after `parent`. It is used now.
+    // ANCHOR: add
     fn add(&mut self, parent: Option<PageId>, tokens: &[u32], page: PageId) {
         self.children(parent).insert(tokens.into(), page);
         let node = Node { parent, tokens: tokens.into(), children: Children::new(), last_used: self.clock };
@@ -91,8 +91,8 @@ impl PrefixTrie {
     }
     // ANCHOR_END: add
 
-    // ANCHOR: remove
     /// Takes a leaf out of the trie.
+    // ANCHOR: remove
     fn remove(&mut self, page: PageId) {
         let node = self.nodes.remove(&page).expect("a victim is a page of the trie");
         self.children(node.parent).remove(&node.tokens);
@@ -104,12 +104,12 @@ impl PrefixTrie {
         self.node(page).last_used = self.clock;
     }
 
-    // ANCHOR: find
     /// Returns the pages that hold the beginning of `tokens`, in order, as far as the trie has
     /// them. Tokens after the last full page are ignored.
     ///
     /// In the trie above, `once upon a time` → `0 1`, `once upon a queen` → `0`, and `a time` →
     /// nothing.
+    // ANCHOR: find
     fn find(&self, tokens: &[u32]) -> Vec<PageId> {
         // ch11 task 1: follow the tokens through the trie, page by page
         let mut pages = Vec::new();
@@ -123,12 +123,12 @@ impl PrefixTrie {
     }
     // ANCHOR_END: find
 
-    // ANCHOR: victim
     /// Returns the least recently used of the leaves that only the trie owns. No two of them were
     /// used at the same time, because a call uses pages of one path only.
     ///
     /// # Errors
     /// [`CacheError::ForeignPage`] if the pool has no such page.
+    // ANCHOR: victim
     fn victim(&self, pool: &PagePool) -> Result<Option<PageId>, CacheError> {
         // ch11 task 3: of the leaves that can be evicted, the one that was used longest ago
         let mut oldest = None;
@@ -224,7 +224,6 @@ impl PrefixCache for PrefixTrie {
 }
 
 impl ForkCache {
-    // ANCHOR: with_prefix
     /// Returns the cache of a sequence that begins with what `prefixes` holds of `tokens`. The
     /// rows of those tokens need not be computed.
     ///
@@ -233,6 +232,7 @@ impl ForkCache {
     ///
     /// # Panics
     /// If the page size of `prefixes` differs from the slab's.
+    // ANCHOR: with_prefix
     pub fn with_prefix(
         slab: &SharedSlab,
         prefixes: &mut dyn PrefixCache,

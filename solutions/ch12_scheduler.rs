@@ -21,12 +21,12 @@ use crate::chapters::ch10_fork::ForkCache;
 use crate::prefix_cache::{PrefixCache, available_pages};
 use crate::serving::schedule::*;
 
-// ANCHOR: pages_needed
 /// Returns how many pages a sequence needs beyond those of its `table`, so that all of its tokens
 /// and the next one have slots, but never for more rows than [it can have](Sequence::max_rows).
 ///
 /// With `page_size` 4, 8 tokens and a table that holds 4 of them, it needs 2 more pages for 9
 /// rows. With only one new token to come it needs 1, because that token is never computed.
+// ANCHOR: pages_needed
 pub(crate) fn pages_needed(sequence: &Sequence, table: &PageTable) -> usize {
     // ch12 task 2: how many more pages, for its tokens and the next?
     let rows = sequence.max_rows().min(sequence.tokens.len() + 1);
@@ -67,7 +67,6 @@ impl Scheduler {
         Ok(Scheduler { slab, prefixes, limits, end_of_text, next_id: 0, waiting, running, finished, planned })
     }
 
-    // ANCHOR: submit
     /// Adds a request to the end of the queue. A request for no new token finishes at once with
     /// [`FinishReason::Length`], however long its prompt is, because it takes no page.
     ///
@@ -77,6 +76,7 @@ impl Scheduler {
     /// # Errors
     /// [`ScheduleError::NoPrompt`], even if no new token is asked for, and
     /// [`ScheduleError::NeverFits`] if the whole pool is too small. Neither uses up an id.
+    // ANCHOR: submit
     pub fn submit(&mut self, prompt: Vec<u32>, max_new_tokens: usize) -> Result<SequenceId, ScheduleError> {
         // ch12 task 1: queue the request, or reject what can never fit
         let id = SequenceId(self.next_id);
@@ -96,7 +96,6 @@ impl Scheduler {
     }
     // ANCHOR_END: submit
 
-    // ANCHOR: plan
     /// Plans the next step. Returns its chunks, oldest sequence first, with room made for their
     /// tokens.
     ///
@@ -111,6 +110,7 @@ impl Scheduler {
     /// # Errors
     /// [`ScheduleError::NotSettled`] if the last plan isn't settled yet.
     /// [`ScheduleError::Cache`] if a cache fails for a reason other than a lack of pages.
+    // ANCHOR: plan
     pub fn plan(&mut self) -> Result<Vec<ScheduledChunk>, ScheduleError> {
         // ch12 task 2: which sequences compute how many tokens in this step?
         self.planned.check_settled()?;
@@ -131,16 +131,16 @@ impl Scheduler {
     }
     // ANCHOR_END: plan
 
-    // ANCHOR: make_room
     /// Makes room for `n` more tokens of the sequence at `index`. If pages are missing, it evicts
     /// that many and no more. If the prefix cache has too few, it preempts the newest sequence
     /// and tries again. Returns false if the sequence preempted in the end was this one.
+    // ANCHOR: make_room
     fn make_room(&mut self, index: usize, n: usize) -> Result<bool, CacheError> {
         // stub: // Enough until task 4, which replaces these lines.
         // stub: if self.running[index].cache.extend(n).is_ok() {
         // stub:     return Ok(true);
         // stub: }
-        // ch12 task 4: evict, then preempt, until the tokens have room
+        // ch12 task 5: evict, then preempt, until the tokens have room
         while index < self.running.len() {
             let missing = match self.running[index].cache.extend(n) {
                 Ok(()) => return Ok(true),
@@ -156,11 +156,11 @@ impl Scheduler {
     }
     // ANCHOR_END: make_room
 
-    // ANCHOR: preempt
     /// Sends the newest running sequence back to the head of the queue. It keeps its tokens, gives
     /// its pages back, and counts one more of its `preemptions`.
+    // ANCHOR: preempt
     fn preempt(&mut self) {
-        // ch12 task 4: send the newest back to the queue
+        // ch12 task 5: send the newest back to the queue
         if let Some(mut victim) = self.running.pop() {
             victim.sequence.counters.preemptions += 1;
             self.waiting.push_front(victim.sequence);
@@ -168,7 +168,6 @@ impl Scheduler {
     }
     // ANCHOR_END: preempt
 
-    // ANCHOR: admit
     /// [Starts](Running::start) the first waiting sequence, if one more is allowed to run and if
     /// enough pages are available for it and for all running sequences
     /// ([`pages_needed`] of each). Returns whether it did.
@@ -176,6 +175,7 @@ impl Scheduler {
     /// The sequence begins with the pages that the prefix cache holds for the tokens that it
     /// [looks up](Sequence::lookup_tokens). While it owns them they aren't available. If it doesn't
     /// fit, it keeps none of them, and no later arrival overtakes it.
+    // ANCHOR: admit
     fn admit(&mut self) -> Result<bool, CacheError> {
         // ch12 task 2: can the first of the queue start?
         if self.running.len() == self.limits.sequences {
@@ -194,7 +194,6 @@ impl Scheduler {
     }
     // ANCHOR_END: admit
 
-    // ANCHOR: settle
     /// Called when the step is computed. `next` holds the next token of each sequence that has
     /// [caught up](ScheduledChunk::caught_up), in the order of the plan.
     ///
@@ -206,6 +205,7 @@ impl Scheduler {
     /// [`ScheduleError::WrongTokens`] if a token is missing, is one too many, or is out of order.
     /// Nothing has changed then, and the plan still waits for its tokens.
     /// [`ScheduleError::Cache`] if the prefix cache refuses a page.
+    // ANCHOR: settle
     pub fn settle(&mut self, next: &[NextToken]) -> Result<(), ScheduleError> {
         // ch12 task 3: cache the full pages, hand out the next tokens
         self.planned.check_tokens(next)?;
@@ -244,14 +244,14 @@ impl Scheduler {
         index.ok_or(ScheduleError::UnknownSequence(id))
     }
 
-    // ANCHOR: cancel
     /// Finishes a sequence that waits or runs. Its pages are back in the pool when this returns.
     ///
     /// # Errors
     /// [`ScheduleError::NotSettled`] between plan and settle, whichever sequence it is.
     /// Otherwise [`ScheduleError::UnknownSequence`] if the sequence has finished or never came.
+    // ANCHOR: cancel
     pub fn cancel(&mut self, id: SequenceId) -> Result<(), ScheduleError> {
-        // ch12 task 3: finish a sequence wherever it is
+        // ch12 task 4: finish a sequence wherever it is
         self.planned.check_settled()?;
         let waiting = self.waiting.iter().position(|sequence| sequence.id == id);
         let sequence = match waiting.and_then(|index| self.waiting.remove(index)) {

@@ -21,12 +21,12 @@ use crate::chapters::ch10_fork::ForkCache;
 use crate::kernels::{Heads, add_scaled, dot, softmax_scaled};
 
 impl PagedCache {
-    // ANCHOR: runs
     /// Where the rows of one layer lie in the slab's keys, and in its values: for each page, in
     /// table order, a run of the slots that are filled.
     ///
     /// With 2 layers, `page_size` 4 and `kv_width` 2, six tokens in pages 2 and 0, layer 1 →
     /// `Run { start: 40, rows: 4 }`, `Run { start: 8, rows: 2 }`. Without tokens there is no run.
+    // ANCHOR: runs
     pub fn runs(&self, layer: usize) -> Vec<Run> {
         // ch13 task 1: a run for each page, of the slots that are filled
         let slab = self.slab.borrow();
@@ -54,16 +54,15 @@ impl AttentionCache for ForkCache {
     }
 }
 
-// ANCHOR: row_starts
 /// Where each row of some runs starts, in order. `width`: 32-bit words of a row.
 ///
 /// Rows of 2 numbers, `Run { start: 40, rows: 2 }`, `Run { start: 8, rows: 1 }` → 40, 42, 8.
+// ANCHOR: row_starts
 pub fn row_starts(runs: &[Run], width: usize) -> impl Iterator<Item = usize> {
     runs.iter().flat_map(move |run| (0..run.rows).map(move |row| run.start + row * width))
 }
 // ANCHOR_END: row_starts
 
-// ANCHOR: attend_row
 /// Attention of one token over the first `seen` positions of its sequence.
 ///
 /// `q` and `out`: `[n_heads * head_dim]`. `seen`: at least 1, at most the rows of the
@@ -78,6 +77,7 @@ pub fn row_starts(runs: &[Run], width: usize) -> impl Iterator<Item = usize> {
 /// with the scale `1 / sqrt(head_dim)`, and the output is the sum of the values by their
 /// weights, added with `add_scaled` from the oldest position to the newest. What was in `out`
 /// before is overwritten.
+// ANCHOR: attend_row
 pub fn attend_row(
     heads: Heads,
     reader: &mut impl HeadReader,
@@ -112,11 +112,11 @@ pub fn attend_row(
 }
 // ANCHOR_END: attend_row
 
-// ANCHOR: attend_chunk
 /// Attention of the newest tokens of a sequence, each over the positions up to its own.
 ///
 /// `q` and `out`: `[sequence.queries, n_heads * head_dim]`, oldest token first. With 6 tokens
 /// of which 2 have queries, the first sees 5 positions, the second 6.
+// ANCHOR: attend_chunk
 pub fn attend_chunk(
     heads: Heads,
     reader: &mut impl HeadReader,
@@ -134,7 +134,6 @@ pub fn attend_chunk(
 }
 // ANCHOR_END: attend_chunk
 
-// ANCHOR: attend_batch
 /// Attention of several sequences, however many tokens each has and computes now.
 ///
 /// `q` and `out`: `[queries, n_heads * head_dim]`, the rows of the first sequence, then those
@@ -142,6 +141,7 @@ pub fn attend_chunk(
 ///
 /// # Errors
 /// [`BatchError`], as the engine's [`check_batch`] finds it. Nothing is written then.
+// ANCHOR: attend_batch
 pub fn attend_batch(
     heads: Heads,
     reader: &mut impl HeadReader,

@@ -22,10 +22,10 @@ use crate::cache::KvLayout;
 use crate::cache::attention::HeadReader;
 use crate::kernels::RowFormat;
 
-// ANCHOR: words
 /// Returns how many 32-bit words a head of `head_dim` numbers takes.
 ///
 /// 5 numbers take 5 words in `F32`, 3 in `F16` and `Bf16`, and 3 in `Int8`, where one is the scale.
+// ANCHOR: words
 pub fn words(format: RowFormat, head_dim: usize) -> usize {
     // ch14 task 1: how many words a head takes
     match format {
@@ -53,7 +53,6 @@ pub fn token_bytes(format: RowFormat, layout: KvLayout) -> usize {
 }
 // ANCHOR_END: words
 
-// ANCHOR: encode
 /// Rounds the numbers of a head and packs them into words. The rest of the last word is 0.
 ///
 /// A number halfway between two others becomes the even one, whose last bit, or byte, is even.
@@ -61,6 +60,7 @@ pub fn token_bytes(format: RowFormat, layout: KvLayout) -> usize {
 /// `Int8`, numbers within a rounding error of `f32::MAX` can read back as infinite.
 ///
 /// `head`: `[head_dim]`, `out`: `[words(format, head_dim)]`.
+// ANCHOR: encode
 pub fn encode(format: RowFormat, head: &[f32], out: &mut [f32]) {
     match format {
         RowFormat::F32 => out.copy_from_slice(head),
@@ -83,7 +83,6 @@ fn encode_halves(head: &[f32], out: &mut [f32], half: impl Fn(f32) -> u16) {
 }
 // ANCHOR_END: encode
 
-// ANCHOR: encode_bytes
 /// Packs a head as its scale, then four bytes in each word, the first of them the lowest.
 ///
 /// The scale is the largest number, whatever its sign, divided by 127. The byte of `x` is
@@ -95,6 +94,7 @@ fn encode_halves(head: &[f32], out: &mut [f32], half: impl Fn(f32) -> u16) {
 ///
 /// `[0.5, -2.0, 1.0]` → the scale 2/127, then a word with the bits `0x0040_8120`, which are the
 /// bytes 32, -127, 64 and 0, the lowest first.
+// ANCHOR: encode_bytes
 fn encode_bytes(head: &[f32], out: &mut [f32]) {
     // ch14 task 3: a scale, and four numbers a word
     let largest = head.iter().fold(0.0_f32, |largest, x| largest.max(x.abs()));
@@ -112,10 +112,10 @@ fn encode_bytes(head: &[f32], out: &mut [f32]) {
 }
 // ANCHOR_END: encode_bytes
 
-// ANCHOR: decode
 /// Turns the words of a head back into its numbers, as they were rounded.
 ///
 /// `words`: `[words(format, head_dim)]`, `head`: `[head_dim]`.
+// ANCHOR: decode
 pub fn decode(format: RowFormat, words: &[f32], head: &mut [f32]) {
     match format {
         RowFormat::F32 => head.copy_from_slice(words),
@@ -138,8 +138,8 @@ fn decode_halves(words: &[f32], head: &mut [f32], number: impl Fn(u16) -> f32) {
 }
 // ANCHOR_END: decode
 
-// ANCHOR: decode_bytes
 /// The reverse of [`encode_bytes`]. A number is its byte, -127 to 127, times the scale.
+// ANCHOR: decode_bytes
 fn decode_bytes(words: &[f32], head: &mut [f32]) {
     // ch14 task 3: each byte times the scale
     let scale = words[0];
@@ -151,10 +151,10 @@ fn decode_bytes(words: &[f32], head: &mut [f32]) {
 }
 // ANCHOR_END: decode_bytes
 
-// ANCHOR: encode_rows
 /// Packs rows of keys, or of values, head by head.
 ///
 /// `rows`: `[n, kv_width]` → `[n, n_kv_heads * words]`. `layout` is that of the numbers.
+// ANCHOR: encode_rows
 pub fn encode_rows(format: RowFormat, layout: KvLayout, rows: &[f32]) -> Vec<f32> {
     // ch14 task 3: rows, head by head
     let n_words = words(format, layout.head_dim);

@@ -17,7 +17,6 @@ use crate::simulation::{
     Shrinking, Transition, Violation, World, WorldState, run_alone, smaller,
 };
 
-// ANCHOR: check_pages
 /// Checks that no page is lost and that none is used without an owner.
 ///
 /// - Every page in a table, in the prefix cache or with a stranger is a page of the pool.
@@ -30,6 +29,7 @@ use crate::simulation::{
 ///
 /// # Errors
 /// [`Rule::Pages`], with the page.
+// ANCHOR: check_pages
 pub fn check_pages(state: &WorldState) -> Result<(), Violation> {
     // ch15 task 1: count who has each page, and compare
     let tables = state.running.iter().flat_map(|sequence| &sequence.pages);
@@ -46,7 +46,6 @@ pub fn check_pages(state: &WorldState) -> Result<(), Violation> {
 }
 // ANCHOR_END: check_pages
 
-// ANCHOR: check_order
 /// Checks that the running and then the waiting sequences, as the scheduler lists them, are
 /// exactly those [alive](WorldState::alive), in order. So none is overtaken, lost, or listed twice.
 ///
@@ -55,6 +54,7 @@ pub fn check_pages(state: &WorldState) -> Result<(), Violation> {
 ///
 /// # Errors
 /// [`Rule::Order`], with the sequences.
+// ANCHOR: check_order
 pub fn check_order(state: &WorldState) -> Result<(), Violation> {
     // ch15 task 1: compare what is listed with what is alive
     let listed: Vec<_> = state.running.iter().chain(&state.waiting).map(|sequence| sequence.id).collect();
@@ -62,7 +62,6 @@ pub fn check_order(state: &WorldState) -> Result<(), Violation> {
 }
 // ANCHOR_END: check_order
 
-// ANCHOR: check_plan
 /// Checks that the plan can be computed. `state` is the world before anything is computed.
 ///
 /// - No more sequences run than allowed, and all chunks together fit into the budget.
@@ -72,6 +71,7 @@ pub fn check_order(state: &WorldState) -> Result<(), Violation> {
 ///
 /// # Errors
 /// [`Rule::Plan`], with the sequence or the numbers.
+// ANCHOR: check_plan
 pub fn check_plan(setup: &Setup, plan: &[ScheduledChunk], state: &WorldState) -> Result<(), Violation> {
     // ch15 task 2: can every chunk be computed?
     let (running, tokens, limits) = (state.running.len(), total_tokens(plan), setup.limits);
@@ -96,7 +96,6 @@ fn total_tokens(plan: &[ScheduledChunk]) -> usize {
 }
 // ANCHOR_END: check_plan
 
-// ANCHOR: check_progress
 /// Checks that every sequence that can advance does. `state` is the world after the plan was made.
 ///
 /// - Go through the running sequences, oldest first. One is served if it has a chunk and its table
@@ -109,6 +108,7 @@ fn total_tokens(plan: &[ScheduledChunk]) -> usize {
 ///
 /// # Errors
 /// [`Rule::Progress`], with the sequence.
+// ANCHOR: check_progress
 pub fn check_progress(setup: &Setup, plan: &[ScheduledChunk], state: &WorldState) -> Result<(), Violation> {
     // ch15 task 3: could any sequence compute more?
     let has_chunk = |id: SequenceId| plan.iter().any(|chunk| chunk.sequence == id);
@@ -125,13 +125,13 @@ pub fn check_progress(setup: &Setup, plan: &[ScheduledChunk], state: &WorldState
 }
 // ANCHOR_END: check_progress
 
-// ANCHOR: check_fits
 /// Checks that an admitted sequence finds room. If one runs that did not run `before` the plan,
 /// the [pages needed](SequenceState::pages_needed) by all running sequences together are
 /// [available](WorldState::available). If none was admitted, there is nothing to check.
 ///
 /// # Errors
 /// [`Rule::Fits`], with the sequence.
+// ANCHOR: check_fits
 pub fn check_fits(setup: &Setup, before: &WorldState, state: &WorldState) -> Result<(), Violation> {
     // ch15 task 3: are there pages for all, if one was admitted?
     let is_admitted = |it: &&SequenceState| before.find_running(it.id).is_none();
@@ -142,13 +142,13 @@ pub fn check_fits(setup: &Setup, before: &WorldState, state: &WorldState) -> Res
 }
 // ANCHOR_END: check_fits
 
-// ANCHOR: check_output
 /// Checks that a request finished as if it had [run alone](run_alone), with the same output and for
 /// the same reason. One that was cancelled has the beginning of that output. Its tokens are its
 /// prompt and what its client received, each new token once, in order.
 ///
 /// # Errors
 /// [`Rule::Output`], with the sequence.
+// ANCHOR: check_output
 pub fn check_output(request: &FinishedRequest) -> Result<(), Violation> {
     // ch15 task 2: compare with the sequence running alone
     let (expected, reason) = run_alone(&request.prompt, request.max_new_tokens);
@@ -178,12 +178,12 @@ pub fn check(setup: &Setup, transition: &Transition) -> Result<(), Violation> {
     transition.finished.iter().try_for_each(check_output)
 }
 
-// ANCHOR: run
 /// Runs a case in a new world: its events, then `finish`. Returns the [steps made](World::steps).
 ///
 /// # Errors
 /// The first rule that is broken, with the event's index in the list and the steps until then. In
 /// `finish`, the index is the number of events. If no world can be made, both are 0.
+// ANCHOR: run
 pub fn run(factory: &SchedulerFactory<'_>, case: &Case) -> Result<u64, Failure> {
     let mut world = World::new(factory, case.setup).map_err(|violation| Failure { event: 0, step: 0, violation })?;
     for (index, event) in case.events.iter().enumerate() {
@@ -224,12 +224,12 @@ fn finish(world: &mut World) -> Result<(), Violation> {
 }
 // ANCHOR_END: run
 
-// ANCHOR: shrink
 /// Makes a list of events shorter, then the numbers in it smaller, as long as `is_broken` returns
 /// true, which means that the same rule is still broken. It returns true for `events` itself.
 ///
 /// In the end, no event can be left out and none made [smaller] without the rule holding again.
 /// The same list always gives the same result.
+// ANCHOR: shrink
 pub fn shrink(events: &[Event], is_broken: &mut dyn FnMut(&Candidate) -> bool) -> Vec<Event> {
     let mut list = Shrinking::new(events, is_broken);
     // ch15 task 4: shorter and smaller, until neither is possible

@@ -25,12 +25,12 @@ use crate::disk::record::{PageRows, RecordError, RecordHeader, decode_header, en
 use crate::disk::{PageFile, PageFileError, PageOnDisk, PageRead, PageShape};
 use crate::prefix_cache::{PrefixCache, held_tokens};
 
-// ANCHOR: decode
 /// Reads a record, as the inverse of [`encode`]. `bytes` has as many bytes as a record.
 ///
 /// # Errors
 /// [`RecordError::WrongLength`] if they are fewer or more, [`RecordError::DamagedRows`], and
 /// the errors of [`decode_header`].
+// ANCHOR: decode
 pub fn decode(shape: &PageShape, bytes: &[u8]) -> Result<(RecordHeader, PageRows), RecordError> {
     // ch16 task 1: check the length, then the header, then the rows, and read them
     let (found, expected) = (bytes.len(), shape.record_bytes());
@@ -50,11 +50,11 @@ pub fn decode(shape: &PageShape, bytes: &[u8]) -> Result<(RecordHeader, PageRows
 // ANCHOR_END: decode
 
 impl PageFile {
-    // ANCHOR: find
     /// Returns the places of the pages that `tokens` begins with, in order, as far as the file has
     /// them. Tokens after the last full page are ignored.
     ///
     /// In the file above, `once upon a king` → `0 2` and `a king` → nothing.
+    // ANCHOR: find
     pub fn find(&self, tokens: &[u32]) -> Vec<usize> {
         // ch16 task 2: follow the tokens from record to record
         let mut places = Vec::new();
@@ -68,10 +68,10 @@ impl PageFile {
     }
     // ANCHOR_END: find
 
-    // ANCHOR: use
     /// Notes that the pages of a sequence are used now. `places` is in the order of the sequence.
     /// Its first page counts as used last, so a page is never older than one that follows it, and
     /// nothing follows the oldest page of all.
+    // ANCHOR: use
     fn touch(&mut self, places: &[usize]) {
         // ch16 task 3: the first page is used last
         for place in places.iter().rev() {
@@ -80,10 +80,10 @@ impl PageFile {
     }
     // ANCHOR_END: use
 
-    // ANCHOR: make_room
     /// Returns a place for a record, taken from the free places. If none is free, the page that was
     /// used longest ago is first forgotten, which makes its place free. Returns `None` if every page
     /// was used after `before`.
+    // ANCHOR: make_room
     fn make_room(&mut self, before: u64) -> Option<usize> {
         // ch16 task 3: a free place, or that of the oldest page
         if let Some(place) = self.index.alloc_place() {
@@ -98,10 +98,10 @@ impl PageFile {
     }
     // ANCHOR_END: make_room
 
-    // ANCHOR: write
     /// Writes a page to a place from [`make_room`](Self::make_room). `rows` are its keys and its
     /// values. The page can be found only after it is written. If the write fails, the place is
     /// given back, and the id is not used again.
+    // ANCHOR: write
     fn write(&mut self, place: usize, parent: u64, tokens: &[u32], rows: [&[f32]; 2]) -> Result<(), PageFileError> {
         // ch16 task 3: write the page, and only then let it be found
         let id = self.index.take_id();
@@ -117,7 +117,6 @@ impl PageFile {
     }
     // ANCHOR_END: write
 
-    // ANCHOR: store
     /// Writes the full pages of a sequence that the file lacks, in the order of the sequence, and
     /// returns how many. All its pages are used now. `table` and `slab` hold their computed rows,
     /// and `tokens` begins with the tokens that the table holds.
@@ -128,6 +127,7 @@ impl PageFile {
     ///
     /// # Panics
     /// If the table holds more tokens than `tokens` has, or has pages of a different size.
+    // ANCHOR: store
     pub fn store(&mut self, tokens: &[u32], table: &PageTable, slab: &PageSlab) -> Result<usize, PageFileError> {
         let held = held_tokens(tokens, table, self.shape.page_size);
         // ch16 task 3: write what is missing between one touch and another
@@ -166,7 +166,6 @@ impl PageFile {
     }
     // ANCHOR_END: store
 
-    // ANCHOR: pages_to_load
     /// Returns the pages of a sequence that the file has and `prefixes` lacks, in the order of the
     /// sequence. At least one token is left to compute, so a last page that holds it is left out.
     /// All pages of the sequence that the file has are used now, also those that are in memory. No
@@ -174,6 +173,7 @@ impl PageFile {
     ///
     /// # Errors
     /// The error of [`PrefixCache::lookup`].
+    // ANCHOR: pages_to_load
     pub fn pages_to_load(
         &mut self,
         tokens: &[u32],
@@ -188,9 +188,9 @@ impl PageFile {
     }
     // ANCHOR_END: pages_to_load
 
-    // ANCHOR: accept
     /// Returns the rows of a page that was read, if its record is still in the file. If that record
     /// cannot be read, is damaged, or its header differs from the one in the index, it is forgotten.
+    // ANCHOR: accept
     fn accept(&mut self, read: &PageRead) -> Option<PageRows> {
         // ch16 task 4: the rows, if they are those of the page that was asked for
         let PageOnDisk { place, id, .. } = read.page;
@@ -206,7 +206,6 @@ impl PageFile {
     }
     // ANCHOR_END: accept
 
-    // ANCHOR: load
     /// Gives pages that were read to `prefixes`, and returns how many. `read` holds those of the
     /// [`pages_to_load`](Self::pages_to_load), in their order. Some can be missing, even in the
     /// middle, because they are being read for a different sequence.
@@ -222,6 +221,7 @@ impl PageFile {
     ///
     /// # Errors
     /// The errors of [`PrefixCache`]: the slab is not the one that its pages came from.
+    // ANCHOR: load
     pub fn load(
         &mut self,
         tokens: &[u32],

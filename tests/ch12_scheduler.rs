@@ -741,8 +741,10 @@ mod checks {
         world.run(20);
     }
 
+    // Task 4
+
     #[test]
-    fn task_3_o_a_waiting_or_running_sequence_is_cancelled() {
+    fn task_4_a_a_waiting_or_running_sequence_is_cancelled() {
         for (sequences, cancelled) in [(1, 1), (1, 2), (1, 3), (3, 0), (3, 1), (3, 2)] {
             let mut world = arrived(setup(16, 12, sequences), &[(5, 4); 4]);
             world.step();
@@ -752,7 +754,7 @@ mod checks {
     }
 
     #[test]
-    fn task_3_p_an_unknown_sequence_cannot_be_cancelled() {
+    fn task_4_b_an_unknown_sequence_cannot_be_cancelled() {
         let mut world = arrived(setup(16, 20, 3), &[(5, 1), (5, 4), (5, 4)]);
         world.step();
         world.cancel(2);
@@ -765,7 +767,7 @@ mod checks {
     }
 
     #[test]
-    fn task_3_q_none_is_cancelled_in_the_middle_of_a_step() {
+    fn task_4_c_none_is_cancelled_in_the_middle_of_a_step() {
         let mut world = arrived(setup(16, 12, 2), &[(5, 4); 3]);
         world.plan();
         for id in [0, 1, 2, 7] {
@@ -779,10 +781,10 @@ mod checks {
         world.run(20);
     }
 
-    // Task 4
+    // Task 5
 
     #[test]
-    fn task_4_a_the_newest_is_preempted() {
+    fn task_5_a_the_newest_is_preempted() {
         let mut world = arrived(setup(6, 100, 4), &[(7, 9); 4]);
         let expected = [
             vec![(0, 7, true), (1, 7, true), (2, 7, true)],
@@ -797,7 +799,7 @@ mod checks {
     }
 
     #[test]
-    fn task_4_b_the_newest_itself_waits() {
+    fn task_5_b_the_newest_itself_waits() {
         let mut world = arrived(setup(5, 100, 4), &[(9, 4), (7, 9)]);
         let expected = [vec![(0, 9, true), (1, 7, true)], vec![(0, 1, true), (1, 1, true)], vec![(0, 1, true)]];
         let what = "in the third sequence 1 is the newest and finds no page, so it waits, and sequence 0 keeps its own";
@@ -806,7 +808,7 @@ mod checks {
     }
 
     #[test]
-    fn task_4_c_evict_before_you_preempt() {
+    fn task_5_c_evict_before_you_preempt() {
         let mut world = arrived(with_prefix_cache(setup(6, 100, 3)), &[(16, 1)]);
         world.step();
         world.submit(&prompt(1, 9), 2);
@@ -814,7 +816,7 @@ mod checks {
     }
 
     #[test]
-    fn task_4_d_a_resumed_sequence_finds_its_pages() {
+    fn task_5_d_a_resumed_sequence_finds_its_pages() {
         let mut world = arrived(with_prefix_cache(setup(7, 100, 3)), &[(8, 12), (5, 9)]);
         while world.counters[&1].preemptions == 0 {
             world.step();
@@ -832,7 +834,7 @@ mod checks {
 
     /// Pools that are too small for all that run: every sequence ends, and the oldest is never preempted.
     #[test]
-    fn task_4_e_every_sequence_ends_in_too_few_pages() {
+    fn task_5_e_every_sequence_ends_in_too_few_pages() {
         let slots = Setup { page_size: 1, ..setup(24, 8, 5) };
         for (setup, requests) in [
             // Each fills the pool.
@@ -853,7 +855,7 @@ mod checks {
 
     /// The prefix cache has the pages of a different, larger pool.
     #[test]
-    fn task_4_f_the_errors_of_a_prefix_cache_are_returned() {
+    fn task_5_f_the_errors_of_a_prefix_cache_are_returned() {
         let slab = |n_pages| expect_ok("PageSlab::new of chapter 6", || PageSlab::new(LAYOUT, 4, n_pages));
         let other = slab(40);
         let [mut first, mut cache] =

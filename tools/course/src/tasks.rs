@@ -10,7 +10,6 @@ use page_by_page_course::lesson::{Fold, Lesson};
 use page_by_page_course::libtest::task_of;
 
 use crate::check::Report;
-use crate::files::read;
 
 /// The tasks that a text has a `todo!` for.
 pub fn of_stub(chapter: &Chapter, stub: &str) -> BTreeSet<u32> {
