@@ -46,7 +46,7 @@ pub fn generate(
     pick: &mut dyn FnMut(&[f32]) -> u32,
     on_token: &mut dyn FnMut(u32),
 ) -> Result<Vec<u32>, StepError> {
-    todo!("ch01 task 2: call the model, pick, append, until an end of text or the budget")
+    todo!("ch01 task 3: call the model, pick, append, until an end of text or the budget")
 }
 
 /// A model without a memory: every call computes the whole sequence again.
@@ -74,6 +74,6 @@ impl LanguageModel for Recompute<'_> {
     ///
     /// `self.model.step(tokens, None)` computes them. `None` means that there is no cache.
     fn next_logits(&mut self, tokens: &[u32]) -> Result<Vec<f32>, StepError> {
-        todo!("ch01 task 3: compute the whole sequence and count its rows")
+        todo!("ch01 task 2: compute the whole sequence and count its rows")
     }
 }

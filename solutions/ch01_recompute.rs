@@ -54,7 +54,7 @@ pub fn generate(
     pick: &mut dyn FnMut(&[f32]) -> u32,
     on_token: &mut dyn FnMut(u32),
 ) -> Result<Vec<u32>, StepError> {
-    // ch01 task 2: call the model, pick, append, until an end of text or the budget
+    // ch01 task 3: call the model, pick, append, until an end of text or the budget
     let mut tokens = prompt.to_vec();
     while tokens.len() - prompt.len() < limits.max_new_tokens {
         let logits = model.next_logits(&tokens)?;
@@ -95,7 +95,7 @@ impl LanguageModel for Recompute<'_> {
     ///
     /// `self.model.step(tokens, None)` computes them. `None` means that there is no cache.
     fn next_logits(&mut self, tokens: &[u32]) -> Result<Vec<f32>, StepError> {
-        // ch01 task 3: compute the whole sequence and count its rows
+        // ch01 task 2: compute the whole sequence and count its rows
         let logits = self.model.step(tokens, None)?;
         self.rows_projected += tokens.len() as u64;
         Ok(logits)

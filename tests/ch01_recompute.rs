@@ -48,6 +48,96 @@ mod checks {
 
     // Task 2
 
+    /// Asks about some tokens; how many logits come, or why none.
+    fn n_logits(model: &mut Recompute<'_>, tokens: &[u32]) -> Result<usize, StepError> {
+        let question = format!("next_logits of {} tokens", tokens.len());
+        in_call(question, || model.next_logits(tokens)).map(|logits| logits.len())
+    }
+
+    #[test]
+    fn task_2_every_row_of_every_call_is_counted() {
+        let storyteller = Storyteller::open();
+        let mut model = Recompute::new(&storyteller.model);
+        let calls = [(3, 3), (4, 7), (5, 12), (5, 17), (2, 19), (300, 319)];
+        for (call, (tokens, expected)) in calls.into_iter().enumerate() {
+            let sequence: Vec<u32> = (1..=tokens).collect();
+            same!(n_logits(&mut model, &sequence), Ok(4096), "logits of call {}, with {tokens} tokens", call + 1);
+            same!(model.rows_projected(), expected, "rows after call {}, with {tokens} tokens", call + 1);
+        }
+    }
+
+    #[test]
+    fn task_2_logits_follow_the_whole_sequence() {
+        let storyteller = Storyteller::open();
+        let mut model = Recompute::new(&storyteller.model);
+        let prompt = storyteller.prompt();
+        for (tokens, what) in [
+            (&prompt[..], "the prompt"),
+            (&prompt, "the same question asked again: it remembers nothing"),
+            (&prompt[..2], "a shorter sequence: it remembers nothing"),
+            (&[prompt[1], prompt[0]], "a different sequence: it remembers nothing"),
+            (&[7; 1024], "as long as the model allows"),
+        ] {
+            let expected = storyteller.model.step(tokens, None).expect("the model knows these tokens");
+            let logits = expect_ok(format!("next_logits({})", shown(tokens)), || model.next_logits(tokens));
+            assert!(logits == expected, "not the logits that follow the whole of {}: {what}", shown(tokens));
+        }
+    }
+
+    #[test]
+    fn task_2_refused_steps_count_nothing() {
+        let storyteller = Storyteller::open();
+        let mut model = Recompute::new(&storyteller.model);
+        let unknown = StepError::UnknownToken { token: 9999, vocab_size: 4096 };
+        let too_long = StepError::TooLong { len: 1025, max_positions: 1024 };
+        let refused = [
+            (vec![1, 2, 9999], unknown, "token 9999 of 4096"),
+            (vec![], StepError::NoTokens, "an empty sequence"),
+            (vec![1; 1025], too_long, "1,025 tokens"),
+        ];
+        for held in [0, 3] {
+            for (tokens, error, what) in &refused {
+                same!(n_logits(&mut model, tokens), Err(error.clone()), "number of logits for {what}");
+                same!(model.rows_projected(), held, "rows after {what} was refused, with {held} counted before");
+            }
+            let answer = n_logits(&mut model, &[1, 2, 3]);
+            same!(answer, Ok(4096), "logits after [1, 2, 3], when other sequences were refused before");
+        }
+    }
+
+    /// The step is refused after it has computed all of its rows.
+    #[test]
+    fn task_2_a_sum_that_overflows_counts_nothing() {
+        let folder = Folder::copy_of("f32-bias-gqa7");
+        let largest = f32::MAX.to_le_bytes();
+        folder.change_tensor("model.norm.weight", |tensor| {
+            tensor.data.chunks_mut(4).for_each(|number| number.copy_from_slice(&largest));
+        });
+        let spoiled = Model::open(folder.path().as_ref()).expect("a model of finite weights");
+        let mut model = Recompute::new(&spoiled);
+        let found = n_logits(&mut model, &[1, 2, 3]);
+        assert!(
+            matches!(found, Err(StepError::NotFinite { .. })),
+            "a norm's weights are too large, and that is {found:?}"
+        );
+        same!(model.rows_projected(), 0, "rows after a step that was refused, with NotFinite, as a sum overflows");
+    }
+
+    #[test]
+    fn task_2_the_sequence_is_computed_once() {
+        let storyteller = Storyteller::open();
+        let tokens = [1; 200];
+        let (_, once) = allocated(|| storyteller.model.step(&tokens, None));
+        let mut model = Recompute::new(&storyteller.model);
+        let question = "next_logits of 200 tokens";
+        let logits = assert_allocates(once + once / 2, question, "is the sequence computed once?", || {
+            model.next_logits(&tokens)
+        });
+        same!(logits.map(|logits| logits.len()), Ok(4096), "{question}");
+    }
+
+    // Task 3
+
     type Answer = Result<Vec<f32>, StepError>;
 
     /// A model that gives `answer(question, tokens)`, where questions are counted from 0.
@@ -150,14 +240,14 @@ mod checks {
     }
 
     #[test]
-    fn task_2_a_turn_asks_about_the_whole_sequence() {
+    fn task_3_a_turn_asks_about_the_whole_sequence() {
         let run = run(&[3, 4], 3, &[]).gives(&[5, 6, 7], 3);
         let expected: [&[u32]; 3] = [&[3, 4], &[3, 4, 5], &[3, 4, 5, 6]];
         same!(run.asked, expected, "the tokens that the model was asked about {}", run.what);
     }
 
     #[test]
-    fn task_2_an_end_of_text_in_the_prompt_does_not_stop_the_loop() {
+    fn task_3_an_end_of_text_in_the_prompt_does_not_stop_the_loop() {
         run(&[0, 3], 2, &[0]).gives(&[4, 5], 2);
         for prompt in [&[3, 0][..], &[0], &[0, 0]] {
             run(prompt, 2, &[0]).gives(&[1, 2], 2);
@@ -166,7 +256,7 @@ mod checks {
     }
 
     #[test]
-    fn task_2_an_end_of_text_stops_the_loop_and_is_not_part_of_the_output() {
+    fn task_3_an_end_of_text_stops_the_loop_and_is_not_part_of_the_output() {
         run(&[3], 100, &[6]).gives(&[4, 5], 3);
         // In the first turn and in the last; or it would have come next.
         run(&[3], 3, &[6]).gives(&[4, 5], 3);
@@ -180,13 +270,13 @@ mod checks {
     }
 
     #[test]
-    fn task_2_every_new_token_is_reported_as_it_comes() {
+    fn task_3_every_new_token_is_reported_as_it_comes() {
         let run = run(&[3, 4], 3, &[]).gives(&[5, 6, 7], 3);
         same!(run.reported, [(5, 1), (6, 2), (7, 3)], "(token given to on_token, questions asked by then)");
     }
 
     #[test]
-    fn task_2_pick_decides_and_is_given_what_the_model_answered() {
+    fn task_3_pick_decides_and_is_given_what_the_model_answered() {
         let logits = vec![0.1, -0.0, -3.5, 1e-40, f32::NEG_INFINITY];
         // None is the likeliest.
         let picks = [300, 300, 70_000, u32::MAX];
@@ -212,7 +302,7 @@ mod checks {
     }
 
     #[test]
-    fn task_2_the_budget_counts_new_tokens_only() {
+    fn task_3_the_budget_counts_new_tokens_only() {
         for budget in 0..5 {
             run(&[1, 2, 3], budget, &[]).gives(&[4, 5, 6, 7][..budget], budget);
         }
@@ -222,7 +312,7 @@ mod checks {
     }
 
     #[test]
-    fn task_2_very_long_sequences_are_asked_about_as_a_whole() {
+    fn task_3_very_long_sequences_are_asked_about_as_a_whole() {
         let counted: Vec<u32> = (0..1_500).map(|position| position % 10).collect();
         let run = run(&counted[..1_100], 400, &[]);
         let same_tokens = |yours: &[u32], expected: &[u32], what: &str| {
@@ -238,7 +328,7 @@ mod checks {
     }
 
     #[test]
-    fn task_2_the_first_error_ends_the_loop() {
+    fn task_3_the_first_error_ends_the_loop() {
         let errors = [
             StepError::TooLong { len: 4, max_positions: 3 },
             StepError::NotFinite { position: 3, token: 1 },
@@ -255,14 +345,14 @@ mod checks {
     }
 
     #[test]
-    fn task_2_the_model_refuses_an_empty_prompt() {
+    fn task_3_the_model_refuses_an_empty_prompt() {
         let Generated { what, new_tokens, .. } = run(&[], 3, &[]);
         same!(new_tokens, Err(StepError::NoTokens), "what generate returns {what}: the model refuses it");
         run(&[], 0, &[]).gives(&[], 0);
     }
 
     #[test]
-    fn task_2_transcript() {
+    fn task_3_transcript() {
         let mut transcript = Transcript::default();
         for (prompt, max_new_tokens, end_of_text) in [(vec![2, 3], 3, vec![]), (vec![7], 5, vec![0])] {
             let title = format!("prompt {prompt:?}, at most {max_new_tokens} new tokens, end of text {end_of_text:?}");
@@ -275,96 +365,6 @@ mod checks {
             }
         }
         assert_transcript("ch01_recompute", &transcript);
-    }
-
-    // Task 3
-
-    /// Asks about some tokens; how many logits come, or why none.
-    fn n_logits(model: &mut Recompute<'_>, tokens: &[u32]) -> Result<usize, StepError> {
-        let question = format!("next_logits of {} tokens", tokens.len());
-        in_call(question, || model.next_logits(tokens)).map(|logits| logits.len())
-    }
-
-    #[test]
-    fn task_3_every_row_of_every_call_is_counted() {
-        let storyteller = Storyteller::open();
-        let mut model = Recompute::new(&storyteller.model);
-        let calls = [(3, 3), (4, 7), (5, 12), (5, 17), (2, 19), (300, 319)];
-        for (call, (tokens, expected)) in calls.into_iter().enumerate() {
-            let sequence: Vec<u32> = (1..=tokens).collect();
-            same!(n_logits(&mut model, &sequence), Ok(4096), "logits of call {}, with {tokens} tokens", call + 1);
-            same!(model.rows_projected(), expected, "rows after call {}, with {tokens} tokens", call + 1);
-        }
-    }
-
-    #[test]
-    fn task_3_logits_follow_the_whole_sequence() {
-        let storyteller = Storyteller::open();
-        let mut model = Recompute::new(&storyteller.model);
-        let prompt = storyteller.prompt();
-        for (tokens, what) in [
-            (&prompt[..], "the prompt"),
-            (&prompt, "the same question asked again: it remembers nothing"),
-            (&prompt[..2], "a shorter sequence: it remembers nothing"),
-            (&[prompt[1], prompt[0]], "a different sequence: it remembers nothing"),
-            (&[7; 1024], "as long as the model allows"),
-        ] {
-            let expected = storyteller.model.step(tokens, None).expect("the model knows these tokens");
-            let logits = expect_ok(format!("next_logits({})", shown(tokens)), || model.next_logits(tokens));
-            assert!(logits == expected, "not the logits that follow the whole of {}: {what}", shown(tokens));
-        }
-    }
-
-    #[test]
-    fn task_3_refused_steps_count_nothing() {
-        let storyteller = Storyteller::open();
-        let mut model = Recompute::new(&storyteller.model);
-        let unknown = StepError::UnknownToken { token: 9999, vocab_size: 4096 };
-        let too_long = StepError::TooLong { len: 1025, max_positions: 1024 };
-        let refused = [
-            (vec![1, 2, 9999], unknown, "token 9999 of 4096"),
-            (vec![], StepError::NoTokens, "an empty sequence"),
-            (vec![1; 1025], too_long, "1,025 tokens"),
-        ];
-        for held in [0, 3] {
-            for (tokens, error, what) in &refused {
-                same!(n_logits(&mut model, tokens), Err(error.clone()), "number of logits for {what}");
-                same!(model.rows_projected(), held, "rows after {what} was refused, with {held} counted before");
-            }
-            let answer = n_logits(&mut model, &[1, 2, 3]);
-            same!(answer, Ok(4096), "logits after [1, 2, 3], when other sequences were refused before");
-        }
-    }
-
-    /// The step is refused after it has computed all of its rows.
-    #[test]
-    fn task_3_a_sum_that_overflows_counts_nothing() {
-        let folder = Folder::copy_of("f32-bias-gqa7");
-        let largest = f32::MAX.to_le_bytes();
-        folder.change_tensor("model.norm.weight", |tensor| {
-            tensor.data.chunks_mut(4).for_each(|number| number.copy_from_slice(&largest));
-        });
-        let spoiled = Model::open(folder.path().as_ref()).expect("a model of finite weights");
-        let mut model = Recompute::new(&spoiled);
-        let found = n_logits(&mut model, &[1, 2, 3]);
-        assert!(
-            matches!(found, Err(StepError::NotFinite { .. })),
-            "a norm's weights are too large, and that is {found:?}"
-        );
-        same!(model.rows_projected(), 0, "rows after a step that was refused, with NotFinite, as a sum overflows");
-    }
-
-    #[test]
-    fn task_3_the_sequence_is_computed_once() {
-        let storyteller = Storyteller::open();
-        let tokens = [1; 200];
-        let (_, once) = allocated(|| storyteller.model.step(&tokens, None));
-        let mut model = Recompute::new(&storyteller.model);
-        let question = "next_logits of 200 tokens";
-        let logits = assert_allocates(once + once / 2, question, "is the sequence computed once?", || {
-            model.next_logits(&tokens)
-        });
-        same!(logits.map(|logits| logits.len()), Ok(4096), "{question}");
     }
 
     // All tasks

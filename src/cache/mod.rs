@@ -91,6 +91,7 @@ impl Usage {
 }
 
 /// The keys and values of one sequence, in every layer.
+// ANCHOR: trait
 pub trait KvCache {
     /// The shape of a row.
     fn layout(&self) -> KvLayout;
@@ -127,6 +128,7 @@ pub trait KvCache {
     /// What the cache holds and what that costs.
     fn usage(&self) -> Usage;
 }
+// ANCHOR_END: trait
 
 /// A cache that can forget its newest tokens.
 pub trait Rewind: KvCache {

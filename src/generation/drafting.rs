@@ -77,7 +77,8 @@ impl DraftCounters {
     pub fn count(&mut self, draft: &Draft, generated: usize) {
         self.target_passes += 1;
         self.drafted += draft.tokens.len() as u64;
-        self.accepted += generated as u64 - 1;
+        // A rule that gives nothing is wrong, and named where the sequence fails to grow.
+        self.accepted += generated.saturating_sub(1) as u64;
         self.generated += generated as u64;
     }
 

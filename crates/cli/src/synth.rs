@@ -9,6 +9,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result, bail};
 use clap::Args;
 use half::bf16;
+use page_by_page::cache::KvLayout;
 use page_by_page::files;
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::{RngCore, SeedableRng};
@@ -46,7 +47,7 @@ pub struct Synth {
 
 /// The numbers that distinguish one Qwen3 model from another. All of these tie the output to the embedding.
 #[derive(Clone, Copy)]
-struct Sizes {
+pub struct Sizes {
     vocab: usize,
     hidden: usize,
     intermediate: usize,
@@ -93,6 +94,11 @@ const SHAPES: [(&str, Sizes); 4] = [
 ];
 
 const BYTES: usize = 2;
+
+/// The model of this name.
+pub fn shape(name: &str) -> &'static Sizes {
+    &SHAPES.iter().find(|(other, _)| *other == name).expect("one of the shapes").1
+}
 
 impl Synth {
     pub fn run(self) -> Result<()> {
@@ -176,6 +182,18 @@ impl Tensor {
 }
 
 impl Sizes {
+    pub fn weights(&self) -> usize {
+        self.tensors(0).iter().map(Tensor::len).sum()
+    }
+
+    pub fn bytes(&self) -> usize {
+        self.weights() * BYTES
+    }
+
+    pub fn layout(&self) -> KvLayout {
+        KvLayout { n_layers: self.layers, n_kv_heads: self.kv_heads, head_dim: self.head_dim }
+    }
+
     fn tensors(&self, seed: u64) -> Vec<Tensor> {
         let (hidden, q_width, kv_width) = (self.hidden, self.heads * self.head_dim, self.kv_heads * self.head_dim);
         let mut tensors = Vec::new();

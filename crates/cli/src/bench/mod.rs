@@ -9,6 +9,7 @@ mod disk;
 mod engine;
 mod experiments;
 mod formats;
+mod machine;
 mod speculation;
 mod times;
 
@@ -39,6 +40,7 @@ pub struct Bench {
 #[derive(Subcommand)]
 enum Benchmark {
     Engine(engine::EngineBench),
+    Machine(machine::MachineBench),
     Batch(batch::BatchBench),
     #[command(flatten)]
     Experiment(experiments::Experiment),
@@ -75,6 +77,7 @@ impl Bench {
         self.json.as_deref().map_or(Ok(()), output::ensure_writable)?;
         let report = match self.benchmark {
             Benchmark::Engine(bench) => bench.run(),
+            Benchmark::Machine(bench) => bench.run(),
             Benchmark::Batch(bench) => bench.run(),
             Benchmark::Experiment(bench) => bench.run(),
             Benchmark::Attention(bench) => bench.run(),

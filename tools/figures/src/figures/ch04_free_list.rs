@@ -45,7 +45,7 @@ impl PoolState {
                 format!("is refused with <code>{error:?}</code>. {rest}")
             }
             Ok(taken) if !taken.is_empty() => {
-                format!("returns {}, which was on top of the free list.", pages(&taken))
+                format!("returns {}, which was at the end of the free list.", pages(&taken))
             }
             Ok(_) if self.free_list == before.free_list => {
                 let did = if n > was { "gives page {} an owner" } else { "takes an owner from page {}" };
@@ -53,8 +53,8 @@ impl PoolState {
                 format!("{did}. It has {now} now, so the free list stays as it was.")
             }
             Ok(_) => format!(
-                "takes away page {changed}\u{2019}s last owner. The page goes on top of the free list and will be the \
-                 next one out."
+                "takes away page {changed}\u{2019}s last owner. The page goes to the end of the free list and will be \
+                 the next one out."
             ),
         }
     }
@@ -64,7 +64,8 @@ pub fn figure() -> Result<Figure> {
     let n = OPERATIONS.len() - 1;
     let mut figure = Figure {
         label: format!("The reference counts of {PAGES} pages, and the free list, after each of {n} operations."),
-        message: "A page goes on top of the free list when its last owner frees it, and is handed out first.".into(),
+        message: "A page goes to the end of the free list when its last owner frees it, and is the next one out."
+            .into(),
         setup: "Pages 0, 1 and 2 were handed out before the first step. Page 0 has two owners for a while.".into(),
         legend: vec![(held('a', ""), "one owner"), (shared(&['a', 'b'], ""), "two owners")],
         ..Figure::default()
@@ -90,13 +91,15 @@ pub fn figure() -> Result<Figure> {
 
 fn draw(picture: &mut Picture, PoolState { owners, free_list }: &PoolState) {
     picture.beside(2, |picture, panel| {
-        picture.heading(["owners of each page", "free list"][panel], "");
+        picture.heading(["owners of each page", "the vector free"][panel], "");
         if panel == 0 {
             let count = |owners: &u32| owned(&['a', 'b'][..2.min(*owners as usize)], owners, free(0));
             picture.pages(|page| format!("page {page}"), 1, owners.iter().map(count));
         } else {
-            let cell = |place| free_list.get(place).map_or(blank(), |page| free(format!("page {page}")));
-            picture.pages(|place| ["next", ""][place.min(1)].into(), 1, (0..PAGES).map(cell));
+            // As it lies in memory: the next one out is the last.
+            let n = free_list.len();
+            let cell = |place| free_list.iter().rev().nth(place).map_or(blank(), |page| free(format!("page {page}")));
+            picture.pages(|place| if place + 1 == n { "next" } else { "" }.into(), 1, (0..PAGES).map(cell));
         }
     });
 }
