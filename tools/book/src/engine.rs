@@ -69,7 +69,7 @@ impl Engine {
 
 /// Whether a page has a place for the engine.
 pub fn has_place(build: &Build) -> bool {
-    build.pages.iter().any(|page| page.text.contains("class=\"pbp-live\""))
+    build.pages.iter().any(|page| page.expanded.text.contains("class=\"pbp-live\""))
 }
 
 /// Puts the engine beside the pages in `folder`.

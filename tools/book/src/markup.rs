@@ -19,7 +19,7 @@ pub fn check(page: &Page, findings: &mut Findings) {
 
 fn check_lines(page: &Page, findings: &mut Findings) {
     let mut in_svg = false;
-    for (line, text) in (1..).zip(page.text.lines()) {
+    for (line, text) in (1..).zip(page.expanded.text.lines()) {
         if let Some(mark) = UNFINISHED.find(text) {
             let problem = format!("the page still says {}", mark.as_str());
             findings.add(page.place_of_line(line), problem, "finish the passage or take it out");
