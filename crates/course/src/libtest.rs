@@ -135,46 +135,7 @@ fn result(line: &str) -> Option<(&str, TestOutcome)> {
 mod tests {
     use super::*;
 
-    const OUTPUT: &str = "\
-     Running tests/ch01_sum.rs (target/debug/deps/ch01_sum-a3e9)
-
-running 3 tests
-test checks::story ... ok
-test checks::task_1_adds ... FAILED
-test checks::transcript ... FAILED
-
-failures:
-
----- checks::task_1_adds stdout ----
-
-thread 'checks::task_1_adds' (7) panicked at tests/ch01_sum.rs:7:5:
-sum([1, 2])
-test checks::transcript ... ok
-
-failures:
-    checks::story
-
----- checks::story stdout ----
-mine
----- checks::transcript stdout ----
--old
-
-failures:
-    checks::task_1_adds
-    checks::transcript
-
-test result: FAILED. 1 passed; 2 failed; 0 ignored; 0 measured; 0 filtered out; finished in 0.08s
-     Running tests/ch02_double.rs (target/debug/deps/ch02_double-0b1c)
-
-running 1 test
-test ch02_double ... ignored, not started: edit exercises/ch02_double.rs
-
-test result: ok. 0 passed; 0 failed; 1 ignored; 0 measured; 0 filtered out; finished in 0.00s
-     Running tests/ch03_crash.rs (target/debug/deps/ch03_crash-0b1c)
-
-running 2 tests
-test checks::a ... FAILED
-";
+    const OUTPUT: &str = include_str!("../samples/tests.txt");
 
     #[test]
     fn each_program_has_its_tests_and_their_words() {
