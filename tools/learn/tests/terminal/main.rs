@@ -15,7 +15,7 @@ use page_by_page_course::stub::fingerprint;
 use rustix::process::{Pid, Signal, kill_process};
 use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
 use rustix::termios::{Termios, Winsize, tcgetattr, tcsetwinsize};
-use sample::{Sample, stub, wait_until, without, wrong};
+use sample::{SOLUTION, Sample, stub, wait_until, without, wrong};
 
 /// The state of a process: `S`, `T` if it is stopped, `Z` or nothing if it has ended.
 fn state(pid: i32) -> Option<char> {
@@ -280,7 +280,12 @@ fn a_reset_asks_and_keeps_a_copy() {
     terminal.until("Reset exercises/ch01_sum.rs?");
     terminal.press("n");
     terminal.until("Not written yet");
+    // A stub that isn't the one that was handed out is no way back.
+    sample.write("solutions/ch01_sum.rs", &SOLUTION.replace("task 1: add", "task 1: sum"));
+    terminal.press("xy");
+    terminal.until("which has changed: restore that with `git checkout solutions/ch01_sum.rs`");
     assert_eq!(sample.read("exercises/ch01_sum.rs"), mine);
+    sample.write("solutions/ch01_sum.rs", SOLUTION);
     terminal.press("x");
     terminal.until("Reset exercises/ch01_sum.rs?");
     terminal.press("y");
