@@ -16,15 +16,12 @@ impl Book {
     pub fn good() -> Self {
         let here = Path::new(env!("CARGO_MANIFEST_DIR"));
         let book = Self { folder: tempfile::tempdir().unwrap() };
+        let real = fs::read_dir(here.join("../../book")).unwrap().map(|entry| entry.unwrap().path());
+        fs::create_dir(book.path("book")).unwrap();
+        for file in real.filter(|path| path.is_file()) {
+            fs::copy(&file, book.path("book").join(file.file_name().unwrap())).unwrap();
+        }
         copy(&here.join("tests/fixtures/good"), book.root());
-        for file in ["book.toml", "book.css"] {
-            fs::copy(here.join("../../book").join(file), book.path("book").join(file)).unwrap();
-        }
-        for script in
-            ["page", "stepper", "progress", "keyboard", "pace", "words", "live"].map(|name| format!("{name}.js"))
-        {
-            fs::copy(here.join("../../book").join(&script), book.path("book").join(&script)).unwrap();
-        }
         book
     }
 
