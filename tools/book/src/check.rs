@@ -78,11 +78,8 @@ pub fn read_summary(root: &Path, findings: &mut Findings) -> Result<Vec<PathBuf>
         if root.join(&page).is_file() {
             pages.push(page);
         } else {
-            findings.add(
-                Place::new(SUMMARY, line),
-                format!("no page `{}`", page.display()),
-                "write the page, or take the line out",
-            );
+            let problem = format!("no page `{}`", page.display());
+            findings.add(Place::new(SUMMARY, line), problem, "write the page, or take the line out");
         }
     }
     Ok(pages)
@@ -98,11 +95,8 @@ pub fn read_pages(root: &Path, listed: &[PathBuf], findings: &mut Findings) -> V
             || listed.iter().any(|page| page == file)
             || pages.iter().any(|page| page.expanded.files.iter().any(|included| included == file));
         if is_page && !is_known {
-            findings.add(
-                Place::new(file, 1),
-                "the page is not in the book",
-                format!("list it in {SUMMARY}, or take the file away"),
-            );
+            let next_step = format!("list it in {SUMMARY}, or take the file away");
+            findings.add(Place::new(file, 1), "the page is not in the book", next_step);
         }
     }
     pages
@@ -116,18 +110,12 @@ fn check_links(root: &Path, pages: &[Page], rendered: &RenderedBook, findings: &
     for page in pages {
         let from = rendered_name(page);
         for (line, target) in &page.contents.links {
-            let exercise = target.strip_prefix(EXERCISE_LINK).filter(|name| !name.contains('/'));
-            if let Some(name) = exercise {
-                if !root.join("exercises").join(name).is_file() {
-                    findings.add(
-                        page.place_of_line(*line),
-                        format!("the link `{target}` leads nowhere"),
-                        "link to a stub in exercises/",
-                    );
-                }
-                continue;
-            }
-            if let Err((problem, next_step)) = rendered.check_link(&from, target) {
+            let checked = match target.strip_prefix(EXERCISE_LINK).filter(|name| !name.contains('/')) {
+                Some(name) if root.join("exercises").join(name).is_file() => Ok(()),
+                Some(_) => Err((format!("the link `{target}` leads nowhere"), "link to a stub in exercises/".into())),
+                None => rendered.check_link(&from, target),
+            };
+            if let Err((problem, next_step)) = checked {
                 findings.add(page.place_of_line(*line), problem, next_step);
             }
         }
@@ -141,11 +129,9 @@ fn check_rendered(pages: &[Page], rendered: &RenderedBook, findings: &mut Findin
             // A heading that mdBook gave its id has none of these spellings.
             let spellings = [format!("id=\"{id}\""), format!("#{id}}}")];
             let last = spellings.iter().filter_map(|spelling| page.expanded.text.rfind(spelling)).max();
-            findings.add(
-                page.expanded.place(last.unwrap_or(0)),
-                format!("the id `{id}` is used twice in this page"),
-                "give each its own; several headings with one text get a number by themselves",
-            );
+            let problem = format!("the id `{id}` is used twice in this page");
+            let next_step = "give each its own; several headings with one text get a number by themselves";
+            findings.add(page.expanded.place(last.unwrap_or(0)), problem, next_step);
         }
         for image in &html.wordless_images {
             let next_step = "say in `![…]` or `alt=\"…\"` what it shows";

@@ -44,11 +44,9 @@ fn check_headings(page: &Page, findings: &mut Findings) {
     for pair in page.contents.headings.windows(2) {
         let [(_, above), (line, level)] = pair else { continue };
         if *level > above + 1 {
-            findings.add(
-                page.place_of_line(*line),
-                format!("the heading skips from level {above} to level {level}"),
-                format!("use {} here", "#".repeat(usize::from(*above) + 1)),
-            );
+            let problem = format!("the heading skips from level {above} to level {level}");
+            let next_step = format!("use {} here", "#".repeat(usize::from(*above) + 1));
+            findings.add(page.place_of_line(*line), problem, next_step);
         }
     }
 }
