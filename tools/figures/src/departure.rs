@@ -167,12 +167,7 @@ mod tests {
         let last = reference.find("<div class=\"pbp-frame kept\" data-step=\"1\"").unwrap();
         let last = &reference[last..reference.find("</div>\n</div>").unwrap() + "</div>\n".len()];
         for (theirs, yours, words, steps) in [
-            (
-                "pages 12, 5 and 3, in",
-                "pages 12, 7 and 3, in",
-                "Step 1 of 2: yours has 12 7, the reference 12 5",
-                &[0][..],
-            ),
+            ("12, 5 and 3, in", "12, 7 and 3, in", "Step 1 of 2: yours has 12 7, the reference 12 5", &[0][..]),
             ("\"m b\">page 9<", "\"m b\">page 7<", "Step 2 of 2: yours has page 7, the reference page 9", &[1]),
             (
                 "lists the pages",

@@ -167,9 +167,7 @@ fn it_links_to_the_repository_of_the_flag_or_of_the_remote() {
     git(&["remote", "set-url", "origin", "git@github.com:owner/name.git"]);
     assert!(links(&[], "https://github.com/owner/name"));
     assert!(links(&[], "https://github.com/owner/name/edit/main/book/src/ch02_flat.md"));
-    assert!(links(
-        &["--repository", "https://gitlab.com/a/b"],
-        "https://gitlab.com/a/b/-/edit/main/book/src/ch02_flat.md"
-    ));
+    let other = "https://gitlab.com/a/b";
+    assert!(links(&["--repository", other], &format!("{other}/-/edit/main/book/src/ch02_flat.md")));
     assert!(refused(&book, &["--out", "site", "--repository", "/some/folder"]).contains("write a public address"));
 }
