@@ -7,7 +7,7 @@ const PAGE: &str = "book/src/ch02_flat.md";
 /// Gives a page a place for the engine, and the engine what it is made of.
 pub fn add_place(book: &Book) {
     let page = book.read(PAGE);
-    book.write(PAGE, &format!("{page}\n<div class=\"pbp-live\" data-live=\"home\">\n\nPress *Run*.\n\n</div>\n"));
+    book.write(PAGE, format!("{page}\n<div class=\"pbp-live\" data-live=\"home\">\n\nPress *Run*.\n\n</div>\n"));
     for file in [
         "crates/wasm/engine.js",
         "crates/wasm/worker.js",

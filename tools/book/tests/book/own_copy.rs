@@ -25,10 +25,10 @@ fn started() -> Book {
     let book = Book::good();
     for figure in FIGURES {
         let html = format!("<figure data-figure=\"{figure}\">\n<figcaption>the reference's</figcaption>\n</figure>\n");
-        book.write(&format!("book/src/figures/{figure}.html"), &html);
+        book.write(&format!("book/src/figures/{figure}.html"), html);
         book.write(&format!("tools/figures/src/figures/{figure}.rs"), "use page_by_page::chapters::ch02_flat;\n");
         let page = book.read(PAGE);
-        book.write(PAGE, &format!("{page}\n{{{{#include figures/{figure}.html}}}}\n"));
+        book.write(PAGE, format!("{page}\n{{{{#include figures/{figure}.html}}}}\n"));
     }
     book.write("tools/figures/src/figures/model_layer.rs", "// It depends on nothing.\n");
     book.write("exercises/chapters.txt", "# hash, chapter\n0123456789abcdef  ch02_flat\n");
@@ -45,7 +45,7 @@ fn write_program(book: &Book, name: &str, script: &str) {
 /// Adds to the exercise.
 fn begin(book: &Book, code: &str) {
     let stub = book.read(EXERCISE).replace("todo!", "unimplemented!");
-    book.write(EXERCISE, &format!("{stub}\n{code}"));
+    book.write(EXERCISE, format!("{stub}\n{code}"));
 }
 
 /// Makes the copy; returns its page of chapter 2 and what the terminal says.
@@ -97,7 +97,7 @@ fn a_chapter_that_is_not_finished_is_not_even_compiled() {
     assert!(page.contains("From the reference: chapter 2 is not finished, todo! left: 2 ("), "{page}");
 
     let hash = stub::fingerprint(&book.read(EXERCISE));
-    book.write("exercises/chapters.txt", &format!("{hash}  ch02_flat\n"));
+    book.write("exercises/chapters.txt", format!("{hash}  ch02_flat\n"));
     let (page, _) = copy(&book);
     assert!(page.contains("You have started no chapter yet: all figures are the reference’s."), "{page}");
     assert!(!page.contains("pbp-whose"), "{page}");
