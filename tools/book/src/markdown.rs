@@ -63,7 +63,9 @@ fn figures(html: &str) -> String {
             },
             Piece::Text(text) => words.iter_mut().for_each(|words| *words += &text),
             Piece::Close(name) => match name.as_str() {
-                "p" | "figcaption" => lines.extend(words.take().map(|words| one_line(&words))),
+                "p" | "figcaption" => {
+                    lines.extend(words.take().map(|words| words.split_whitespace().collect::<Vec<_>>().join(" ")));
+                }
                 name => words.iter_mut().for_each(|words| *words += mark(name)),
             },
         }
@@ -79,10 +81,6 @@ fn mark(tag: &str) -> &'static str {
         "em" => "*",
         _ => "",
     }
-}
-
-fn one_line(words: &str) -> String {
-    words.split_whitespace().collect::<Vec<_>>().join(" ")
 }
 
 #[cfg(test)]

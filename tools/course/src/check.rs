@@ -7,9 +7,9 @@ use std::path::Path;
 
 use anyhow::{Error, Result};
 use page_by_page_course::chapters::{self, Chapter};
-use page_by_page_course::stub;
+use page_by_page_course::stub::{self, names};
 
-use crate::files::{names, read};
+use crate::files::read;
 use crate::{mistakes, protection, stubs, tasks};
 
 /// All that one run found: `place: what is wrong and what to do about it`.

@@ -13,11 +13,11 @@ use std::path::Path;
 
 use anyhow::{Context, Result};
 use page_by_page_course::chapters::Chapter;
-use page_by_page_course::stub;
+use page_by_page_course::stub::{self, names};
 use serde::Deserialize;
 
 use crate::check::Report;
-use crate::files::{files_below, names, read};
+use crate::files::{files_below, read};
 use crate::protection::SNAPSHOTS;
 
 const FOLDER: &str = "tools/course/mistakes";
