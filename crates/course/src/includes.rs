@@ -243,10 +243,8 @@ mod tests {
             [place("two"), place("three"), place("one"), place(" z")],
             ["a.rs:3", "a.rs:5", "a.rs:1", "book/src/p.md:3"]
         );
-        let [gone, twice, .., circle] = &expanded.problems[..] else { panic!("{:?}", expanded.problems) };
-        assert_eq!((gone.1.what.as_str(), gone.0.line), ("no file `book/src/gone.html` to include", 4));
-        assert_eq!((twice.1.what.as_str(), twice.0.line), ("`a.rs`: no anchor `twice`", 5));
-        assert!(twice.1.next_step.ends_with("; there are: two, in"), "{}", twice.1.next_step);
-        assert_eq!(circle.1.what, "includes go round in a circle");
+        let problems: Vec<_> = expanded.problems.iter().map(|(place, problem)| (place.line, &*problem.what)).collect();
+        assert_eq!(problems[..2], [(4, "no file `book/src/gone.html` to include"), (5, "`a.rs`: no anchor `twice`")]);
+        assert_eq!(problems.last(), Some(&(6, "includes go round in a circle")));
     }
 }

@@ -90,10 +90,8 @@ fn read(lines: &[&str]) -> Suite {
             suite.tests.insert(name.into(), outcome);
         }
     }
-    let listed: Vec<&str> = match suite.ended {
-        true => lines[last..].iter().filter_map(|line| line.strip_prefix("    ")).collect(),
-        false => Vec::new(),
-    };
+    let listed = if suite.ended { &lines[last..] } else { &[] };
+    let listed: Vec<&str> = listed.iter().filter_map(|line| line.strip_prefix("    ")).collect();
     suite.tests.extend(listed.iter().map(|name| (name.to_string(), TestOutcome::Failed(String::new()))));
     for (name, words) in printed(&lines[first..last], &listed) {
         suite.tests.insert(name.into(), TestOutcome::Failed(words));

@@ -16,8 +16,6 @@ use page_by_page_course::chapters::depends_on;
 use page_by_page_course::stub::names;
 use serde_json::json;
 
-use crate::check::Build;
-
 /// The reference, from the repository root.
 pub const REFERENCE: &str = "assets/engine.wasm";
 
@@ -65,11 +63,6 @@ impl Engine {
     pub fn reference(root: &Path, says: impl Into<String>) -> Self {
         Self { module: root.join(REFERENCE), says: says.into() }
     }
-}
-
-/// Whether a page has a place for the engine.
-pub fn has_place(build: &Build) -> bool {
-    build.pages.iter().any(|page| page.expanded.text.contains("class=\"pbp-live\""))
 }
 
 /// Puts the engine beside the pages in `folder`.

@@ -287,7 +287,7 @@ pub fn build(root: &Path, mut own_copy: Option<&mut OwnCopy>, repository: Option
     if let Some(own_copy) = &own_copy {
         own_copy.sign(folder)?;
     }
-    if engine::has_place(&build) {
+    if build.pages.iter().any(|page| page.expanded.text.contains("class=\"pbp-live\"")) {
         match own_copy {
             Some(own_copy) => engine::add(root, folder, own_copy.engine()?)?,
             None => engine::add(root, folder, &Engine::reference(root, ""))?,

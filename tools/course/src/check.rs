@@ -148,6 +148,9 @@ mod tests {
             (SOLUTION, "use std::borrow::Cow;", "use std::process;", "a chapter may not use std::process"),
             ("tests/snapshots/ch01_old.snap", "", "x", "no test in tests/ names \"ch01_old\""),
             (MISTAKES, "", "", "has 0 mistakes; at least 12 are wanted"),
+            (MISTAKES, "'self.len as u64'", "'self.length'", "does not find its text, `self.length` …, in"),
+            (MISTAKES, "'self.len as u64'", "'self.len'", "finds its text, `self.len` …, "),
+            (MISTAKES, "&self.layers[0];", "&self.layers[layer];", "layer 0` changes nothing in solutions/ch02"),
             (MISTAKES, "the keys twice", "the keys doubled", "expects the word \"doubled\""),
         ] {
             expect_when(&copy, file, find, replace, problem);

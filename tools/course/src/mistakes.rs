@@ -106,22 +106,3 @@ pub fn check(root: &Path, chapter: &Chapter, solution: &str, grader: &str, repor
 fn words(text: &str) -> impl Iterator<Item = &str> {
     text.split(|c: char| !c.is_alphabetic()).filter(|word| !word.is_empty())
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_mistake_finds_its_place_once() {
-        for (find, replace, expected) in [
-            ("b", "c", Ok("a c a")),
-            ("a", "c", Err("finds its text, `a` …, 2 times")),
-            ("d", "c", Err("does not find its text, `d` …,")),
-            ("b", "b", Err("changes nothing")),
-        ] {
-            let (find, replace) = (find.into(), replace.into());
-            let mistake = Mistake { find, replace, expect: String::new(), transcript: false };
-            assert_eq!(mistake.apply("a b a"), expected.map(String::from).map_err(String::from));
-        }
-    }
-}
