@@ -54,10 +54,8 @@ fn with_an_address_it_can_be_found() {
     book.write("extra/page-by-page.pdf", "%PDF-1.4");
     built(&book, &[&SITE[..], &["--add", "extra"]].concat());
     let page = book.read("site/ch02_flat.html");
-    assert!(
-        page.contains(include_str!("published/head.html")) && page.contains("<a href=\"page-by-page.pdf\""),
-        "{page}"
-    );
+    let head = include_str!("published/head.html");
+    assert!(page.contains(head) && page.contains("<a href=\"page-by-page.pdf\""), "{page}");
     for first in ["index", "preface"] {
         let page = book.read(&format!("site/{first}.html"));
         assert!(page.contains("<link rel=\"canonical\" href=\"https://example.org/page-by-page/\">"), "{first}");
