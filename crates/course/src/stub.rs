@@ -68,11 +68,9 @@ pub fn refused(text: &str) -> Option<(usize, &'static str)> {
         whole && is_a_path && !before.ends_with('.')
     })?;
     let line = code[..at].matches('\n').count() + 1;
-    Some((
-        line,
-        "a chapter may not use std::process: its exit ends the checks, and those that have not run would pass for \
-         green; return an error or panic! instead",
-    ))
+    let problem = "a chapter may not use std::process: its exit ends the checks, and those that have not run would \
+                   pass for green; return an error or panic! instead";
+    Some((line, problem))
 }
 
 #[cfg(test)]

@@ -94,18 +94,15 @@ fn check_element(page: &Page, line: usize, element: &Element, in_svg: usize, fin
     let is_hidden = element.attribute("aria-hidden") == Some("true");
     let is_named = element.attribute("role") == Some("img") && element.says("aria-label").is_some();
     if name == "svg" && in_svg == 1 && !is_hidden && !is_named {
-        add(
-            "the figure has no words for those who cannot see it",
-            "give the `<svg>` role=\"img\" and aria-label=\"what it shows\"",
-        );
+        let next_step = "give the `<svg>` role=\"img\" and aria-label=\"what it shows\"";
+        add("the figure has no words for those who cannot see it", next_step);
     }
     let refers = element.attribute_values().any(|value| value.contains("url(#"))
         || element.attribute("aria-labelledby").is_some()
         || (name == "use" && element.attribute("href").is_some());
     if in_svg > 0 && refers {
-        add(
-            &format!("`<{name}>` in a figure refers to an id"),
-            "the print page renames ids: draw the shape in place, style by class, name the figure by `aria-label`",
-        );
+        let next_step =
+            "the print page renames ids: draw the shape in place, style by class, name the figure by `aria-label`";
+        add(&format!("`<{name}>` in a figure refers to an id"), next_step);
     }
 }
