@@ -4,7 +4,7 @@ use crate::support::{Book, said};
 
 const PAGE: &str = "book/src/ch02_flat.md";
 
-/// Gives a page a place for the engine. What that is made of is in the small book: each of these files says its own name.
+/// Gives a page a place for the engine. What that is made of is in the small book: each file says its own name.
 pub fn add_place(book: &Book) {
     let page = book.read(PAGE);
     book.write(PAGE, format!("{page}\n<div class=\"pbp-live\" data-live=\"home\">\n\nPress *Run*.\n\n</div>\n"));

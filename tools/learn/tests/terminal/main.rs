@@ -315,8 +315,8 @@ fn no_color_is_heeded() {
     }
 }
 
-/// `plain.txt` has words: the reader's file is the stub without the lines that contain them. Then a command, and all that
-/// it prints.
+/// `plain.txt` has words: the reader's file is the stub without the lines that contain them. Then a command, and all
+/// that it prints.
 #[test]
 fn without_a_terminal_it_prints_plain_lines() {
     let sample = Sample::new();
