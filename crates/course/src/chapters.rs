@@ -213,6 +213,14 @@ mod tests {
 
     use super::*;
 
+    /// A repository with this as its list of chapters.
+    fn root_with(list: &str) -> tempfile::TempDir {
+        let root = tempfile::tempdir().unwrap();
+        fs::create_dir(root.path().join("exercises")).unwrap();
+        fs::write(root.path().join(LIST), list).unwrap();
+        root
+    }
+
     #[test]
     fn todos_have_their_lines() {
         let text = "//! todo!(\"ch02 task 9: no\")\r\nfn grown() {\r\n    todo!(\"ch02 task 1: copy\")\r\n}\r\n\
@@ -224,10 +232,8 @@ mod tests {
 
     #[test]
     fn a_chapter_is_untouched_begun_or_written() {
-        let root = tempfile::tempdir().unwrap();
-        fs::create_dir(root.path().join("exercises")).unwrap();
         let stub = "fn a() {\n    todo!(\"ch02 task 1: copy\")\n}\n";
-        fs::write(root.path().join(LIST), format!("# Hashes.\n{}  ch02_flat\n", stub::fingerprint(stub))).unwrap();
+        let root = root_with(&format!("# Hashes.\n{}  ch02_flat\n", stub::fingerprint(stub)));
         let [chapter] = &all(root.path()).unwrap()[..] else { panic!("one chapter") };
         assert_eq!((chapter.number, chapter.name.as_str()), (2, "ch02_flat"));
         for (text, state) in [
@@ -243,14 +249,11 @@ mod tests {
 
     #[test]
     fn a_list_that_makes_no_sense_is_refused() {
-        let root = tempfile::tempdir().unwrap();
-        fs::create_dir(root.path().join("exercises")).unwrap();
         for (list, says) in [
             ("0123 ch02_flat\n", "exercises/chapters.txt: `0123 ch02_flat` is not `hash  chapter`: restore the file"),
             ("# nothing\n", "exercises/chapters.txt names no chapter"),
         ] {
-            fs::write(root.path().join(LIST), list).unwrap();
-            let error = all(root.path()).unwrap_err();
+            let error = all(root_with(list).path()).unwrap_err();
             assert!(error.starts_with(says), "{error}");
         }
     }

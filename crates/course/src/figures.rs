@@ -2,21 +2,16 @@
 //!
 //! The tool for figures records them, the book's tool puts those of the reader's code into the reader's copy.
 
-use std::fs;
 use std::path::Path;
 
-use crate::chapters;
+use crate::{chapters, stub};
 
 /// The code of the figures, a file each, from the root of the repository.
 pub const CODE: &str = "tools/figures/src/figures";
 
 /// The names of all figures, sorted.
-pub fn all(root: &Path) -> Result<Vec<String>, String> {
-    let files = fs::read_dir(root.join(CODE)).map_err(|error| format!("{CODE} can't be read ({error})"))?;
-    let name = |file: fs::DirEntry| Some(file.file_name().to_str()?.strip_suffix(".rs")?.to_string());
-    let mut names: Vec<String> = files.flatten().filter_map(name).collect();
-    names.sort();
-    Ok(names)
+pub fn all(root: &Path) -> Vec<String> {
+    stub::names(root, CODE, ".rs")
 }
 
 /// The numbers of the chapters that a figure depends on.

@@ -64,42 +64,49 @@ impl Expanded {
     pub fn read(root: &Path, file: &Path) -> std::io::Result<Self> {
         let text = fs::read_to_string(root.join(file))?.replace("\r\n", "\n");
         let mut expanded = Self::default();
-        let whole = Excerpt::new(file, text.split('\n').zip(1..).map(|(text, number)| (number, text)));
-        expanded.expand(root, &whole, 0);
+        expanded.expand(root, file, &(1..).zip(text.split('\n')).collect::<Vec<_>>(), 0);
         Ok(expanded)
     }
 
     /// Where the byte `offset` of the text was written.
     pub fn place(&self, offset: usize) -> Place {
         let after = self.origins.partition_point(|(start, _)| *start <= offset);
-        after.checked_sub(1).map_or_else(|| Place::new("", 1), |index| self.origins[index].1.clone())
+        self.origins[after - 1].1.clone()
     }
 
-    fn expand(&mut self, root: &Path, excerpt: &Excerpt, depth: usize) {
-        let mut done = 0;
-        while let Some((range, kind, argument)) = next_directive(&excerpt.text, done) {
-            self.push(excerpt, done..range.start);
-            done = range.end;
-            let included = match kind {
-                "include" | "rustdoc_include" if depth < MAX_DEPTH => self.included(root, &excerpt.file, argument),
-                "include" | "rustdoc_include" => {
-                    Err(Problem::new("includes go round in a circle".into(), "include the inner file once"))
-                }
-                other => Err(Problem::new(
-                    format!("`{{{{#{other} …}}}}` is not used in this book"),
-                    "use `{{#include file:anchor}}`, or escape the braces with a backslash",
-                )),
-            };
-            match included {
-                Ok(included) => self.expand(root, &included, depth + 1),
-                Err(problem) => self.problems.push((excerpt.place(range.start), problem)),
+    /// Adds numbered lines of a file.
+    fn expand(&mut self, root: &Path, file: &Path, lines: &[(usize, &str)], depth: usize) {
+        for (at, (number, line)) in lines.iter().enumerate() {
+            if at > 0 {
+                self.text.push('\n');
             }
+            let (place, mut done) = (Place::new(file, *number), 0);
+            while let Some((range, kind, argument)) = next_directive(line, done) {
+                self.push(&place, &line[done..range.start]);
+                done = range.end;
+                let included = match kind {
+                    "include" | "rustdoc_include" => self.include(root, file, argument, depth + 1),
+                    other => Err(Problem::new(
+                        format!("`{{{{#{other} …}}}}` is not used in this book"),
+                        "use `{{#include file:anchor}}`, or escape the braces with a backslash",
+                    )),
+                };
+                self.problems.extend(included.err().map(|problem| (place.clone(), problem)));
+            }
+            self.push(&place, &line[done..]);
         }
-        self.push(excerpt, done..excerpt.text.len());
     }
 
-    /// The lines that `{{#include argument}}` asks for.
-    fn included(&mut self, root: &Path, from: &Path, argument: &str) -> Result<Excerpt, Problem> {
+    fn push(&mut self, place: &Place, text: &str) {
+        self.origins.push((self.text.len(), place.clone()));
+        self.text.push_str(text);
+    }
+
+    /// Adds the lines that `{{#include argument}}` in the file `from` asks for.
+    fn include(&mut self, root: &Path, from: &Path, argument: &str, depth: usize) -> Result<(), Problem> {
+        if depth > MAX_DEPTH {
+            return Err(Problem::new("includes go round in a circle".into(), "include the inner file once"));
+        }
         let (path, selection) = argument.split_once(':').unwrap_or((argument, ""));
         let file = normalised(&from.parent().unwrap_or(Path::new("")).join(path));
         let shown = show(&file);
@@ -113,33 +120,22 @@ impl Expanded {
         };
         self.files.push(file.clone());
         let numbered = (1..).zip(text.lines());
-        let lines = match range(selection) {
+        let lines: Vec<_> = match range(selection) {
             Some(range) => numbered.filter(|(n, _)| range.contains(n)).collect(),
             None => between_anchors(numbered, selection)
                 .map_err(|problem| Problem { what: format!("`{shown}`: {}", problem.what), ..problem })?,
         };
-        let excerpt = Excerpt::new(&file, lines);
-        if excerpt.text.trim().is_empty() {
+        if lines.iter().all(|(_, line)| line.trim().is_empty()) {
+            let problem = format!("`{{{{#include {argument}}}}}` yields nothing but blank lines");
             let next_step = format!("put code between the anchors in `{shown}`, or take the include out");
-            return Err(Problem::new(
-                format!("`{{{{#include {argument}}}}}` yields nothing but blank lines"),
-                next_step,
-            ));
+            return Err(Problem::new(problem, next_step));
         }
-        Ok(excerpt)
-    }
-
-    fn push(&mut self, excerpt: &Excerpt, range: Range<usize>) {
-        let mut at = range.start;
-        for line in excerpt.text[range].split_inclusive('\n') {
-            self.origins.push((self.text.len(), excerpt.place(at)));
-            self.text.push_str(line);
-            at += line.len();
-        }
+        self.expand(root, &file, &lines, depth);
+        Ok(())
     }
 }
 
-/// The next `{{#kind argument}}` from `from` on that no backslash escapes: its place, kind and argument.
+/// The next `{{#kind argument}}` of a line, from `from` on, that no backslash escapes: its place, kind and argument.
 fn next_directive(text: &str, from: usize) -> Option<(Range<usize>, &str, &str)> {
     text[from..].match_indices("{{").find_map(|(at, _)| {
         let start = from + at;
@@ -149,25 +145,6 @@ fn next_directive(text: &str, from: usize) -> Option<(Range<usize>, &str, &str)>
         let (kind, argument) = inside.trim_start().strip_prefix('#')?.split_once(char::is_whitespace)?;
         (is_directive && !kind.is_empty()).then_some((start..end + 2, kind, argument.trim()))
     })
-}
-
-/// Some lines of one file, with their numbers.
-struct Excerpt {
-    file: PathBuf,
-    text: String,
-    numbers: Vec<usize>,
-}
-
-impl Excerpt {
-    fn new<'a>(file: &Path, lines: impl IntoIterator<Item = (usize, &'a str)>) -> Self {
-        let (numbers, lines): (Vec<_>, Vec<_>) = lines.into_iter().unzip();
-        Self { file: file.to_path_buf(), text: lines.join("\n"), numbers }
-    }
-
-    fn place(&self, offset: usize) -> Place {
-        let index = self.text[..offset].matches('\n').count();
-        Place::new(&self.file, self.numbers.get(index).copied().unwrap_or(1))
-    }
 }
 
 /// The lines that `3:9`, `3`, `3:`, `:9` or nothing asks for; None for the name of an anchor.
@@ -266,10 +243,8 @@ mod tests {
             [place("two"), place("three"), place("one"), place(" z")],
             ["a.rs:3", "a.rs:5", "a.rs:1", "book/src/p.md:3"]
         );
-        let [gone, twice, .., circle] = &expanded.problems[..] else { panic!("{:?}", expanded.problems) };
-        assert_eq!((gone.1.what.as_str(), gone.0.line), ("no file `book/src/gone.html` to include", 4));
-        assert_eq!((twice.1.what.as_str(), twice.0.line), ("`a.rs`: no anchor `twice`", 5));
-        assert!(twice.1.next_step.ends_with("; there are: two, in"), "{}", twice.1.next_step);
-        assert_eq!(circle.1.what, "includes go round in a circle");
+        let problems: Vec<_> = expanded.problems.iter().map(|(place, problem)| (place.line, &*problem.what)).collect();
+        assert_eq!(problems[..2], [(4, "no file `book/src/gone.html` to include"), (5, "`a.rs`: no anchor `twice`")]);
+        assert_eq!(problems.last(), Some(&(6, "includes go round in a circle")));
     }
 }

@@ -130,74 +130,7 @@ mod tests {
 
     use super::*;
 
-    const PAGE: &str = r##"# 7. A *page* of `its` own
-
-{{#include figures/picture.html}}
-
-## Build
-
-### Task 1: don't `stop`
-
-Do this.
-
-```rust
-### Task 9: is code
-<details class="hint">
-```
-
-<details class="hint">
-<summary>Hint 1</summary>
-
-Look at `here`.
-
-<details>
-<summary>in it</summary>
-
-More.
-
-</details>
-
-</details>
-<details class="hint">
-<summary>What does <code>a</code>
-say?</summary>
-
-```text
-{{#include ../../src/some.rs:2:3}}
-```
-
-</details>
-
-<details class="compare">
-<summary>Compare: <code>stop</code></summary>
-
-The answer.
-
-</details>
-
-After the hints.
-
-#### A heading inside
-
-### Task 2: Über `a_b` – x
-
-{{#include ../../src/some.rs:part}}
-
-### Task: no number
-
-<details class="hint">
-<summary>Of no task</summary>
-</details>
-
-## Check yourself
-
-<details class="answer">
-<summary>Why?</summary>
-
-Because
-
-</details>
-"##;
+    const PAGE: &str = include_str!("../samples/page.md");
 
     const SOME: &str = "one\n  two\n\nfour\n// ANCHOR: part\nfive\n// ANCHOR: inner\nsix\n// ANCHOR_END: part\nseven\n";
 

@@ -90,10 +90,8 @@ fn read(lines: &[&str]) -> Suite {
             suite.tests.insert(name.into(), outcome);
         }
     }
-    let listed: Vec<&str> = match suite.ended {
-        true => lines[last..].iter().filter_map(|line| line.strip_prefix("    ")).collect(),
-        false => Vec::new(),
-    };
+    let listed = if suite.ended { &lines[last..] } else { &[] };
+    let listed: Vec<&str> = listed.iter().filter_map(|line| line.strip_prefix("    ")).collect();
     suite.tests.extend(listed.iter().map(|name| (name.to_string(), TestOutcome::Failed(String::new()))));
     for (name, words) in printed(&lines[first..last], &listed) {
         suite.tests.insert(name.into(), TestOutcome::Failed(words));
@@ -135,46 +133,7 @@ fn result(line: &str) -> Option<(&str, TestOutcome)> {
 mod tests {
     use super::*;
 
-    const OUTPUT: &str = "\
-     Running tests/ch01_sum.rs (target/debug/deps/ch01_sum-a3e9)
-
-running 3 tests
-test checks::story ... ok
-test checks::task_1_adds ... FAILED
-test checks::transcript ... FAILED
-
-failures:
-
----- checks::task_1_adds stdout ----
-
-thread 'checks::task_1_adds' (7) panicked at tests/ch01_sum.rs:7:5:
-sum([1, 2])
-test checks::transcript ... ok
-
-failures:
-    checks::story
-
----- checks::story stdout ----
-mine
----- checks::transcript stdout ----
--old
-
-failures:
-    checks::task_1_adds
-    checks::transcript
-
-test result: FAILED. 1 passed; 2 failed; 0 ignored; 0 measured; 0 filtered out; finished in 0.08s
-     Running tests/ch02_double.rs (target/debug/deps/ch02_double-0b1c)
-
-running 1 test
-test ch02_double ... ignored, not started: edit exercises/ch02_double.rs
-
-test result: ok. 0 passed; 0 failed; 1 ignored; 0 measured; 0 filtered out; finished in 0.00s
-     Running tests/ch03_crash.rs (target/debug/deps/ch03_crash-0b1c)
-
-running 2 tests
-test checks::a ... FAILED
-";
+    const OUTPUT: &str = include_str!("../samples/tests.txt");
 
     #[test]
     fn each_program_has_its_tests_and_their_words() {

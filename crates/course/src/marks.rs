@@ -59,10 +59,8 @@ pub fn stub_of(name: &str, solution: &str) -> Result<String, (usize, String)> {
             taken += 1;
         }
         if taken == 0 || indent.is_empty() {
-            return Err((
-                number,
-                "no code follows this mark: it stands in a body, above what the reader writes".into(),
-            ));
+            let problem = "no code follows this mark: it stands in a body, above what the reader writes";
+            return Err((number, problem.into()));
         }
     }
     Ok(stub)

@@ -31,6 +31,15 @@ pub fn read(root: &Path, file: &str) -> Result<String, String> {
     })
 }
 
+/// The names of the files in a folder that end in `extension`, without it, sorted. A missing folder has none.
+pub fn names(root: &Path, folder: &str, extension: &str) -> Vec<String> {
+    let files = fs::read_dir(root.join(folder)).into_iter().flatten().flatten().map(|entry| entry.file_name());
+    let mut names: Vec<String> =
+        files.filter_map(|file| Some(file.to_str()?.strip_suffix(extension)?.to_string())).collect();
+    names.sort();
+    names
+}
+
 /// FNV-1a, 64 bits, of the text with `\n` line ends.
 pub fn fingerprint(text: &str) -> String {
     let mut hash: u64 = 0xcbf2_9ce4_8422_2325;
@@ -59,11 +68,9 @@ pub fn refused(text: &str) -> Option<(usize, &'static str)> {
         whole && is_a_path && !before.ends_with('.')
     })?;
     let line = code[..at].matches('\n').count() + 1;
-    Some((
-        line,
-        "a chapter may not use std::process: its exit ends the checks, and those that have not run would pass for \
-         green; return an error or panic! instead",
-    ))
+    let problem = "a chapter may not use std::process: its exit ends the checks, and those that have not run would \
+                   pass for green; return an error or panic! instead";
+    Some((line, problem))
 }
 
 #[cfg(test)]

@@ -78,11 +78,8 @@ pub fn read_summary(root: &Path, findings: &mut Findings) -> Result<Vec<PathBuf>
         if root.join(&page).is_file() {
             pages.push(page);
         } else {
-            findings.add(
-                Place::new(SUMMARY, line),
-                format!("no page `{}`", page.display()),
-                "write the page, or take the line out",
-            );
+            let problem = format!("no page `{}`", page.display());
+            findings.add(Place::new(SUMMARY, line), problem, "write the page, or take the line out");
         }
     }
     Ok(pages)
@@ -96,13 +93,10 @@ pub fn read_pages(root: &Path, listed: &[PathBuf], findings: &mut Findings) -> V
         let is_known = file == Path::new(SUMMARY)
             || file.ends_with("404.md")
             || listed.iter().any(|page| page == file)
-            || pages.iter().any(|page| page.includes.iter().any(|included| included == file));
+            || pages.iter().any(|page| page.expanded.files.iter().any(|included| included == file));
         if is_page && !is_known {
-            findings.add(
-                Place::new(file, 1),
-                "the page is not in the book",
-                format!("list it in {SUMMARY}, or take the file away"),
-            );
+            let next_step = format!("list it in {SUMMARY}, or take the file away");
+            findings.add(Place::new(file, 1), "the page is not in the book", next_step);
         }
     }
     pages
@@ -116,18 +110,12 @@ fn check_links(root: &Path, pages: &[Page], rendered: &RenderedBook, findings: &
     for page in pages {
         let from = rendered_name(page);
         for (line, target) in &page.contents.links {
-            let exercise = target.strip_prefix(EXERCISE_LINK).filter(|name| !name.contains('/'));
-            if let Some(name) = exercise {
-                if !root.join("exercises").join(name).is_file() {
-                    findings.add(
-                        page.place_of_line(*line),
-                        format!("the link `{target}` leads nowhere"),
-                        "link to a stub in exercises/",
-                    );
-                }
-                continue;
-            }
-            if let Err((problem, next_step)) = rendered.check_link(&from, target) {
+            let checked = match target.strip_prefix(EXERCISE_LINK).filter(|name| !name.contains('/')) {
+                Some(name) if root.join("exercises").join(name).is_file() => Ok(()),
+                Some(_) => Err((format!("the link `{target}` leads nowhere"), "link to a stub in exercises/".into())),
+                None => rendered.check_link(&from, target),
+            };
+            if let Err((problem, next_step)) = checked {
                 findings.add(page.place_of_line(*line), problem, next_step);
             }
         }
@@ -140,12 +128,10 @@ fn check_rendered(pages: &[Page], rendered: &RenderedBook, findings: &mut Findin
         for id in &html.repeated_ids {
             // A heading that mdBook gave its id has none of these spellings.
             let spellings = [format!("id=\"{id}\""), format!("#{id}}}")];
-            let last = spellings.iter().filter_map(|spelling| page.text.rfind(spelling)).max();
-            findings.add(
-                page.place(last.unwrap_or(0)),
-                format!("the id `{id}` is used twice in this page"),
-                "give each its own; several headings with one text get a number by themselves",
-            );
+            let last = spellings.iter().filter_map(|spelling| page.expanded.text.rfind(spelling)).max();
+            let problem = format!("the id `{id}` is used twice in this page");
+            let next_step = "give each its own; several headings with one text get a number by themselves";
+            findings.add(page.expanded.place(last.unwrap_or(0)), problem, next_step);
         }
         for image in &html.wordless_images {
             let next_step = "say in `![…]` or `alt=\"…\"` what it shows";
@@ -154,10 +140,10 @@ fn check_rendered(pages: &[Page], rendered: &RenderedBook, findings: &mut Findin
     }
 }
 
-/// Adds a warning of mdBook's own. A check above has said what its includes lack.
+/// Adds a warning of mdBook's own. What its includes lack, a check above has said in better words.
 fn report(complaint: &Complaint, pages: &[Page], findings: &mut Findings) {
     let message = &complaint.message;
-    if complaint.from.ends_with("links") {
+    if complaint.from.ends_with("links") && !findings.is_empty() {
         return;
     }
     let page = pages.iter().map(|page| &page.file).find(|file| {

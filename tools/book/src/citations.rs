@@ -44,7 +44,7 @@ pub fn check(root: &Path, pages: &[&Page], findings: &mut Findings) -> Result<()
     for claim in &claims {
         let place = Place::new(LIST, text[..claim.quote.span().start].lines().count());
         let page = pages.iter().find(|page| is_on(page, claim));
-        if !page.is_some_and(|page| words(&page.text).contains(&words(claim.quote.as_ref()))) {
+        if !page.is_some_and(|page| words(&page.expanded.text).contains(&words(claim.quote.as_ref()))) {
             let problem = format!("the page `{}` does not say this", claim.page);
             findings.add(place.clone(), problem, "quote its new words, or take the claim out");
         }
@@ -62,11 +62,13 @@ pub fn check(root: &Path, pages: &[&Page], findings: &mut Findings) -> Result<()
                 findings.add(page.place_of_line(*line), problem, format!("add what the page claims to {LIST}"));
             }
         }
-        for version in VERSION.find_iter(&page.text).filter(|version| version.as_str().matches('.').count() == 2) {
+        for version in
+            VERSION.find_iter(&page.expanded.text).filter(|version| version.as_str().matches('.').count() == 2)
+        {
             let release = format!(" {}", version.as_str());
             if cited.iter().all(|claim| !claim.release.ends_with(&release)) {
                 let problem = format!("no claim of this page is of release{release}");
-                findings.add(page.place(version.start()), problem, format!("see the releases in {LIST}"));
+                findings.add(page.expanded.place(version.start()), problem, format!("see the releases in {LIST}"));
             }
         }
     }

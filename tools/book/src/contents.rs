@@ -34,7 +34,8 @@ impl Contents {
         let line_of = |offset: usize| line_starts.partition_point(|start| *start <= offset);
 
         let mut contents = Self::default();
-        let mut only_html = blanked(text);
+        // As many bytes and lines as the text has.
+        let mut only_html: Vec<u8> = text.bytes().map(|byte| if byte == b'\n' { byte } else { b' ' }).collect();
         let mut in_foreign_link = false;
         let mut block: Option<CodeBlock> = None;
         let (mut in_quote, mut paragraph) = (false, None::<(usize, String)>);
@@ -108,11 +109,6 @@ impl Contents {
         }
         self.headings.sort_unstable();
     }
-}
-
-/// As many bytes and lines as `text`, and nothing in them.
-fn blanked(text: &str) -> Vec<u8> {
-    text.bytes().map(|byte| if byte == b'\n' { b'\n' } else { b' ' }).collect()
 }
 
 pub fn is_web_address(target: &str) -> bool {

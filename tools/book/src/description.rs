@@ -50,26 +50,13 @@ fn cut(text: &str) -> String {
 mod tests {
     use super::*;
 
+    /// `pages.txt` has pages, each with its description: a short paragraph takes the next, and a long one ends with a
+    /// sentence.
     #[test]
     fn a_description_is_the_beginning_of_the_running_text() {
-        let sentence = "Nothing in this sentence, which is as long as it has to be, is longer than it has to be.";
-        for (text, expected) in [
-            (
-                "<figure>\n<figcaption>A picture.</figcaption>\n</figure>\n\nA *cache* keeps [rows](x.md) in `pages`\nof \
-                 one pool, and gives each of them back when its last owner lets go.\n\nMore.",
-                "A cache keeps rows in pages of one pool, and gives each of them back when its last owner lets go.",
-            ),
-            // A short paragraph takes the next.
-            (
-                "Short, and so:\n\n```text\ncode\n```\n\nThe second is read as well.\n\n<details>\n<summary>Q</summary>\n\n\
-                 Hidden.\n\n</details>\n\nThe third is not.",
-                "Short, and so. The second is read as well.",
-            ),
-            ("```text\ncode\n```", ""),
-            // A long one ends with a sentence.
-            (&format!("{sentence} {sentence}"), sentence),
-        ] {
-            assert_eq!(description(&Contents::read(&format!("# Title\n\n{text}\n"))), expected);
+        for case in include_str!("description/pages.txt").split("====\n") {
+            let (page, expected) = case.split_once("----\n").expect("a page and its description");
+            assert_eq!(description(&Contents::read(page)), expected.trim_end());
         }
     }
 

@@ -13,9 +13,8 @@ use std::time::Duration;
 use anyhow::{Context, Error, Result, anyhow, bail, ensure};
 use page_by_page_course::cargo::{self, Environment};
 use page_by_page_course::chapters::depends_on;
+use page_by_page_course::stub::names;
 use serde_json::json;
-
-use crate::check::Build;
 
 /// The reference, from the repository root.
 pub const REFERENCE: &str = "assets/engine.wasm";
@@ -41,15 +40,14 @@ const FILES: [(&str, &str); 11] = [
     ("assets/storyteller-draft/model.safetensors", "storyteller-draft/model.safetensors"),
 ];
 
-/// The time limit for compiling it, on a slow computer and from nothing.
-const BUILD: Duration = Duration::from_secs(1800);
+/// The longest that a build can take, on a slow computer and from nothing.
+pub const BUILD: Duration = Duration::from_secs(1800);
 
 /// The numbers of the chapters that it runs.
 pub fn runs(root: &Path) -> Result<BTreeSet<usize>> {
     let mut runs = BTreeSet::new();
-    for file in fs::read_dir(root.join(CODE)).with_context(|| format!("no folder {CODE}"))? {
-        let file = format!("{CODE}/{}", file?.file_name().to_string_lossy());
-        runs.extend(depends_on(root, &file).map_err(Error::msg)?);
+    for name in names(root, CODE, ".rs") {
+        runs.extend(depends_on(root, &format!("{CODE}/{name}.rs")).map_err(Error::msg)?);
     }
     Ok(runs)
 }
@@ -65,11 +63,6 @@ impl Engine {
     pub fn reference(root: &Path, says: impl Into<String>) -> Self {
         Self { module: root.join(REFERENCE), says: says.into() }
     }
-}
-
-/// Whether a page has a place for the engine.
-pub fn has_place(build: &Build) -> bool {
-    build.pages.iter().any(|page| page.text.contains("class=\"pbp-live\""))
 }
 
 /// Puts the engine beside the pages in `folder`.

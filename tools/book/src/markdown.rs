@@ -63,7 +63,9 @@ fn figures(html: &str) -> String {
             },
             Piece::Text(text) => words.iter_mut().for_each(|words| *words += &text),
             Piece::Close(name) => match name.as_str() {
-                "p" | "figcaption" => lines.extend(words.take().map(|words| one_line(&words))),
+                "p" | "figcaption" => {
+                    lines.extend(words.take().map(|words| words.split_whitespace().collect::<Vec<_>>().join(" ")));
+                }
                 name => words.iter_mut().for_each(|words| *words += mark(name)),
             },
         }
@@ -81,10 +83,6 @@ fn mark(tag: &str) -> &'static str {
     }
 }
 
-fn one_line(words: &str) -> String {
-    words.split_whitespace().collect::<Vec<_>>().join(" ")
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -93,23 +91,13 @@ mod tests {
         target.strip_suffix(".md").map(|name| format!("{name}.html.md"))
     }
 
+    /// `pages.txt` has pages, each with what it is as Markdown that reads by itself: a figure in words, links to the
+    /// other pages, and code as it is.
     #[test]
-    fn a_figure_is_told_in_words() {
-        let page = "# T\n\n<figure>\n<div>\n<p class=\"pbp-says\"><b>1 of 2</b> first</p>\n<svg role=\"img\" \
-                    aria-label=\"Four pages.\">\n<text>x</text>\n</svg>\n<svg role=\"img\" aria-label=\"Four pages.\">\n</svg>\n\
-                    <p class=\"pbp-says\"><b>2 of 2</b> second</p>\n</div>\n<p class=\"pbp-legend\">free</p>\n<figcaption>One is \
-                    <code>free</code>.</figcaption>\n<script>{}</script>\n</figure>\n\nMore.\n";
-        let told =
-            "# T\n\n> Figure: Four pages.\n>\n> 1 of 2 first\n>\n> 2 of 2 second\n>\n> One is `free`.\n\nMore.\n";
-        assert_eq!(plain(page, md), told);
-    }
-
-    #[test]
-    fn links_lead_to_the_other_pages_and_code_stays() {
-        let page = "[a.md](a.md), [`b`](b.md \"title\") and <span class=\"cell-new\">new</span>\n\n\
-                    ```text\n[a](a.md) <span>\n```\n\n<details>\n<summary>Q</summary>\n\nAnswer.\n\n</details>\n";
-        let told = "[a.md](a.html.md), [`b`](b.html.md \"title\") and new\n\n\
-                    ```text\n[a](a.md) <span>\n```\n\n<details>\n<summary>Q</summary>\n\nAnswer.\n\n</details>\n";
-        assert_eq!(plain(page, md), told);
+    fn a_page_reads_by_itself() {
+        for case in include_str!("markdown/pages.txt").split("====\n") {
+            let (page, told) = case.split_once("----\n").expect("a page and what it becomes");
+            assert_eq!(plain(page, md), told);
+        }
     }
 }

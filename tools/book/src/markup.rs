@@ -19,7 +19,7 @@ pub fn check(page: &Page, findings: &mut Findings) {
 
 fn check_lines(page: &Page, findings: &mut Findings) {
     let mut in_svg = false;
-    for (line, text) in (1..).zip(page.text.lines()) {
+    for (line, text) in (1..).zip(page.expanded.text.lines()) {
         if let Some(mark) = UNFINISHED.find(text) {
             let problem = format!("the page still says {}", mark.as_str());
             findings.add(page.place_of_line(line), problem, "finish the passage or take it out");
@@ -44,11 +44,9 @@ fn check_headings(page: &Page, findings: &mut Findings) {
     for pair in page.contents.headings.windows(2) {
         let [(_, above), (line, level)] = pair else { continue };
         if *level > above + 1 {
-            findings.add(
-                page.place_of_line(*line),
-                format!("the heading skips from level {above} to level {level}"),
-                format!("use {} here", "#".repeat(usize::from(*above) + 1)),
-            );
+            let problem = format!("the heading skips from level {above} to level {level}");
+            let next_step = format!("use {} here", "#".repeat(usize::from(*above) + 1));
+            findings.add(page.place_of_line(*line), problem, next_step);
         }
     }
 }
@@ -96,18 +94,15 @@ fn check_element(page: &Page, line: usize, element: &Element, in_svg: usize, fin
     let is_hidden = element.attribute("aria-hidden") == Some("true");
     let is_named = element.attribute("role") == Some("img") && element.says("aria-label").is_some();
     if name == "svg" && in_svg == 1 && !is_hidden && !is_named {
-        add(
-            "the figure has no words for those who cannot see it",
-            "give the `<svg>` role=\"img\" and aria-label=\"what it shows\"",
-        );
+        let next_step = "give the `<svg>` role=\"img\" and aria-label=\"what it shows\"";
+        add("the figure has no words for those who cannot see it", next_step);
     }
     let refers = element.attribute_values().any(|value| value.contains("url(#"))
         || element.attribute("aria-labelledby").is_some()
         || (name == "use" && element.attribute("href").is_some());
     if in_svg > 0 && refers {
-        add(
-            &format!("`<{name}>` in a figure refers to an id"),
-            "the print page renames ids: draw the shape in place, style by class, name the figure by `aria-label`",
-        );
+        let next_step =
+            "the print page renames ids: draw the shape in place, style by class, name the figure by `aria-label`";
+        add(&format!("`<{name}>` in a figure refers to an id"), next_step);
     }
 }

@@ -17,7 +17,7 @@ use page_by_page_course::figures::{self, escaped};
 use page_by_page_course::stub;
 
 use crate::check::{self, Build};
-use crate::engine::{self, Compiler, Engine, Speed};
+use crate::engine::{self, BUILD, Compiler, Engine, Speed};
 use crate::publish::files_ending;
 
 /// Where the reader's copy lies, from the repository root. As deep as the book itself: its pages link to the exercises.
@@ -27,8 +27,6 @@ const RECORDED: &str = "target/mine";
 
 /// The longest that a chapter's checks can take; they stop by themselves after a minute of silence.
 const CHECKS: Duration = Duration::from_secs(300);
-/// The longest that a build can take, on a slow computer and from nothing.
-const BUILD: Duration = Duration::from_secs(1800);
 /// The longest that recording a figure can take. It takes a few seconds at most.
 const FIGURE: Duration = Duration::from_secs(40);
 
@@ -96,7 +94,7 @@ impl OwnCopy {
         }
         self.started = started.iter().map(|(chapter, _)| chapter.number).collect();
         let mut is_built = None;
-        for figure in figures::all(&self.root).map_err(Error::msg)? {
+        for figure in figures::all(&self.root) {
             let numbers = figures::depends_on(&self.root, &figure).map_err(Error::msg)?;
             let mine: Vec<&Started> = started.iter().filter(|(chapter, _)| numbers.contains(&chapter.number)).collect();
             if mine.is_empty() || self.figures.contains_key(&figure) {
@@ -289,7 +287,7 @@ pub fn build(root: &Path, mut own_copy: Option<&mut OwnCopy>, repository: Option
     if let Some(own_copy) = &own_copy {
         own_copy.sign(folder)?;
     }
-    if engine::has_place(&build) {
+    if build.pages.iter().any(|page| page.expanded.text.contains("class=\"pbp-live\"")) {
         match own_copy {
             Some(own_copy) => engine::add(root, folder, own_copy.engine()?)?,
             None => engine::add(root, folder, &Engine::reference(root, ""))?,

@@ -37,15 +37,12 @@ impl RenderedBook {
 
     /// Nothing if `target`, as written in the page `from`, leads somewhere; or what is wrong and what to do.
     pub fn check_link(&self, from: &Path, target: &str) -> Result<(), (String, String)> {
-        let fault = |problem: String, next_step: &str| Err((problem, next_step.to_string()));
         if is_web_address(target) || target.starts_with("mailto:") || target.starts_with("data:") {
             return Ok(());
         }
         if target.starts_with('/') || target.contains("://") || target.starts_with("file:") {
-            return fault(
-                format!("the link `{target}` does not work from every place that the book is read from"),
-                "write it relative to the page, or as https://…",
-            );
+            let problem = format!("the link `{target}` does not work from every place that the book is read from");
+            return Err((problem, "write it relative to the page, or as https://…".into()));
         }
 
         let (path, fragment) = target.split_once('#').unwrap_or((target, ""));
@@ -59,19 +56,15 @@ impl RenderedBook {
             path => page_by_page_course::includes::normalised(&from.parent().unwrap_or(Path::new("")).join(path)),
         };
         if matches!(file.components().next(), Some(Component::ParentDir)) {
-            return fault(
-                format!("the link `{target}` leaves the book"),
-                "who reads the rendered page has no such file: name it in backticks, from the repository root",
-            );
+            let next_step =
+                "who reads the rendered page has no such file: name it in backticks, from the repository root";
+            return Err((format!("the link `{target}` leaves the book"), next_step.into()));
         }
         if !self.folder.join(&file).is_file() {
             let pages = self.pages.keys().map(|page| page.to_string_lossy().replace(".html", ".md"));
             let pages: Vec<String> = pages.collect();
-            let next_step = did_you_mean(
-                target,
-                pages.iter().map(String::as_str),
-                "a page must be listed in SUMMARY.md, another file must lie under book/src",
-            );
+            let otherwise = "a page must be listed in SUMMARY.md, another file must lie under book/src";
+            let next_step = did_you_mean(target, pages.iter().map(String::as_str), otherwise);
             return Err((format!("the link `{target}` leads nowhere"), next_step));
         }
         let Some(page) = self.pages.get(&file) else {
@@ -81,11 +74,8 @@ impl RenderedBook {
         if fragment.is_empty() || page.ids.contains(&*fragment) {
             return Ok(());
         }
-        let next_step = did_you_mean(
-            &fragment,
-            page.ids.iter().map(String::as_str),
-            "a heading's id is its text in lower case with hyphens; set your own with `## Heading {#id}`",
-        );
+        let otherwise = "a heading's id is its text in lower case with hyphens; set your own with `## Heading {#id}`";
+        let next_step = did_you_mean(&fragment, page.ids.iter().map(String::as_str), otherwise);
         Err((format!("`{}` has no heading or id `#{fragment}`", file.display()), next_step))
     }
 }

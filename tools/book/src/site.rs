@@ -92,7 +92,7 @@ pub fn make(root: &Path, build: &Build, address: Option<&str>, extra: Option<&Pa
         has_paper: folder.join(PAPER).is_file(),
     };
     for SitePage { file, page, .. } in &site.pages {
-        site.write(&format!("{file}.md"), markdown::plain(&page.text, published_link))?;
+        site.write(&format!("{file}.md"), markdown::plain(&page.expanded.text, published_link))?;
     }
     site.write("llms.txt", site.llms())?;
     if let Some(address) = address {

@@ -7,9 +7,9 @@ use std::path::Path;
 
 use anyhow::{Error, Result};
 use page_by_page_course::chapters::{self, Chapter};
-use page_by_page_course::stub;
+use page_by_page_course::stub::{self, names};
 
-use crate::files::{names, read};
+use crate::files::read;
 use crate::{mistakes, protection, stubs, tasks};
 
 /// All that one run found: `place: what is wrong and what to do about it`.
@@ -99,6 +99,7 @@ mod tests {
     const SOLUTION: &str = "solutions/ch02_flat.rs";
     const GRADER: &str = "tests/ch02_flat.rs";
     const STUB: &str = "exercises/ch02_flat.rs";
+    const MISTAKES: &str = "tools/course/mistakes/ch02_flat.toml";
 
     /// This repository in a folder of its own, to be broken.
     fn copy() -> (TempDir, RepositoryCopy) {
@@ -142,22 +143,15 @@ mod tests {
             (page, "### Task 2: ", "### Another: ", "has sections of the tasks [1, 3], and exercises/ch04"),
             (GRADER, "grading::grader!", "my::grader!", "tests/ch02_flat.rs: lacks `grading::grader!();`"),
             (GRADER, "not(stub", "not(written", "lacks `#[cfg(not(stub = \"ch02_flat\"))]`: an untouched"),
-            (
-                GRADER,
-                "::ch02_flat::{",
-                "::ch04_page_pool::{",
-                "  ch02_flat  4 2  The flat cache`: run `cargo course stubs`",
-            ),
+            (GRADER, "::ch02_flat::{", "::ch04_page_pool::{", "  ch02_flat  4 2  The flat cache`: run `cargo"),
             ("src/chapters.rs", "../solutions/ch02_flat.rs", "x", "src/chapters.rs: lacks these lines:"),
             (SOLUTION, "use std::borrow::Cow;", "use std::process;", "a chapter may not use std::process"),
             ("tests/snapshots/ch01_old.snap", "", "x", "no test in tests/ names \"ch01_old\""),
-            ("tools/course/mistakes/ch02_flat.toml", "", "", "has 0 mistakes; at least 12 are wanted"),
-            (
-                "tools/course/mistakes/ch02_flat.toml",
-                "the keys twice",
-                "the keys doubled",
-                "expects the word \"doubled\"",
-            ),
+            (MISTAKES, "", "", "has 0 mistakes; at least 12 are wanted"),
+            (MISTAKES, "'self.len as u64'", "'self.length'", "does not find its text, `self.length` …, in"),
+            (MISTAKES, "'self.len as u64'", "'self.len'", "finds its text, `self.len` …, "),
+            (MISTAKES, "&self.layers[0];", "&self.layers[layer];", "layer 0` changes nothing in solutions/ch02"),
+            (MISTAKES, "the keys twice", "the keys doubled", "expects the word \"doubled\""),
         ] {
             expect_when(&copy, file, find, replace, problem);
         }

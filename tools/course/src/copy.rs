@@ -6,20 +6,18 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::sync::mpsc::RecvTimeoutError;
 use std::time::{Duration, SystemTime};
 
 use anyhow::{Context, Result};
-use page_by_page_course::cargo::{Environment, Streams, cargo, start};
+use page_by_page_course::cargo::{self, Ended, Environment};
 use page_by_page_course::libtest;
 
 use crate::files::files_below;
 use crate::protection::SNAPSHOTS;
 use crate::run::CargoRun;
 
-/// The longest silence of a build, and of checks that run: a hung check is ended after it.
-const BUILD: Duration = Duration::from_secs(900);
-const CHECKS: Duration = Duration::from_secs(120);
+/// The longest that a build and its checks can take. Checks that hang stop themselves after a minute of silence.
+const TIME_LIMIT: Duration = Duration::from_secs(1800);
 
 /// A copy and its build folder.
 pub struct RepositoryCopy {
@@ -69,25 +67,13 @@ impl RepositoryCopy {
 
     /// Runs `cargo` with these arguments in a folder, as a reader would who has no variables of ours set but these.
     pub fn cargo(&self, folder: &Path, arguments: &[&str], variables: &[(&str, &str)]) -> Result<CargoRun> {
-        let mut cargo = cargo(folder, Environment::Neutral);
+        let mut cargo = cargo::cargo(folder, Environment::Neutral);
         cargo.args(arguments).envs(variables.iter().copied());
         cargo.env("CARGO_TARGET_DIR", &self.target).env("CARGO_TERM_COLOR", "never").env("NO_COLOR", "1");
         cargo.env("CARGO_INCREMENTAL", "1");
-        let mut process = start(cargo, Streams::Together).context("cannot run cargo")?;
-        let (mut output, mut patience) = (String::new(), BUILD);
-        let hung = loop {
-            match process.lines.recv_timeout(patience) {
-                Ok(line) => {
-                    if line.text.contains(" Running tests") {
-                        patience = CHECKS;
-                    }
-                    output += &(line.text + "\n");
-                }
-                Err(end) => break end == RecvTimeoutError::Timeout,
-            }
-        };
-        let success = !hung && process.wait().is_some_and(|status| status.success());
-        Ok(CargoRun { success, hung, suites: libtest::suites(&output), output })
+        let Ended { status, output } = cargo::run(cargo, TIME_LIMIT).context("cannot run cargo")?;
+        let success = status.is_some_and(|status| status.success());
+        Ok(CargoRun { success, hung: status.is_none(), suites: libtest::suites(&output), output })
     }
 }
 

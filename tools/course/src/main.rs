@@ -59,14 +59,11 @@ enum Task {
 }
 
 fn main() -> ExitCode {
-    match run(Arguments::parse().task) {
-        Ok(true) => ExitCode::SUCCESS,
-        Ok(false) => ExitCode::FAILURE,
-        Err(error) => {
-            eprintln!("error: {error:#}");
-            ExitCode::FAILURE
-        }
-    }
+    let is_in_order = run(Arguments::parse().task).unwrap_or_else(|error| {
+        eprintln!("error: {error:#}");
+        false
+    });
+    if is_in_order { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
 /// Whether all is in order.

@@ -13,11 +13,11 @@ use std::path::Path;
 
 use anyhow::{Context, Result};
 use page_by_page_course::chapters::Chapter;
-use page_by_page_course::stub;
+use page_by_page_course::stub::{self, names};
 use serde::Deserialize;
 
 use crate::check::Report;
-use crate::files::{files_below, names, read};
+use crate::files::{files_below, read};
 use crate::protection::SNAPSHOTS;
 
 const FOLDER: &str = "tools/course/mistakes";
@@ -105,23 +105,4 @@ pub fn check(root: &Path, chapter: &Chapter, solution: &str, grader: &str, repor
 /// The words of a message. Numbers are left out, because a check writes them when it runs.
 fn words(text: &str) -> impl Iterator<Item = &str> {
     text.split(|c: char| !c.is_alphabetic()).filter(|word| !word.is_empty())
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_mistake_finds_its_place_once() {
-        for (find, replace, expected) in [
-            ("b", "c", Ok("a c a")),
-            ("a", "c", Err("finds its text, `a` …, 2 times")),
-            ("d", "c", Err("does not find its text, `d` …,")),
-            ("b", "b", Err("changes nothing")),
-        ] {
-            let (find, replace) = (find.into(), replace.into());
-            let mistake = Mistake { find, replace, expect: String::new(), transcript: false };
-            assert_eq!(mistake.apply("a b a"), expected.map(String::from).map_err(String::from));
-        }
-    }
 }

@@ -3,9 +3,10 @@
 use std::path::Path;
 
 use anyhow::Result;
+use page_by_page_course::stub::names;
 
 use crate::check::Report;
-use crate::files::{names, read};
+use crate::files::read;
 
 pub const SNAPSHOTS: &str = "tests/snapshots";
 

@@ -8,10 +8,10 @@ use std::path::Path;
 
 use anyhow::{Context, Error, Result, bail};
 use page_by_page_course::chapters::{self, Chapter, LIST};
-use page_by_page_course::stub;
+use page_by_page_course::stub::{self, names};
 
 use crate::check::Report;
-use crate::files::{names, read};
+use crate::files::read;
 
 const HEADER: &str = "# The chapters, each with the hash of its stub as it is handed out, the chapters that its checks \
                       depend on, and its title.\n# `cargo course stubs` writes this file.\n";

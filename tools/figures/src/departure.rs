@@ -5,7 +5,7 @@
 //! differs.
 
 use std::fs;
-use std::panic::{self, PanicHookInfo};
+use std::panic;
 use std::path::Path;
 
 use anyhow::{Context, Error, Result, bail};
@@ -23,18 +23,16 @@ const SAME: &str = "the same as the reference, step by step";
 /// From now on, a panic of the reader's code is one line. How much memory it holds is bounded by the allocator that the
 /// graders' crate brings along, and how long it runs by whoever starts this process.
 pub fn panic_in_a_line() {
-    panic::set_hook(Box::new(|panicked| eprintln!("error: {}", in_a_line(panicked))));
-}
-
-fn in_a_line(panicked: &PanicHookInfo<'_>) -> String {
-    let place = panicked.location().map_or_else(String::new, |place| {
-        // As it is compiled, the path of a chapter begins in src/.
-        let file = place.file().replace('\\', "/");
-        let chapter = ["exercises/", "solutions/"].iter().find_map(|folder| Some(&file[file.find(folder)?..]));
-        format!(" ({}:{})", chapter.unwrap_or(&file), place.line())
-    });
-    let message = panics::message(panicked.payload()).unwrap_or("without a word").replace('\n', " ");
-    format!("the code panicked{place}: {message}")
+    panic::set_hook(Box::new(|panicked| {
+        let place = panicked.location().map_or_else(String::new, |place| {
+            // As it is compiled, the path of a chapter begins in src/.
+            let file = place.file().replace('\\', "/");
+            let chapter = ["exercises/", "solutions/"].iter().find_map(|folder| Some(&file[file.find(folder)?..]));
+            format!(" ({}:{})", chapter.unwrap_or(&file), place.line())
+        });
+        let message = panics::message(panicked.payload()).unwrap_or("without a word").replace('\n', " ");
+        eprintln!("error: the code panicked{place}: {message}");
+    }));
 }
 
 /// Records a figure from the chapters that were compiled, and writes it into the folder `to`. Returns the outcome in a
@@ -167,12 +165,7 @@ mod tests {
         let last = reference.find("<div class=\"pbp-frame kept\" data-step=\"1\"").unwrap();
         let last = &reference[last..reference.find("</div>\n</div>").unwrap() + "</div>\n".len()];
         for (theirs, yours, words, steps) in [
-            (
-                "pages 12, 5 and 3, in",
-                "pages 12, 7 and 3, in",
-                "Step 1 of 2: yours has 12 7, the reference 12 5",
-                &[0][..],
-            ),
+            ("12, 5 and 3, in", "12, 7 and 3, in", "Step 1 of 2: yours has 12 7, the reference 12 5", &[0][..]),
             ("\"m b\">page 9<", "\"m b\">page 7<", "Step 2 of 2: yours has page 7, the reference page 9", &[1]),
             (
                 "lists the pages",

@@ -289,7 +289,7 @@ mod tests {
         let mut names: Vec<&str> = FIGURES.iter().map(|(name, _)| *name).collect();
         assert_eq!(names, included.map(|(name, _)| name).collect::<Vec<_>>());
         names.sort();
-        assert_eq!(names, page_by_page_course::figures::all(&root).unwrap());
+        assert_eq!(names, page_by_page_course::figures::all(&root));
         assert_eq!(number("ch05_grow"), "5.2");
         assert_eq!(number("model_layer"), "B");
         assert!(ALL[0].html().contains("<figcaption><span>Figure 1.1.</span> <strong>"));

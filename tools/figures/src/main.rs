@@ -45,16 +45,13 @@ enum Command {
 }
 
 fn main() -> ExitCode {
-    match run(&Command::parse()) {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(error) => {
-            eprintln!("error: {error:#}");
-            ExitCode::FAILURE
-        }
-    }
+    run(&Command::parse()).unwrap_or_else(|error| {
+        eprintln!("error: {error:#}");
+        ExitCode::FAILURE
+    })
 }
 
-fn run(command: &Command) -> Result<()> {
+fn run(command: &Command) -> Result<ExitCode> {
     let root = root();
     match command {
         Command::Record => {
@@ -77,7 +74,7 @@ fn run(command: &Command) -> Result<()> {
             println!("{}", departure::record(&root, name, to)?);
         }
     }
-    Ok(())
+    Ok(ExitCode::SUCCESS)
 }
 
 fn root() -> PathBuf {

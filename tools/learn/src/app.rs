@@ -199,7 +199,7 @@ impl App {
     }
 
     fn update_book(&mut self) {
-        if let Some(last_line) = self.book.update() {
+        if let Some(last_line) = self.book.update(&self.current.root) {
             self.note = Some(format!("the book is no longer served: {last_line}"));
         }
         if self.book.is_opening && self.book.port.is_some() {

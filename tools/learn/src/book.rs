@@ -38,32 +38,16 @@ impl Book {
     }
 
     /// Reads what came since the last call. Returns the last line of a server that has ended.
-    pub fn update(&mut self) -> Option<String> {
+    pub fn update(&mut self, root: &Path) -> Option<String> {
         loop {
             match self.server.as_ref()?.lines.try_recv() {
                 Ok(line) => {
-                    self.port = port_of(&line.text).or(self.port);
+                    self.port = served::port(root);
                     self.last_line = line.text.trim().into();
                 }
                 Err(TryRecvError::Empty) => return None,
                 Err(TryRecvError::Disconnected) => return Some(std::mem::take(self).last_line),
             }
         }
-    }
-}
-
-/// `Page by Page is at http://127.0.0.1:3000/ (Ctrl-C stops)` → 3000
-fn port_of(line: &str) -> Option<u16> {
-    line.split_once("http://127.0.0.1:")?.1.split('/').next()?.parse().ok()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_port_is_read_from_the_first_line() {
-        assert_eq!(port_of("Page by Page is at http://127.0.0.1:3001/ (Ctrl-C stops)"), Some(3001));
-        assert_eq!(port_of("Port 3000 is taken; using 3001"), None);
     }
 }

@@ -80,34 +80,15 @@ pub fn refusals(stderr: &str) -> String {
 
 #[cfg(test)]
 mod tests {
-    use serde_json::json;
-
     use super::*;
 
     const FILE: &str = "exercises/ch02_flat.rs";
 
-    fn message(level: &str, text: &str, spans: Value) -> String {
-        let message = json!({ "level": level, "message": "m", "rendered": text, "spans": spans });
-        json!({ "reason": "compiler-message", "message": message }).to_string()
-    }
-
     #[test]
     fn errors_in_the_readers_file_come_first_and_once() {
-        let at = |file: &str| json!([{ "file_name": file, "is_primary": true, "expansion": null }]);
-        let here = message("error", "src/../exercises/ch02_flat.rs", at("src/../exercises/ch02_flat.rs"));
-        let span = json!({ "file_name": "exercises\\ch02_flat.rs", "expansion": null });
-        let by_macro = json!([{ "file_name": "/rustc/vec.rs", "is_primary": true, "expansion": { "span": span } }]);
         let mut build = Build::default();
-        for line in [
-            message("error", "linker `cc` not found", json!([])),
-            message("error", "exercises/ch01_recompute.rs", at("exercises/ch01_recompute.rs")),
-            here.clone(),
-            here,
-            message("error", "by macro", by_macro),
-            message("warning", "warning", at(FILE)),
-            json!({ "reason": "build-finished", "success": false }).to_string(),
-        ] {
-            assert!(build.take(&line, FILE), "{line}");
+        for line in include_str!("compiler/messages.jsonl").lines() {
+            assert!(build.take(line, FILE), "{line}");
         }
         for line in ["", "running 3 tests", "{\"reason\":", "{\"reason\":7}", "{}"] {
             assert!(!build.take(line, FILE), "{line}");

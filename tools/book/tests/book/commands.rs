@@ -8,7 +8,7 @@ fn commands_run_from_the_top_of_the_repository() {
     let run =
         "```console\n$ test -f book/book.toml\noutput\n$ echo one \\\n    two > here\n$ echo the reason && false\n```";
     let only_read = "```console,norun\n$ false\n```\n\n```sh\n$ false\n```\n\n```text\n$ false\n```";
-    book.write("book/src/preface.md", &format!("# Preface\n\n{run}\n\n{only_read}\n"));
+    book.write("book/src/preface.md", format!("# Preface\n\n{run}\n\n{only_read}\n"));
     let output = book.cargo_book(&["commands"]);
     let said = said(&output);
     assert_eq!(output.status.code(), Some(1), "{said}");

@@ -18,33 +18,17 @@ const PAGE: &str = "book/src/ch02_flat.md";
 const FIGURES: [&str; 3] = ["ch01_rows_chart", "ch02_copies_chart", "ch02_copy"];
 
 /// Stands for cargo and for the tool for figures.
-const CARGO: &str = r#"#!/bin/sh
-echo "$@" >> calls
-case "$1" in
-build)
-    if [ -f broken ]; then cat broken >&2; exit 101; fi
-    mkdir -p target/page/wasm32-unknown-unknown/page
-    echo mine > target/page/wasm32-unknown-unknown/page/page_by_page_wasm.wasm
-    ;;
-test) [ ! -f red ] ;;
-run)
-    if [ -f failing ]; then cat failing >&2; exit 1; fi
-    mkdir -p "$9"
-    echo "<figure data-figure=\"$7\"><p class=\"pbp-whose\">yours: $7</p></figure>" > "$9/$7.html"
-    echo "$7: the same as the reference, step by step"
-    ;;
-esac
-"#;
+const CARGO: &str = include_str!("cargo.sh");
 
 /// A good book with three figures and an exercise that is started.
 fn started() -> Book {
     let book = Book::good();
     for figure in FIGURES {
         let html = format!("<figure data-figure=\"{figure}\">\n<figcaption>the reference's</figcaption>\n</figure>\n");
-        book.write(&format!("book/src/figures/{figure}.html"), &html);
+        book.write(&format!("book/src/figures/{figure}.html"), html);
         book.write(&format!("tools/figures/src/figures/{figure}.rs"), "use page_by_page::chapters::ch02_flat;\n");
         let page = book.read(PAGE);
-        book.write(PAGE, &format!("{page}\n{{{{#include figures/{figure}.html}}}}\n"));
+        book.write(PAGE, format!("{page}\n{{{{#include figures/{figure}.html}}}}\n"));
     }
     book.write("tools/figures/src/figures/model_layer.rs", "// It depends on nothing.\n");
     book.write("exercises/chapters.txt", "# hash, chapter\n0123456789abcdef  ch02_flat\n");
@@ -61,7 +45,7 @@ fn write_program(book: &Book, name: &str, script: &str) {
 /// Adds to the exercise.
 fn begin(book: &Book, code: &str) {
     let stub = book.read(EXERCISE).replace("todo!", "unimplemented!");
-    book.write(EXERCISE, &format!("{stub}\n{code}"));
+    book.write(EXERCISE, format!("{stub}\n{code}"));
 }
 
 /// Makes the copy; returns its page of chapter 2 and what the terminal says.
@@ -113,7 +97,7 @@ fn a_chapter_that_is_not_finished_is_not_even_compiled() {
     assert!(page.contains("From the reference: chapter 2 is not finished, todo! left: 2 ("), "{page}");
 
     let hash = stub::fingerprint(&book.read(EXERCISE));
-    book.write("exercises/chapters.txt", &format!("{hash}  ch02_flat\n"));
+    book.write("exercises/chapters.txt", format!("{hash}  ch02_flat\n"));
     let (page, _) = copy(&book);
     assert!(page.contains("You have started no chapter yet: all figures are the reference’s."), "{page}");
     assert!(!page.contains("pbp-whose"), "{page}");
@@ -168,21 +152,12 @@ fn edits_of_the_exercises_are_followed() {
 
 #[test]
 fn the_engine_runs_the_readers_chapters_where_they_can_be_compiled() {
+    const REFERENCE: &str = "assets/engine.wasm";
     // The folder in which rustc looks for the target's library, what cargo says of the code, and what the page says.
     for (library, error, module, says) in [
         ("/", None, "mine\n", "This engine runs your own chapter 2."),
-        (
-            "/",
-            Some("error[E0425]: no rows\n"),
-            "assets/engine.wasm",
-            "This engine runs the reference, because your code does not compile.",
-        ),
-        (
-            "/nowhere",
-            None,
-            "assets/engine.wasm",
-            "enter rustup target add wasm32-unknown-unknown, and start cargo book --mine again",
-        ),
+        ("/", Some("error[E0425]: no rows\n"), REFERENCE, "the reference, because your code does not compile."),
+        ("/nowhere", None, REFERENCE, "enter rustup target add wasm32-unknown-unknown, and start cargo book"),
     ] {
         // Debian's compiler would do as well.
         if library == "/nowhere" && Path::new("/usr/bin/wasm-ld-19").exists() {

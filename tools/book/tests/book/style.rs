@@ -65,15 +65,10 @@ fn figures_can_be_read_in_every_theme() {
             at_least(SHAPE, &format!("the border of {name}"), ink(name), page);
         }
         for owner in OWNERS {
-            at_least(
-                TEXT,
-                &format!("text on a shared cell of {owner}"),
-                colours["--pbp-ink"],
-                colours[&format!("--pbp-{owner}")],
-            );
+            let fill = colours[&format!("--pbp-{owner}")];
+            at_least(TEXT, &format!("text on a shared cell of {owner}"), colours["--pbp-ink"], fill);
             at_least(TEXT, &format!("text on an empty cell of {owner}"), ink(owner), page);
             // Its opacity there.
-            let fill = colours[&format!("--pbp-{owner}")];
             let tint = [0, 1, 2].map(|at| (0.35 * f64::from(fill[at]) + 0.65 * f64::from(page[at])) as u8);
             at_least(TEXT, &format!("text on a stale cell of {owner}"), colours["--pbp-faint"], tint);
         }

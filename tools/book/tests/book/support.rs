@@ -16,14 +16,13 @@ impl Book {
     pub fn good() -> Self {
         let here = Path::new(env!("CARGO_MANIFEST_DIR"));
         let book = Self { folder: tempfile::tempdir().unwrap() };
-        copy(&here.join("tests/fixtures/good"), book.root());
-        for file in ["book.toml", "book.css"] {
-            fs::copy(here.join("../../book").join(file), book.path("book").join(file)).unwrap();
+        for entry in fs::read_dir(here.join("../../book")).unwrap().map(Result::unwrap) {
+            if entry.path().is_file() {
+                book.write(&format!("book/{}", entry.file_name().display()), fs::read(entry.path()).unwrap());
+            }
         }
-        for script in
-            ["page", "stepper", "progress", "keyboard", "pace", "words", "live"].map(|name| format!("{name}.js"))
-        {
-            fs::copy(here.join("../../book").join(&script), book.path("book").join(&script)).unwrap();
+        for (file, content) in contents(&here.join("tests/fixtures/good")) {
+            book.write(&file, content);
         }
         book
     }
@@ -40,7 +39,7 @@ impl Book {
         fs::read_to_string(self.path(file)).unwrap()
     }
 
-    pub fn write(&self, file: &str, text: &str) {
+    pub fn write(&self, file: &str, text: impl AsRef<[u8]>) {
         fs::create_dir_all(self.path(file).parent().unwrap()).unwrap();
         fs::write(self.path(file), text).unwrap();
     }
@@ -49,7 +48,7 @@ impl Book {
     pub fn replace(&self, file: &str, old: &str, new: &str) {
         let text = self.read(file);
         assert_eq!(text.matches(old).count(), 1, "{file} must say {old:?} once");
-        self.write(file, &text.replace(old, new));
+        self.write(file, text.replace(old, new));
     }
 
     pub fn cargo_book(&self, arguments: &[&str]) -> Output {
@@ -62,14 +61,10 @@ pub fn said(output: &Output) -> String {
     String::from_utf8_lossy(&[&output.stdout[..], &output.stderr[..]].concat()).into_owned()
 }
 
-fn copy(from: &Path, to: &Path) {
-    for entry in WalkDir::new(from) {
-        let entry = entry.unwrap();
-        let target = to.join(entry.path().strip_prefix(from).unwrap());
-        if entry.file_type().is_dir() {
-            fs::create_dir_all(target).unwrap();
-        } else {
-            fs::copy(entry.path(), target).unwrap();
-        }
-    }
+/// Every file in a folder, with what it holds.
+pub fn contents(folder: &Path) -> Vec<(String, Vec<u8>)> {
+    let files = WalkDir::new(folder).sort_by_file_name().into_iter().map(Result::unwrap);
+    let files = files.map(|entry| entry.into_path()).filter(|path| path.is_file() && !path.is_symlink());
+    let name = |path: &Path| path.strip_prefix(folder).unwrap().display().to_string();
+    files.map(|path| (name(&path), fs::read(path).unwrap())).collect()
 }

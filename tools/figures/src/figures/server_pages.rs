@@ -103,26 +103,21 @@ fn draw(picture: &mut Picture, view: &PoolView) {
     picture.row("", "", 6, cells);
     for id in 0..REQUESTS.len() as u64 {
         let area = Area { x: picture.left + 1.0, y: picture.y + 2.0, width: 24.0, height: 22.0 };
-        let text = match view.sequences.iter().find(|sequence| sequence.id == id) {
-            None => "not in the engine".to_string(),
-            Some(SequenceView {
-                state: SequenceStatus::Running,
-                prompt_tokens,
-                new_tokens,
-                cached_tokens,
-                rows,
-                ..
-            }) => {
-                let rows = rows.min(prompt_tokens);
-                format!("{rows} of {prompt_tokens} prompt tokens ({cached_tokens} cached), {new_tokens} new")
-            }
-            Some(SequenceView { state: SequenceStatus::Waiting, .. }) => "waits".to_string(),
-            Some(SequenceView { state: SequenceStatus::Preempted, .. }) => "was preempted and waits".to_string(),
-        };
+        let sequence = view.sequences.iter().find(|sequence| sequence.id == id);
+        let text = sequence.map_or("not in the engine".into(), |sequence| match sequence.state {
+            SequenceStatus::Running => progress(sequence),
+            SequenceStatus::Waiting => "waits".into(),
+            SequenceStatus::Preempted => "was preempted and waits".into(),
+        });
         picture.cell(area, held(letter(id), letter(id)));
         picture.text(area.x + 34.0, area.baseline(), Anchor::Start, text);
         picture.y += 27.0;
     }
+}
+
+fn progress(SequenceView { prompt_tokens, new_tokens, cached_tokens, rows, .. }: &SequenceView) -> String {
+    let rows = rows.min(prompt_tokens);
+    format!("{rows} of {prompt_tokens} prompt tokens ({cached_tokens} cached), {new_tokens} new")
 }
 
 fn step_text(view: &PoolView, ended: &[String]) -> String {

@@ -85,10 +85,6 @@ fn does_not_compile(is_in_file: bool) -> App {
     after(RunResult::CompileErrors(vec![error("error: one\n --> x"), error("error: two")]))
 }
 
-fn waiting_for_task_3() -> App {
-    after_checks(&[("task_1_a", ""), ("task_2_b", THIRD), ("task_3_a", THIRD)])
-}
-
 fn waiting_for_chapter_1() -> App {
     after_checks(&[("task_1_a", ""), ("task_2_a", OTHER), ("task_3_a", OTHER)])
 }
@@ -159,7 +155,7 @@ fn what_there_is_to_know_about_each_state_is_in_words() {
         (without_page, "t", "book/src/ch02_flat.md cannot be read"),
         (|| does_not_compile(true), "", "error: one --> x 1 more error not shown (a shows it) | ▸ 1 make room | !✓"),
         (|| does_not_compile(false), "", "finds no error in exercises/ch02_flat.rs, but one elsewhere. | error: one"),
-        (waiting_for_task_3, "", third),
+        (|| after_checks(&[("task_1_a", ""), ("task_2_b", THIRD), ("task_3_a", THIRD)]), "", third),
         (waiting_for_chapter_1, "", "2 checks wait for task 2 of chapter 1, which you have begun"),
         // Written code comes before a `todo!`.
         (one_written, "", "✗ task_1_b wrong yours: 2 2 more red checks not shown (a shows them)"),

@@ -108,11 +108,8 @@ fn in_words(current: &Current, part: Part) -> String {
     let words = format!("{} of {} green", tally.green, count(tally.of, "check"));
     let Some(wait) = waits.iter().max() else { return words };
     let verb = if waits.len() == 1 { "waits" } else { "wait" };
-    let chapter = match wait.chapter == current.chapter.number {
-        true => String::new(),
-        false => format!("chapter {}, ", wait.chapter),
-    };
-    format!("{words}, {} {verb} for {chapter}task {}", waits.len(), wait.task)
+    let of = if wait.chapter == current.chapter.number { "" } else { &format!("chapter {}, ", wait.chapter) };
+    format!("{words}, {} {verb} for {of}task {}", waits.len(), wait.task)
 }
 
 /// The first red check, in its own words.

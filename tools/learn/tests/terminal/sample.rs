@@ -28,14 +28,7 @@ pub const SOLUTION: &str = "//! Sums.\n\n/// Adds.\npub fn sum(numbers: &[u32]) 
                             numbers\n    numbers.iter().sum()\n}\n\npub fn mean(numbers: &[u32]) -> u32 {\n    // ch01 \
                             task 2: divide\n    7\n}\n";
 
-const PAGE: &str = "# 1. Sums\n\n## Build\n\n### Task 1: add\n\nAll of them.\n\n<details \
-                    class=\"hint\">\n<summary>Hint 1</summary>\n\n`iter().sum()` adds.\n\n</details>\n<details \
-                    class=\"hint\">\n<summary>Hint 2</summary>\n\nIt needs a type.\n\n</details>\n\n### Task 2: \
-                    divide\n\n<details class=\"hint\">\n<summary>Hint</summary>\n\nBy how \
-                    many.\n\n</details>\n\n```console\n$ cargo page generate \"One day\"\n```\n\n## What you \
-                    gained\n\nMuch.\n\n## Check yourself\n\n<details \
-                    class=\"answer\">\n<summary>Why?</summary>\n\nBecause.\n\n</details>\n";
-
+const PAGE: &str = include_str!("ch01_sum.md");
 const CARGO: &str = include_str!("cargo.sh");
 
 /// A course of two chapters.
