@@ -131,6 +131,7 @@ pub trait KvCache {
 // ANCHOR_END: trait
 
 /// A cache that can forget its newest tokens.
+// ANCHOR: rewind
 pub trait Rewind: KvCache {
     /// Forgets the newest `n` tokens in every layer; [`len`](KvCache::len) shrinks by `n`.
     ///
@@ -140,6 +141,7 @@ pub trait Rewind: KvCache {
     /// [`CacheError::PastTheStart`] if fewer than `n` tokens are held. The cache is then unchanged.
     fn rewind(&mut self, n: usize) -> Result<(), CacheError>;
 }
+// ANCHOR_END: rewind
 
 /// The number of a page in its pool.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]

@@ -63,6 +63,7 @@ impl LanguageModel for CachedModel<'_> {
 // ANCHOR_END: cached
 
 /// A language model that can predict after several tokens at once and forget tokens, as speculative decoding needs.
+// ANCHOR: rewindable
 pub trait RewindableModel: LanguageModel {
     /// How many tokens its cache holds, counted from the start of the sequence.
     fn cached_len(&self) -> usize;
@@ -82,6 +83,7 @@ pub trait RewindableModel: LanguageModel {
     /// [`CacheError::PastTheStart`] if it holds fewer. Nothing has changed then.
     fn rewind(&mut self, n: usize) -> Result<(), CacheError>;
 }
+// ANCHOR_END: rewindable
 
 impl RewindableModel for CachedModel<'_> {
     fn cached_len(&self) -> usize {
@@ -154,6 +156,7 @@ impl Draft {
 /// the new tokens, at least one.
 pub type Accept<'a> = dyn FnMut(&Draft, &[Vec<f32>]) -> Vec<u32> + 'a;
 
+// ANCHOR: drafter
 /// Proposes draft tokens. Its calls return [`StepError`] if the sequence cannot be computed.
 pub trait Drafter {
     /// At most `k` tokens that might follow `tokens`, the whole sequence so far.
@@ -163,6 +166,7 @@ pub trait Drafter {
     /// `tokens`, no more and no less.
     fn sync_cache(&mut self, tokens: &[u32]) -> Result<(), StepError>;
 }
+// ANCHOR_END: drafter
 
 #[cfg(test)]
 mod tests {

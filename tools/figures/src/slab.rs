@@ -164,7 +164,7 @@ pub fn pages_of_words(
     name: impl Fn(usize) -> String,
     cells: impl IntoIterator<Item = Cell>,
 ) -> Grid {
-    let least = std::mem::replace(&mut picture.least, 38.0);
+    let least = std::mem::replace(&mut picture.least, 44.0);
     let grid = picture.pages(name, PAGE_SIZE, cells);
     picture.least = least;
     grid
