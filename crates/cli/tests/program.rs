@@ -1,8 +1,7 @@
 //! The program, run as people run it.
 
 use std::io::Write;
-use std::path::Path;
-use std::process::{Child, Command, Output, Stdio};
+use std::process::{Child, Command, ExitStatus, Output, Stdio};
 use std::time::{Duration, Instant};
 
 use serde_json::Value;
@@ -36,9 +35,11 @@ impl Run {
 
 /// A run under way, all three of its streams to be read and written here.
 pub fn spawn(arguments: &[&str]) -> Child {
-    let mut command = Command::new(PROGRAM);
-    command.args(arguments).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
-    command.spawn().unwrap()
+    start(Command::new(PROGRAM).args(arguments))
+}
+
+pub fn start(command: &mut Command) -> Child {
+    command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap()
 }
 
 pub fn run_with(arguments: &[&str], input: &[u8]) -> Run {
@@ -67,30 +68,31 @@ pub fn limited(limit: &str) -> Command {
     Command::new(PROGRAM)
 }
 
+/// For how long a program may go on that is about to end: on a machine that is idle it takes a fraction of a second.
+pub const LONGEST: Duration = Duration::from_secs(60);
+
+/// How a program ends; `None` if it hangs, and had to be killed.
+pub fn wait(child: &mut Child) -> Option<ExitStatus> {
+    let begin = Instant::now();
+    while begin.elapsed() < LONGEST {
+        if let Some(status) = child.try_wait().unwrap() {
+            return Some(status);
+        }
+        std::thread::sleep(Duration::from_millis(2));
+    }
+    child.kill().unwrap();
+    child.wait().unwrap();
+    None
+}
+
 /// The exit code of a program that is about to end; `None` if a signal has ended it.
 #[track_caller]
-pub fn wait(child: &mut Child) -> Option<i32> {
-    let begin = Instant::now();
-    loop {
-        if let Some(status) = child.try_wait().unwrap() {
-            return status.code();
-        }
-        if begin.elapsed() > Duration::from_secs(60) {
-            child.kill().unwrap();
-            child.wait().unwrap();
-            panic!("still running");
-        }
-        std::thread::sleep(Duration::from_millis(5));
-    }
+pub fn exit_code(child: &mut Child) -> Option<i32> {
+    wait(child).expect("still running").code()
 }
 
 pub fn run(arguments: &[&str]) -> Run {
     run_with(arguments, b"")
-}
-
-pub fn run_in(folder: &Path, arguments: &[&str]) -> Run {
-    let output = Command::new(PROGRAM).args(arguments).current_dir(folder).stdin(Stdio::null()).output().unwrap();
-    Run::of(output)
 }
 
 #[track_caller]

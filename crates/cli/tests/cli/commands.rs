@@ -64,27 +64,8 @@ fn new_folder() -> (TempDir, String) {
     (parent, out)
 }
 
-fn synth(shape: &str, out: &str, more: &[&str]) -> String {
-    ok(&[&["synth", "--shape", shape, "--out", out], more].concat()).stderr
-}
-
-#[test]
-fn synth_writes_what_logits_reads_and_never_over_anything() {
-    let (parent, out) = new_folder();
-    // An empty folder is no harm.
-    std::fs::create_dir(&out).unwrap();
-    let says = synth("tiny", &out, &[]);
-    assert!(says.contains("90,496 weights in 24 tensors"), "{says}");
-    assert_eq!(names(parent.path()), ["model"]);
-    let logits = || ok(&["logits", "--tokens", "0,255", "--model", &out]).json()["logits"].clone();
-    let written = logits();
-    let numbers = written.as_array().unwrap();
-    assert_eq!(numbers.len(), 256);
-    assert!(numbers.iter().all(|logit| logit.as_f64().unwrap().abs() > 0.0), "random weights give random logits");
-    let again = run(&["synth", "--shape", "tiny", "--out", &out, "--seed", "9"]);
-    assert_eq!(again.code, Some(1));
-    assert!(again.stderr.contains("is not empty; choose another folder"), "{}", again.stderr);
-    assert_eq!(logits(), written);
+fn synth(shape: &str, out: &str, more: &[&str]) {
+    ok(&[&["synth", "--shape", shape, "--out", out], more].concat());
 }
 
 #[test]
@@ -114,6 +95,8 @@ fn synth_removes_what_a_killed_run_left_and_nothing_that_is_in_use() {
     large.kill().unwrap();
     large.wait().unwrap();
     assert_eq!(names(parent.path()), ["model.partial"], "nothing has removed it yet");
+    // An empty folder is no harm.
+    std::fs::create_dir(&out).unwrap();
     synth("tiny", &out, &[]);
     assert_eq!(names(parent.path()), ["model"]);
     assert_eq!(names(&out), ["config.json", "model.safetensors"]);

@@ -32,7 +32,7 @@ fn one_prompt() {
 
 #[test]
 fn scripts_that_need_no_file() {
-    for name in ["break", "several", "samples", "drafts", "bench", "workload"] {
+    for name in ["break", "several", "samples", "drafts", "bench", "workload", "synth"] {
         Script::new().check(name);
     }
 }
@@ -61,6 +61,16 @@ fn batches() {
 fn stories_typed_line_by_line() {
     let short = story_with("config.json", "max_position_embeddings", json!(40));
     Script::new().model("models/40-positions", &short).check("story");
+}
+
+#[cfg(feature = "serve")]
+#[test]
+fn chats() {
+    const TEMPLATE: &str = "{{ bos_token }}{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}\
+                            {% if add_generation_prompt %}{{ name | default('teller') }}:{% endif %}";
+    let teller = Folder::copy_of("storyteller");
+    teller.write("chat_template.jinja", TEMPLATE);
+    Script::new().model("models/teller", &teller).check("chat");
 }
 
 #[test]

@@ -18,12 +18,12 @@
 //! What is measured is a `#`: times and rates, and every fraction that a benchmark prints.
 
 use std::path::Path;
-use std::process::{Command, Stdio};
+use std::process::Command;
 
 use serde_json::Value;
 use tempfile::TempDir;
 
-use crate::program::{PROGRAM, Run, finish, limited};
+use crate::program::{PROGRAM, Run, finish, limited, start};
 use grading::checkpoints::Folder;
 use grading::snapshot_guard::assert_snapshots_are_kept;
 
@@ -104,23 +104,16 @@ impl Script {
             return Run { code: Some(0), stdout, stderr: String::new() };
         }
         let mut program = if self.is_limited { limited("-v 1048576") } else { Command::new(PROGRAM) };
-        program.current_dir(self.place.path()).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
         if self.is_limited {
             program.env("RAYON_NUM_THREADS", "1");
         }
-        finish(program.args(self.words(command)).spawn().unwrap(), input.as_bytes())
+        finish(start(program.current_dir(self.place.path()).args(self.words(command))), input.as_bytes())
     }
 
-    /// The arguments of a command line: words, or what stands between quotation marks.
+    /// The arguments of a command line, as a shell reads them.
     fn words(&self, command: &str) -> Vec<String> {
-        let parts = command.split('"').enumerate();
-        let words = parts.flat_map(|(place, part)| match place % 2 {
-            0 => part.split_whitespace().collect(),
-            _ => vec![part],
-        });
-        let with_folders =
-            |word: &str| self.models.iter().fold(word.into(), |word: String, (n, path)| word.replace(n, path));
-        words.map(with_folders).collect()
+        let words = shlex::split(command).expect(command).into_iter();
+        words.map(|word| self.models.iter().fold(word, |word, (name, path)| word.replace(name, path))).collect()
     }
 
     /// What a run has printed, without what is never the same twice; of lines that begin with a word, only these.
