@@ -152,21 +152,6 @@ fn watchers_see_the_pages_as_they_are() {
 }
 
 #[test]
-fn sequences_with_one_beginning_are_shown_to_share_pages() {
-    let server = Server::start(Options { n_pages: 100, ..Options::default() });
-    let mut views = Views::of(&server, 100);
-    let prompt: Vec<u32> = (1..=20).collect();
-    let connection = send(server.address, &long_request(json!(prompt), 3, 300));
-    // Two full pages of the prompt: three texts, and the prefix cache.
-    let view = views.wait_for(|view| pages_of(view).iter().filter(|page| **page == (4, 3)).count() == 2);
-    let tables: Vec<&Vec<Value>> = sequences(&view).map(|sequence| list(sequence, "pages")).collect();
-    assert!(tables.iter().all(|table| table[..2] == tables[0][..2]), "they come first in each table: {tables:?}");
-    drop(connection);
-    let view = views.wait_for(|view| sequences(view).len() == 0);
-    assert_eq!(sums(&view)[2], 0);
-}
-
-#[test]
 fn waiting_and_preempted_sequences_are_shown() {
     let limits = StepLimits { tokens: 32, sequences: 3 };
     let server = Server::start(Options { n_pages: 24, limits, ..Options::default() });
