@@ -58,6 +58,13 @@ fn batches() {
 }
 
 #[test]
+fn page_files() {
+    let assets = grading::root().join("assets");
+    let [key, stories] = ["key.jsonl", "stories.jsonl"].map(|name| (name, std::fs::read(assets.join(name)).unwrap()));
+    Script::new().file(key.0, key.1).file(stories.0, stories.1).check("page_file");
+}
+
+#[test]
 fn stories_typed_line_by_line() {
     let short = story_with("config.json", "max_position_embeddings", json!(40));
     Script::new().model("models/40-positions", &short).check("story");
