@@ -4,6 +4,7 @@ use std::io::Write;
 use std::process::{Child, Command, ExitStatus, Output, Stdio};
 use std::time::{Duration, Instant};
 
+use grading::snapshot_guard::assert_snapshots_are_kept;
 use serde_json::Value;
 
 pub const PROGRAM: &str = env!("CARGO_BIN_EXE_page-by-page");
@@ -100,4 +101,19 @@ pub fn ok(arguments: &[&str]) -> Run {
     let run = run(arguments);
     assert_eq!(run.code, Some(0), "exit code of {arguments:?}:\n{}", run.stderr);
     run
+}
+
+/// Plays a script, and compares what it gives with its file: `play` gets the file's lines, and returns them with all that
+/// is printed now. To accept that, run `bash .ci/bless`.
+#[track_caller]
+pub fn check_script(scripts: &str, name: &str, play: impl FnOnce(&str) -> String) {
+    assert_snapshots_are_kept();
+    let folder = grading::root().join("crates/cli/tests").join(scripts);
+    let snapshot = std::fs::read_to_string(folder.join(format!("{name}.snap"))).expect(name).replace("\r\n", "\n");
+    let transcript = play(snapshot.splitn(3, "---\n").nth(2).expect("insta's header"));
+    let mut settings = insta::Settings::clone_current();
+    settings.set_snapshot_path(folder);
+    settings.set_prepend_module_to_snapshot(false);
+    settings.set_omit_expression(true);
+    settings.bind(|| insta::assert_snapshot!(name, transcript));
 }

@@ -134,10 +134,6 @@ fn large() -> Folder {
 #[test]
 fn weights_lie_where_they_are_asked_to_and_a_large_model_is_copied() {
     let folder = large();
-    let logits = |weights: &str| {
-        ok(&["logits", "--model", folder.path(), "--tokens", "1,2,3", "--weights", weights]).json()["logits"].clone()
-    };
-    assert_eq!(logits("copied"), logits("mapped"));
     let huge = std::fs::read_to_string("/sys/kernel/mm/transparent_hugepage/enabled");
     let is_copied_by_itself = huge.is_ok_and(|huge| !huge.contains("[never]"));
     for (model, weights, is_copied) in [

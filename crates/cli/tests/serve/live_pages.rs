@@ -4,7 +4,6 @@ use std::net::SocketAddr;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use page_by_page::serving::schedule::StepLimits;
 use page_by_page_serve::connections::ClientLimits;
 use serde_json::{Value, json};
 
@@ -152,26 +151,6 @@ fn watchers_see_the_pages_as_they_are() {
 }
 
 #[test]
-fn waiting_and_preempted_sequences_are_shown() {
-    let limits = StepLimits { tokens: 32, sequences: 3 };
-    let server = Server::start(Options { n_pages: 24, limits, ..Options::default() });
-    let mut views = Views::of(&server, 24);
-    let request = long_request(json!([1]), 3, 120);
-    let _first = send(server.address, &request);
-    server.wait_for("vllm:num_requests_running", "", |n| n == 3.0);
-    let _second = send(server.address, &request);
-    let states = |view: &Value, state: &str| sequences(view).filter(|sequence| sequence["state"] == state).count();
-    views.wait_for(|view| states(view, "running") == 3 && states(view, "waiting") == 3);
-    // Three texts of 120 tokens need 45 pages, and there are 24.
-    let view = views.wait_for(|view| states(view, "preempted") > 0);
-    let preempted = sequences(&view).find(|sequence| sequence["state"] == "preempted").unwrap();
-    assert!(number(&preempted["preemptions"]) > 0 && number(&preempted["new_tokens"]) > 0);
-    assert!(number(&view["counts"]["preemptions"]) > 0);
-    let read: usize = sequences(&view).map(|sequence| number(&sequence["scheduled_tokens"])).sum();
-    assert!(read <= number(&view["scheduled_tokens"]) && number(&view["scheduled_tokens"]) <= 32, "{view}");
-}
-
-#[test]
 fn watchers_have_a_limit_and_leave_their_place() {
     let server = Server::start(Options::default());
     let (mut one, two) = (Views::of(&server, 600), Views::of(&server, 600));
@@ -314,19 +293,11 @@ fn the_page_loads_nothing_from_elsewhere_and_runs_nothing_that_it_was_not_given(
         let policy = answer.header("content-security-policy").unwrap();
         assert!(policy.starts_with("default-src 'none'; ") && !policy.contains("unsafe"), "{policy}");
         assert_eq!(answer.header("x-content-type-options"), Some("nosniff"));
-        for elsewhere in ["http:", "https:", "//cdn", "@import", "url("] {
-            assert!(!answer.body.contains(elsewhere), "{path} names {elsewhere}");
-        }
-        for unsafe_way in ["innerHTML", "outerHTML", "insertAdjacentHTML", "document.write", "eval(", "Function("] {
-            assert!(!answer.body.contains(unsafe_way), "{path}: {unsafe_way}: an output is not HTML");
+        // A browser that heeds the policy runs nothing that stands in the page. And an output is never read as HTML.
+        let elsewhere = ["http:", "https:", "//cdn", "@import", "url("];
+        let as_html = ["innerHTML", "outerHTML", "insertAdjacentHTML", "document.write", "eval(", "Function("];
+        for word in elsewhere.into_iter().chain(as_html) {
+            assert!(!answer.body.contains(word), "{path}: {word}");
         }
     }
-    let page = server.get("/");
-    for inline in [" style=", "<style", "javascript:"] {
-        assert!(!page.body.contains(inline), "{inline}");
-    }
-    let attributes = page.body.split_whitespace().filter(|word| word.to_lowercase().starts_with("on"));
-    let handlers: Vec<&str> = attributes.filter(|word| word.contains('=')).collect();
-    assert!(handlers.is_empty(), "{handlers:?}");
-    assert_eq!(page.body.matches("<script").count(), page.body.matches("<script src=\"").count());
 }
