@@ -254,10 +254,9 @@ impl ServerState {
         if prompt.len() <= most {
             return Ok(());
         }
+        let (bytes, tokens) = (prompt.len(), self.max_tokens);
         let message = format!(
-            "the prompt has {} bytes, and the {} tokens that fit here stand for {most} at most; shorten the prompt",
-            prompt.len(),
-            self.max_tokens
+            "the prompt has {bytes} bytes, and the {tokens} tokens that fit here stand for {most} at most; shorten the prompt"
         );
         Err(Refusal::too_long(endpoint.prompt(), message))
     }

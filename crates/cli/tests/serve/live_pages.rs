@@ -12,7 +12,7 @@ use crate::http::{Connection, Response, ask};
 use crate::serving::{Options, Server};
 
 /// Asks to watch. Returns the head of the answer, and the connection that the views come from.
-pub fn watch(address: SocketAddr, headers: &[(&str, &str)]) -> (Response, Connection) {
+fn watch(address: SocketAddr, headers: &[(&str, &str)]) -> (Response, Connection) {
     let mut connection = Connection::open(address).unwrap();
     connection.send("GET", "/pages", headers, b"").unwrap();
     let head = connection.read_head().unwrap();
