@@ -10,7 +10,6 @@ use signal_hook::flag;
 /// What a shell says of a program that Ctrl-C has ended.
 const ENDED_BY_INTERRUPT: i32 = 130;
 
-#[derive(Clone)]
 pub struct Interrupt(Arc<AtomicBool>);
 
 impl Interrupt {

@@ -59,9 +59,8 @@ impl Generate {
         let width = self.sequences.beams.unwrap_or(0);
         let steps = format!("{}, ", count(counters.steps.saturating_sub(1), "step"));
         let rows = counters.rows_projected as usize;
-        let (prefill, decode) =
-            ((rows.min(n_prompt), counters.prefill), (rows.saturating_sub(n_prompt), counters.decode));
-        let [prefill, decode] = timings(prefill, decode, [String::new(), steps]);
+        let prefill = (rows.min(n_prompt), counters.prefill);
+        let [prefill, decode] = timings(prefill, (rows - prefill.0, counters.decode), [String::new(), steps]);
         let (peak, copied) = (pool.mib(counters.peak_pages), count(counters.rows_copied, "row"));
         let chapters = [&CHAPTERS[..], &self.cache.rows.chapters(CacheKind::Paged)].concat();
         vec![

@@ -93,16 +93,8 @@ impl<'m> OutputSet<'m> {
         let output =
             |request| Output { request, text: String::new(), n_new: 0, runs: false, pages: Vec::new(), finished: None };
         let outputs = requests.into_iter().map(output).collect();
-        let none = PassTotals::default();
-        Ok(OutputSet {
-            are_samples,
-            pool,
-            engine,
-            outputs,
-            prefill: none,
-            decode: none,
-            watch: watch.map(|watch| (watch, 0)),
-        })
+        let (watch, [prefill, decode]) = (watch.map(|watch| (watch, 0)), [PassTotals::default(); 2]);
+        Ok(OutputSet { are_samples, pool, engine, outputs, prefill, decode, watch })
     }
 
     /// Whether the outputs share the pages of one prompt.
