@@ -9,18 +9,12 @@ use tempfile::TempDir;
 
 use crate::program::{Run, limited, ok, run};
 
-struct PageFile {
-    path: PathBuf,
-    option: String,
-    _folder: TempDir,
-}
-
-impl PageFile {
-    fn new() -> Self {
-        let folder = tempfile::tempdir().unwrap();
-        let path = folder.path().join("key.pages");
-        PageFile { option: format!("--page-file={}", path.display()), path, _folder: folder }
-    }
+/// A place for a file of pages, its name, and the option with it.
+fn page_file() -> (TempDir, PathBuf, String) {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("key.pages");
+    let option = format!("--page-file={}", file.display());
+    (folder, file, option)
 }
 
 /// Four prompts that begin with the same page of a tale.
@@ -44,9 +38,9 @@ fn report(run: &Run) -> (&str, [u64; 4]) {
 
 #[test]
 fn a_file_of_other_pages_is_refused_and_left_alone() {
-    let (file, prompts) = (PageFile::new(), prompts());
-    ok(&["batch", &prompts, "--page-size=4", &file.option]);
-    let pages = fs::read(&file.path).unwrap();
+    let ((_place, file, option), prompts) = (page_file(), prompts());
+    ok(&["batch", &prompts, "--page-size=4", &option]);
+    let pages = fs::read(&file).unwrap();
     let story = b"Once upon a time".to_vec();
     for (content, options, says) in [
         (
@@ -58,11 +52,11 @@ fn a_file_of_other_pages_is_refused_and_left_alone() {
         (&pages, ["--model=storyteller-draft", "--page-size=4"], "the model makes rows of"),
         (&story, ["--kv-dtype=f32", "--page-size=4"], "this is no file of pages"),
     ] {
-        fs::write(&file.path, content).unwrap();
-        let run = run(&[&["batch", &prompts, &file.option], &options[..]].concat());
+        fs::write(&file, content).unwrap();
+        let run = run(&[&["batch", &prompts, &option], &options[..]].concat());
         assert_eq!((run.code, run.stdout.as_str()), (Some(1), ""), "{options:?}");
         assert!(run.stderr.contains(says) && run.stderr.contains("key.pages: "), "{options:?}: {}", run.stderr);
-        assert!(fs::read(&file.path).unwrap() == *content, "{options:?}: the file is as it was");
+        assert!(fs::read(&file).unwrap() == *content, "{options:?}: the file is as it was");
     }
 }
 
@@ -70,8 +64,8 @@ fn a_file_of_other_pages_is_refused_and_left_alone() {
 #[cfg(unix)]
 #[test]
 fn a_full_disk_changes_no_output() {
-    let (file, prompts) = (PageFile::new(), prompts());
-    let arguments = ["batch", &prompts, "--page-size=4", &file.option];
+    let ((_place, _, option), prompts) = (page_file(), prompts());
+    let arguments = ["batch", &prompts, "--page-size=4", &option];
     let expected = texts(&ok(&arguments[..3]));
     let full = Run::of(limited("-f 100").args(arguments).output().unwrap());
     assert_eq!((full.code, texts(&full)), (Some(0), expected.clone()), "{}", full.stderr);

@@ -4,15 +4,9 @@
 use serde_json::{Value, json};
 
 use crate::program::ok;
-use crate::refusals::overflowing;
+use crate::refusals::{changed, overflowing};
 use crate::script::Script;
 use grading::checkpoints::Folder;
-
-fn story_with(file: &str, field: &str, value: Value) -> Folder {
-    let folder = Folder::copy_of("storyteller");
-    folder.set(file, field, value);
-    folder
-}
 
 #[test]
 fn one_prompt() {
@@ -24,8 +18,11 @@ fn one_prompt() {
     Script::new()
         .model("models/asks-for-nothing", &nothing)
         .model("models/asks-for-half", &half)
-        .model("models/ends-early", &story_with("generation_config.json", "eos_token_id", json!([0, third])))
-        .model("models/16-positions", &story_with("config.json", "max_position_embeddings", json!(16)))
+        .model(
+            "models/ends-early",
+            &changed("storyteller", "generation_config.json", "eos_token_id", json!([0, third])),
+        )
+        .model("models/16-positions", &changed("storyteller", "config.json", "max_position_embeddings", json!(16)))
         .model("models/overflowing", &overflowing("storyteller-draft"))
         .check("generate");
 }
@@ -66,7 +63,7 @@ fn page_files() {
 
 #[test]
 fn stories_typed_line_by_line() {
-    let short = story_with("config.json", "max_position_embeddings", json!(40));
+    let short = changed("storyteller", "config.json", "max_position_embeddings", json!(40));
     Script::new().model("models/40-positions", &short).check("story");
 }
 
@@ -144,11 +141,8 @@ fn weights_lie_where_they_are_asked_to_and_a_large_model_is_copied() {
     ] {
         let (engine, shown) = measured(&["engine", "--model", model, "--weights", weights, "--seconds", "0"]);
         let in_files = engine["rates"].as_array().unwrap().iter().any(|rate| rate["what"] == "summed in their files");
-        assert_eq!(
-            (shown.contains(" bytes of weights, copied"), in_files),
-            (is_copied, is_copied),
-            "{weights}: {shown}"
-        );
+        let is_said = shown.contains(" bytes of weights, copied");
+        assert_eq!([is_said, in_files], [is_copied; 2], "{weights}: {shown}");
     }
 }
 

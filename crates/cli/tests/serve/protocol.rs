@@ -182,10 +182,8 @@ fn a_chat_uses_the_models_template() {
     });
     let answer = server.post("/v1/chat/completions", &body).json();
     assert_eq!(texts(&answer), [expected.text.as_str()]);
-    assert_eq!(
-        (&answer["object"], &answer["choices"][0]["message"]["role"]),
-        (&json!("chat.completion"), &json!("assistant"))
-    );
+    let role = &answer["choices"][0]["message"]["role"];
+    assert_eq!((&answer["object"], role), (&json!("chat.completion"), &json!("assistant")));
     assert!(answer["id"].as_str().unwrap().starts_with("chatcmpl-"));
     let content = answer["choices"][0]["logprobs"]["content"].as_array().unwrap();
     assert_eq!(content.len(), expected.tokens.len());

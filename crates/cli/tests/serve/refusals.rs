@@ -66,8 +66,8 @@ fn what_cannot_be_answered_is_refused_by_name() {
     folder.write("chat_template.jinja", "{{ messages[0].content }}");
     let server = Server::start(Options { folder: folder.path().into(), n_pages: 20, ..Options::default() });
     check_script("serve", "refusals", |script| play(&server, script));
-    let post = |body: &str| ask(server.address, "POST", "/v1/completions", &[], body.as_bytes());
-    let many = json!({ "prompt": vec!["a"; 200_000] }).to_string();
+    let [long, many] =
+        [json!(vec![5; 161]), json!(vec!["a"; 200_000])].map(|prompt| json!({ "prompt": prompt }).to_string());
     let one_megabyte = json!({ "prompt": "a".repeat(1_000_000) }).to_string();
     // Refused for the first: the second, which has too many bytes, is not looked at.
     let two = json!({ "prompt": ["1".repeat(5_000), "1".repeat(10_000)] }).to_string();
@@ -75,11 +75,12 @@ fn what_cannot_be_answered_is_refused_by_name() {
     for (body, code, says) in [
         ("{\"prompt\": ", "invalid_json", "the body is not JSON"),
         (&"[".repeat(100_000), "invalid_json", "the body is not JSON: recursion limit exceeded"),
+        (&long, LONG, "the prompt has 161 tokens, and a sequence holds 161 here"),
         (&two, LONG, "tokens, and a sequence holds 161 here"),
         (&one_megabyte, LONG, "the prompt has 1000000 bytes"),
         (&many, "", "200000 sequences are more than the 72"),
     ] {
-        let refused = post(body);
+        let refused = ask(server.address, "POST", "/v1/completions", &[], body.as_bytes());
         let error = refused.json()["error"].clone();
         assert_eq!((refused.status, error["code"].as_str().unwrap_or_default()), (400, code), "{error}");
         assert!(error["message"].as_str().unwrap().contains(says), "{error}");
@@ -87,9 +88,6 @@ fn what_cannot_be_answered_is_refused_by_name() {
     // The most that fits: 160 slots and the newest token.
     let longest = server.complete(&json!({ "prompt": [1], "max_tokens": 160, "temperature": 0 }));
     assert_eq!(longest["usage"]["completion_tokens"], 160);
-    let refused = server.post("/v1/completions", &json!({ "prompt": vec![5; 161] })).body;
-    assert!(refused.contains("the prompt has 161 tokens, and a sequence holds 161 here"), "{refused}");
-
     all_pages_come_back(&server, 20);
 }
 
@@ -98,4 +96,10 @@ fn with_a_key_only_those_who_have_it_are_served() {
     let server = Server::start(Options { access: Access::Key("sesame".into()), ..Options::default() });
     check_script("serve", "key", |script| play(&server, script));
     assert_eq!(server.get("/v1/models").header("www-authenticate"), Some("Bearer"));
+}
+
+#[test]
+fn without_watchers_there_is_no_page() {
+    let server = Server::start(Options { watchers: 0, ..Options::default() });
+    check_script("serve", "unwatched", |script| play(&server, script));
 }
