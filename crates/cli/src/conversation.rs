@@ -217,8 +217,8 @@ impl Conversation<'_> {
         };
         let cached = finished.sequence.counters.cached;
         let computed = (n_prompt - cached).min(finished.sequence.counters.computed as usize);
-        let (prompt, [cached, computed]) = (count(n_prompt, "prompt token"), [cached, computed].map(thousands));
-        let generated = thousands(n_generated);
+        let [cached, computed, generated] = [cached, computed, n_generated].map(thousands);
+        let prompt = count(n_prompt, "prompt token");
         say(&format!("{prompt}: {cached} from the prefix cache, {computed} computed; {generated} generated{end}"));
         if self.interrupt.is_pressed() {
             ensure!(self.is_typed, "interrupted");

@@ -32,13 +32,12 @@ fn play(server: &Server, script: &str) -> String {
 fn with_fields(server: &Server, kind: &str, fields: Value) -> Vec<String> {
     let (prompt, messages) = (json!("a"), json!([{ "role": "user", "content": "hello" }]));
     let endpoints = [("prompt", prompt, "/v1/completions"), ("messages", messages, "/v1/chat/completions")];
-    let asked = endpoints.into_iter().filter(|(field, ..)| field.starts_with(kind));
-    let answers = asked.map(|(field, default, path)| {
+    let answer = |(field, default, path): (&str, Value, &str)| {
         let mut body = fields.clone();
         body.as_object_mut().expect("an object").entry(field).or_insert(default);
         rendered(&server.post(path, &body))
-    });
-    answers.collect()
+    };
+    endpoints.into_iter().filter(|(field, ..)| field.starts_with(kind)).map(answer).collect()
 }
 
 fn with_headers(server: &Server, line: &str) -> String {
@@ -72,17 +71,19 @@ fn what_cannot_be_answered_is_refused_by_name() {
     // Refused for the first: the second, which has too many bytes, is not looked at.
     let two = json!({ "prompt": ["1".repeat(5_000), "1".repeat(10_000)] }).to_string();
     const LONG: &str = "context_length_exceeded";
-    for (body, code, says) in [
-        ("{\"prompt\": ", "invalid_json", "the body is not JSON"),
-        (&"[".repeat(100_000), "invalid_json", "the body is not JSON: recursion limit exceeded"),
-        (&long, LONG, "the prompt has 161 tokens, and a sequence holds 161 here"),
-        (&two, LONG, "tokens, and a sequence holds 161 here"),
-        (&one_megabyte, LONG, "the prompt has 1000000 bytes"),
-        (&many, "", "200000 sequences are more than the 72"),
+    for (body, param, code, says) in [
+        ("{\"prompt\": ", "", "invalid_json", "the body is not JSON"),
+        ("[1]", "", "invalid_json", "the body is JSON, but not an object"),
+        (&"[".repeat(100_000), "", "invalid_json", "the body is not JSON: recursion limit exceeded"),
+        (&long, "prompt", LONG, "the prompt has 161 tokens, and a sequence holds 161 here"),
+        (&two, "prompt", LONG, "tokens, and a sequence holds 161 here"),
+        (&one_megabyte, "prompt", LONG, "the prompt has 1000000 bytes"),
+        (&many, "prompt", "", "200000 sequences are more than the 72"),
     ] {
         let refused = ask(server.address, "POST", "/v1/completions", &[], body.as_bytes());
         let error = refused.json()["error"].clone();
-        assert_eq!((refused.status, error["code"].as_str().unwrap_or_default()), (400, code), "{error}");
+        let found = ["param", "code"].map(|field| error[field].as_str().unwrap_or_default());
+        assert_eq!((refused.status, found), (400, [param, code]), "{error}");
         assert!(error["message"].as_str().unwrap().contains(says), "{error}");
     }
     // The most that fits: 160 slots and the newest token.
