@@ -1,6 +1,5 @@
 //! `batch`: many prompts from a file, served by the scheduler in the pages of one slab.
 
-mod request;
 mod results;
 
 use std::collections::HashMap;
@@ -11,12 +10,13 @@ use std::time::Instant;
 use anyhow::{Context, Result, ensure};
 use clap::Args;
 use page_by_page::cache_kind::CacheKind;
-use page_by_page::files;
-use page_by_page::generation::sampler::{Sampler, SamplingDefaults};
+use page_by_page::generation::sampler::{Sampler, SamplingDefaults, number};
 use page_by_page::model::Model;
 use page_by_page::model::tokenizer::Tokenizer;
 use page_by_page::serving::schedule::SequenceId;
 use page_by_page::serving::{Engine, FinishedSequence, Prefetcher};
+use page_by_page::{escape, files};
+use serde::Deserialize;
 use serde_json::json;
 
 use crate::chapters::{self, SCHEDULER};
@@ -26,7 +26,6 @@ use crate::interrupt::Interrupt;
 use crate::options::{ModelOption, PoolOptions, RowOptions, SEED, sampling};
 use crate::output::{self, add, count, per_second, prompts_cached, rate, say, say_report, thousands, time};
 use crate::page_file::{self, PageFileOptions};
-use request::BatchRequest;
 use results::Results;
 
 /// Requests that wait for a place, at most: the next lines are read when one of them runs.
@@ -72,6 +71,45 @@ pub struct Batch {
     /// Write the results to this file, in place of what is in it; - for standard output
     #[arg(long, value_name = "FILE")]
     out: Option<PathBuf>,
+}
+
+/// What a line asks for. All but the prompt may be missing.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct BatchRequest {
+    #[serde(skip)]
+    line: usize,
+    prompt: String,
+    max_new_tokens: Option<usize>,
+    /// 0 is greedy.
+    #[serde(default, deserialize_with = "number")]
+    temperature: Option<f32>,
+    /// 0 is no limit.
+    top_k: Option<usize>,
+    /// 1 is no limit.
+    #[serde(default, deserialize_with = "number")]
+    top_p: Option<f32>,
+    seed: Option<u64>,
+}
+
+impl BatchRequest {
+    /// Reads a line; or says what is wrong with it, in a few words without control characters.
+    fn read(number: usize, line: &str) -> Result<Self, String> {
+        // Else a list of values would pass for an object.
+        if !line.trim_start().starts_with('{') {
+            return Err("it is not a JSON object; write one, such as {\"prompt\": \"Once upon a time\"}".into());
+        }
+        let request: BatchRequest = serde_json::from_str(line).map_err(|error| {
+            let (column, text) = (error.column(), error.to_string());
+            // It counts the lines of what it was given: always one.
+            let problem = text.rsplit_once(" at line ").map_or(text.as_str(), |(problem, _)| problem);
+            format!("column {column}: {}", escape::field(problem))
+        })?;
+        if request.prompt.is_empty() {
+            return Err("the prompt is empty; give the text a beginning, such as \"Once upon a time\"".into());
+        }
+        Ok(BatchRequest { line: number, ..request })
+    }
 }
 
 struct BatchRun<'m> {

@@ -3,7 +3,7 @@
 use anyhow::{Context, Result};
 use clap::Args;
 use page_by_page::english::wrapped;
-use page_by_page::experiments::mistakes::{self, Mistake, Shows, Teller, Told};
+use page_by_page::experiments::mistakes::{self, Mistake, Scenario, Shows, Teller, Told};
 use page_by_page::simulation::planted::Bug;
 use page_by_page::simulation::{self, planted, story};
 
@@ -46,11 +46,9 @@ impl Break {
                 let [right, broken] = bill()?;
                 beside("right", &right, &broken)
             }
-            Shows::Forgetful(scenario) => {
-                told(&mistake, |teller| Ok([teller.tell(&scenario, None)?, teller.tell_forgetful(&scenario)?]))?
-            }
+            Shows::Forgetful(scenario) => told(&mistake, &scenario, |teller| teller.tell_forgetful(&scenario))?,
             Shows::Story(scenario, placement) => {
-                told(&mistake, |teller| Ok([teller.tell(&scenario, None)?, teller.tell(&scenario, Some(placement))?]))?
+                told(&mistake, &scenario, |teller| teller.tell(&scenario, Some(placement)))?
             }
         };
         print(&format!("chapter {chapter}: {about}\nbreaks: {invariant}\n\n{shown}"))
@@ -65,10 +63,11 @@ fn list() -> String {
     table.render() + "\n`cargo page break one-page-twice` switches one on.\n"
 }
 
-/// The stories of all sequences side by side, and what was read wrongly first.
-fn told(mistake: &Mistake, tell: impl FnOnce(&Teller) -> Result<[Told; 2]>) -> Result<String> {
+/// The stories of all sequences side by side, and what was read wrongly first. `tell`: with the mistake.
+fn told(mistake: &Mistake, scenario: &Scenario, tell: impl FnOnce(&Teller) -> Result<Told>) -> Result<String> {
     chapters::ensure_started(&STORIES)?;
-    let [right, broken] = tell(&Teller::open()?)?;
+    let teller = Teller::open()?;
+    let (right, broken) = (teller.tell(scenario, None)?, tell(&teller)?);
     let mut shown = String::new();
     for ((name, right), broken) in right.names.iter().zip(&right.texts).zip(&broken.texts) {
         let same =

@@ -1,6 +1,6 @@
 //! Which chapters a command runs, and whose code they are.
 
-use anyhow::{Result, bail};
+use anyhow::{Result, ensure};
 use page_by_page::chapters::{CompiledChapter, Source, all, chapter};
 
 /// The scheduler, and what it depends on: the pool, its tables and slab, forks, the prefix cache.
@@ -11,15 +11,11 @@ pub const SIMULATION: [usize; 7] = [4, 5, 6, 10, 11, 12, 15];
 pub const SCHEDULER_AND_ARGMAX: [usize; 7] = [1, 4, 5, 6, 10, 11, 12];
 
 pub fn ensure_started(numbers: &[usize]) -> Result<()> {
-    for chapter in numbers.iter().map(|number| chapter(*number)) {
-        if chapter.source == Source::Stub {
-            bail!(
-                "chapter {} ({}) is not started: edit exercises/{}.rs, or add --features solution",
-                chapter.number,
-                chapter.title,
-                chapter.name
-            );
-        }
+    for CompiledChapter { number, title, name, source, .. } in numbers.iter().map(|number| chapter(*number)) {
+        ensure!(
+            *source != Source::Stub,
+            "chapter {number} ({title}) is not started: edit exercises/{name}.rs, or add --features solution"
+        );
     }
     Ok(())
 }

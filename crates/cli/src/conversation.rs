@@ -217,13 +217,9 @@ impl Conversation<'_> {
         };
         let cached = finished.sequence.counters.cached;
         let computed = (n_prompt - cached).min(finished.sequence.counters.computed as usize);
-        say(&format!(
-            "{}: {} from the prefix cache, {} computed; {} generated{end}",
-            count(n_prompt, "prompt token"),
-            thousands(cached),
-            thousands(computed),
-            thousands(n_generated),
-        ));
+        let [cached, computed, generated] = [cached, computed, n_generated].map(thousands);
+        let prompt = count(n_prompt, "prompt token");
+        say(&format!("{prompt}: {cached} from the prefix cache, {computed} computed; {generated} generated{end}"));
         if self.interrupt.is_pressed() {
             ensure!(self.is_typed, "interrupted");
             self.interrupt.clear();

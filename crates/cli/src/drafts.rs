@@ -13,7 +13,7 @@ use page_by_page::model::tokenizer::Tokenizer;
 use crate::memory;
 use crate::model_dir;
 use crate::options::Weights;
-use crate::output::{count, thousands};
+use crate::output::{count, percent, thousands};
 
 /// Speculative decoding: what drafts, and how.
 #[derive(Args)]
@@ -91,15 +91,10 @@ impl DraftOptions {
 
 pub fn describe(counters: DraftCounters) -> String {
     let DraftCounters { target_passes, drafted, accepted, generated } = counters;
-    format!(
-        "{} of {} accepted, {:.1} %; {} of the target for {}, {:.2} each",
-        thousands(accepted),
-        count(drafted, "draft token"),
-        100.0 * counters.acceptance_rate(),
-        count(target_passes, "pass"),
-        count(generated, "token"),
-        counters.target_passes_per_token()
-    )
+    let (accepted, drafted) = (thousands(accepted), count(drafted, "draft token"));
+    let (passes, generated) = (count(target_passes, "pass"), count(generated, "token"));
+    let (share, each) = (percent(counters.acceptance_rate()), counters.target_passes_per_token());
+    format!("{accepted} of {drafted} accepted, {share}; {passes} of the target for {generated}, {each:.2} each")
 }
 
 /// The rules by name, as the help lists them.

@@ -261,11 +261,10 @@ impl Generate {
         let (n_prompt, positions) = (tokens.len(), model.config().max_positions);
         let fit = positions - n_prompt;
         if self.max_new_tokens > fit {
+            let (fit, positions) = (count(fit, "new token"), count(positions, "position"));
+            let prompt = thousands(n_prompt);
             say(&format!(
-                "note: {which}at most {}, because the model has {} and the prompt takes {}",
-                count(fit, "new token"),
-                count(positions, "position"),
-                thousands(n_prompt)
+                "note: {which}at most {fit}, because the model has {positions} and the prompt takes {prompt}"
             ));
         }
         Ok((tokens, self.max_new_tokens.min(fit)))
@@ -333,10 +332,9 @@ fn say_wrong(watch: &ReadWatch, n_before: u64) -> u64 {
 }
 
 fn describe_reads([rows, wrong]: [u64; 2]) -> String {
-    let wrong = if wrong == 0 {
-        "each the right one".into()
-    } else {
-        format!("{} of them not the right one", thousands(wrong))
-    };
-    format!("{}, {wrong}", count(rows, "row"))
+    let rows = count(rows, "row");
+    match wrong {
+        0 => format!("{rows}, each the right one"),
+        wrong => format!("{rows}, {} of them not the right one", thousands(wrong)),
+    }
 }

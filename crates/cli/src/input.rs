@@ -61,11 +61,7 @@ impl LineReader {
 /// Sends the lines up to the end or to an error, as long as the command wants them.
 fn send(mut input: impl BufRead, sender: &SyncSender<io::Result<Line>>) {
     for number in 1.. {
-        let line = match read_line(&mut input) {
-            Ok(None) => return,
-            Ok(Some(bytes)) => Ok(Line { number, text: text_of(number, bytes) }),
-            Err(error) => Err(error),
-        };
+        let Some(line) = read_line(&mut input, number).transpose() else { return };
         let is_error = line.is_err();
         if sender.send(line).is_err() || is_error {
             return;
@@ -73,15 +69,8 @@ fn send(mut input: impl BufRead, sender: &SyncSender<io::Result<Line>>) {
     }
 }
 
-fn text_of(number: usize, bytes: Result<Vec<u8>, String>) -> Result<String, String> {
-    let text = String::from_utf8(bytes?).map_err(|_| "it is not UTF-8; save the file as UTF-8".to_string())?;
-    // Some editors begin a file with a byte order mark.
-    Ok(if number == 1 { text.strip_prefix('\u{FEFF}').unwrap_or(&text).into() } else { text })
-}
-
-/// Bytes up to the end of a line, without it; `None` at the end of the input. Nothing is kept of a line that is too
-/// long.
-fn read_line(input: &mut impl BufRead) -> io::Result<Option<Result<Vec<u8>, String>>> {
+/// A line without its end; `None` at the end of the input. Nothing is kept of a line that is too long.
+fn read_line(input: &mut impl BufRead, number: usize) -> io::Result<Option<Line>> {
     let mut line = Vec::new();
     if input.by_ref().take(MAX_LINE as u64 + 1).read_until(b'\n', &mut line)? == 0 {
         return Ok(None);
@@ -90,9 +79,13 @@ fn read_line(input: &mut impl BufRead) -> io::Result<Option<Result<Vec<u8>, Stri
         line.pop();
     } else if line.len() > MAX_LINE {
         input.skip_until(b'\n')?;
-        return Ok(Some(Err(format!("it has more than {MAX_LINE} bytes; shorten its prompt"))));
+        let text = Err(format!("it has more than {MAX_LINE} bytes; shorten its prompt"));
+        return Ok(Some(Line { number, text }));
     }
-    Ok(Some(Ok(line)))
+    // Some editors begin a file with a byte order mark.
+    let start = if number == 1 && line.starts_with(b"\xEF\xBB\xBF") { 3 } else { 0 };
+    let text = str::from_utf8(&line[start..]).map(String::from);
+    Ok(Some(Line { number, text: text.map_err(|_| "it is not UTF-8; save the file as UTF-8".into()) }))
 }
 
 #[cfg(test)]

@@ -1,6 +1,5 @@
 //! Ctrl-C, for commands that have something to put in order before they end.
 
-use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -11,22 +10,18 @@ use signal_hook::flag;
 /// What a shell says of a program that Ctrl-C has ended.
 const ENDED_BY_INTERRUPT: i32 = 130;
 
-#[derive(Clone)]
 pub struct Interrupt(Arc<AtomicBool>);
 
 impl Interrupt {
     /// From now on the first Ctrl-C is noted here, or the signal with which a system asks a program to end; the second
     /// ends the program at once.
     pub fn watch() -> Result<Self> {
-        Self::register().context("Ctrl-C cannot be watched for")
-    }
-
-    fn register() -> io::Result<Self> {
         let pressed = Arc::new(AtomicBool::new(false));
         // In this order: the first one still finds false here, and is noted after that.
         for signal in [SIGINT, SIGTERM] {
-            flag::register_conditional_shutdown(signal, ENDED_BY_INTERRUPT, pressed.clone())?;
-            flag::register(signal, pressed.clone())?;
+            flag::register_conditional_shutdown(signal, ENDED_BY_INTERRUPT, pressed.clone())
+                .and_then(|_| flag::register(signal, pressed.clone()))
+                .context("Ctrl-C cannot be watched for")?;
         }
         Ok(Interrupt(pressed))
     }

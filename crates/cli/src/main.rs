@@ -148,15 +148,12 @@ fn wrong_usage(error: &UsageError) -> ExitCode {
         let message =
             error.render().to_string().replace("invalid digit found in string", "expected a whole number from 0");
         message.lines().for_each(say);
-    } else {
-        // Help and version come this way too, and go to standard output.
-        return match error.print() {
-            Err(failed) if failed.kind() != io::ErrorKind::BrokenPipe => {
-                say(&format!("error: {failed}"));
-                ExitCode::FAILURE
-            }
-            _ => ExitCode::from(error.exit_code() as u8),
-        };
+    } else if let Err(failed) = error.print()
+        && failed.kind() != io::ErrorKind::BrokenPipe
+    {
+        // Help and version, which go to standard output.
+        say(&format!("error: {failed}"));
+        return ExitCode::FAILURE;
     }
     ExitCode::from(error.exit_code() as u8)
 }

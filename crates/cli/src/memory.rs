@@ -47,10 +47,20 @@ pub fn slot_bytes(layout: KvLayout, slots: usize) -> Result<usize, CacheError> {
 
 /// Bytes of memory that are free without taking them from other programs; `None` where the system does not say.
 pub fn available() -> Option<usize> {
-    let memory = std::fs::read_to_string("/proc/meminfo").ok()?;
-    let kib = memory.lines().find_map(|line| line.strip_prefix("MemAvailable:"))?.trim().strip_suffix(" kB")?;
-    let of_the_machine = kib.parse::<usize>().ok()? << 10;
+    let of_the_machine = bytes_in("/proc/meminfo", "MemAvailable:")?;
     Some(of_the_container().map_or(of_the_machine, |bytes| bytes.min(of_the_machine)))
+}
+
+/// Bytes of memory that this program has; `None` where the system does not say.
+pub fn held() -> Option<usize> {
+    bytes_in("/proc/self/status", "VmRSS:")
+}
+
+/// The amount in a line such as `MemAvailable:  4711 kB`.
+fn bytes_in(file: &str, name: &str) -> Option<usize> {
+    let lines = std::fs::read_to_string(file).ok()?;
+    let kib = lines.lines().find_map(|line| line.strip_prefix(name))?.trim().strip_suffix(" kB")?;
+    Some(kib.parse::<usize>().ok()? << 10)
 }
 
 /// The memory left in the program's container, if that has a limit. File cache is given back when memory runs short.

@@ -6,7 +6,7 @@ use anyhow::{Context, Result};
 use clap::Args;
 use page_by_page::disk::file_disk::FileDisk;
 use page_by_page::model::Model;
-use page_by_page::serving::disk_tier::DiskTier;
+use page_by_page::serving::disk_tier::{DiskTier, TierCounters};
 
 use crate::output::{count, thousands};
 
@@ -38,14 +38,10 @@ impl PageFileOptions {
 }
 
 pub fn describe(tier: &DiskTier) -> String {
-    let counters = tier.counters();
+    let TierCounters { written, read, restored } = tier.counters();
+    let ([restored, written], read) = ([restored, written].map(thousands), count(read, "page"));
+    let index = tier.file().index();
+    let [held, most] = [index.n_records(), index.n_places()].map(thousands);
     let error = tier.failed().map_or(String::new(), |error| format!("; then no more: {error}"));
-    format!(
-        "{} of {} read were brought back, {} written; it has {} of {}{error}",
-        thousands(counters.restored),
-        count(counters.read, "page"),
-        thousands(counters.written),
-        thousands(tier.file().index().n_records()),
-        thousands(tier.file().index().n_places())
-    )
+    format!("{restored} of {read} read were brought back, {written} written; it has {held} of {most}{error}")
 }

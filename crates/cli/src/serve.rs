@@ -93,7 +93,9 @@ pub struct Serve {
 
 impl Serve {
     pub fn run(self) -> Result<()> {
-        chapters::ensure_started(&[&SCHEDULER_AND_ARGMAX[..], self.page_file.chapters()].concat())?;
+        let chapters =
+            [&SCHEDULER_AND_ARGMAX[..], &self.rows.chapters(CacheKind::Paged), self.page_file.chapters()].concat();
+        chapters::ensure_started(&chapters)?;
         let pool = &self.pool;
         pool.limits(self.running).check()?;
         let dir = model_dir(&self.model.dir);
@@ -114,8 +116,6 @@ impl Serve {
         say(&format!("{}: {chats}; Ctrl-C stops", settings.model));
         let more = if pool.pages.is_given() { "" } else { "; more with --kv-memory" };
         say(&format!("KV cache  {}{more}", size.describe()));
-        let chapters =
-            [&SCHEDULER_AND_ARGMAX[..], &self.rows.chapters(CacheKind::Paged), self.page_file.chapters()].concat();
         say(&format!("chapters  {}", chapters::describe(&chapters)));
         if settings.watchers > 0 {
             say("the pages: open this address in a browser");

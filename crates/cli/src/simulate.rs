@@ -112,19 +112,17 @@ impl Simulate {
             Err(found) => found,
         };
         let planted = bug.map_or(String::new(), |bug| format!(" --planted {}", bug.name()));
+        let Counterexample { seed, failure, case, shrunk, .. } = &**found;
+        let (step, violation) = (thousands(failure.step), &failure.violation);
+        let (events, runs) = (count(found.events, "event"), count(found.runs, "run"));
         print(&format!(
-            "{}\nseed {}, step {}: {} (rule: {})\n{}, shrunk to {} in {}\n\n{}\nagain: cargo page simulate{planted} \
-             --seed {} --steps {}\n",
+            "{}\nseed {seed}, step {step}: {} (rule: {})\n{events}, shrunk to {} in {runs}\n\n{}\n\
+             again: cargo page simulate{planted} --seed {seed} --steps {}\n",
             name(bug),
-            found.seed,
-            thousands(found.failure.step),
-            found.failure.violation.message,
-            found.failure.violation.rule,
-            count(found.events, "event"),
-            thousands(found.case.events.len()),
-            count(found.runs, "run"),
-            story(&*factory(bug), &found.case, &found.shrunk),
-            found.seed,
+            violation.message,
+            violation.rule,
+            thousands(case.events.len()),
+            story(&*factory(bug), case, shrunk),
             self.steps,
         ))
     }

@@ -127,13 +127,8 @@ impl Synth {
         let written = self.write(&partial, config, &tensors).with_context(at);
         written.inspect_err(|_| drop(fs::remove_dir_all(&partial)))?;
         let numbers: usize = tensors.iter().map(Tensor::len).sum();
-        say(&format!(
-            "wrote {}: {} in {}, {}",
-            out.display(),
-            count(numbers, "weight"),
-            count(tensors.len(), "tensor"),
-            mib(numbers * BYTES)
-        ));
+        let (weights, tensors) = (count(numbers, "weight"), count(tensors.len(), "tensor"));
+        say(&format!("wrote {}: {weights} in {tensors}, {}", out.display(), mib(numbers * BYTES)));
         Ok(())
     }
 

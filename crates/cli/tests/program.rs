@@ -1,10 +1,10 @@
 //! The program, run as people run it.
 
 use std::io::Write;
-use std::path::Path;
-use std::process::{Child, Command, Output, Stdio};
+use std::process::{Child, Command, ExitStatus, Output, Stdio};
 use std::time::{Duration, Instant};
 
+use grading::snapshot_guard::assert_snapshots_are_kept;
 use serde_json::Value;
 
 pub const PROGRAM: &str = env!("CARGO_BIN_EXE_page-by-page");
@@ -36,9 +36,11 @@ impl Run {
 
 /// A run under way, all three of its streams to be read and written here.
 pub fn spawn(arguments: &[&str]) -> Child {
-    let mut command = Command::new(PROGRAM);
-    command.args(arguments).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
-    command.spawn().unwrap()
+    start(Command::new(PROGRAM).args(arguments))
+}
+
+pub fn start(command: &mut Command) -> Child {
+    command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap()
 }
 
 pub fn run_with(arguments: &[&str], input: &[u8]) -> Run {
@@ -67,30 +69,31 @@ pub fn limited(limit: &str) -> Command {
     Command::new(PROGRAM)
 }
 
+/// For how long a program may go on that is about to end: on a machine that is idle it takes a fraction of a second.
+pub const LONGEST: Duration = Duration::from_secs(60);
+
+/// How a program ends; `None` if it hangs, and had to be killed.
+pub fn wait(child: &mut Child) -> Option<ExitStatus> {
+    let begin = Instant::now();
+    while begin.elapsed() < LONGEST {
+        if let Some(status) = child.try_wait().unwrap() {
+            return Some(status);
+        }
+        std::thread::sleep(Duration::from_millis(2));
+    }
+    child.kill().unwrap();
+    child.wait().unwrap();
+    None
+}
+
 /// The exit code of a program that is about to end; `None` if a signal has ended it.
 #[track_caller]
-pub fn wait(child: &mut Child) -> Option<i32> {
-    let begin = Instant::now();
-    loop {
-        if let Some(status) = child.try_wait().unwrap() {
-            return status.code();
-        }
-        if begin.elapsed() > Duration::from_secs(60) {
-            child.kill().unwrap();
-            child.wait().unwrap();
-            panic!("still running");
-        }
-        std::thread::sleep(Duration::from_millis(5));
-    }
+pub fn exit_code(child: &mut Child) -> Option<i32> {
+    wait(child).expect("still running").code()
 }
 
 pub fn run(arguments: &[&str]) -> Run {
     run_with(arguments, b"")
-}
-
-pub fn run_in(folder: &Path, arguments: &[&str]) -> Run {
-    let output = Command::new(PROGRAM).args(arguments).current_dir(folder).stdin(Stdio::null()).output().unwrap();
-    Run::of(output)
 }
 
 #[track_caller]
@@ -98,4 +101,19 @@ pub fn ok(arguments: &[&str]) -> Run {
     let run = run(arguments);
     assert_eq!(run.code, Some(0), "exit code of {arguments:?}:\n{}", run.stderr);
     run
+}
+
+/// Plays a script, and compares what it gives with its file: `play` gets the file's lines, and returns them with all that
+/// is printed now. To accept that, run `bash .ci/bless`.
+#[track_caller]
+pub fn check_script(scripts: &str, name: &str, play: impl FnOnce(&str) -> String) {
+    assert_snapshots_are_kept();
+    let folder = grading::root().join("crates/cli/tests").join(scripts);
+    let snapshot = std::fs::read_to_string(folder.join(format!("{name}.snap"))).expect(name).replace("\r\n", "\n");
+    let transcript = play(snapshot.splitn(3, "---\n").nth(2).expect("insta's header"));
+    let mut settings = insta::Settings::clone_current();
+    settings.set_snapshot_path(folder);
+    settings.set_prepend_module_to_snapshot(false);
+    settings.set_omit_expression(true);
+    settings.bind(|| insta::assert_snapshot!(name, transcript));
 }

@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 
 use page_by_page::cache::CacheError;
 use page_by_page::model::StepError;
-use page_by_page::serving::disk_tier::{DiskTier, TierCounters};
+use page_by_page::serving::disk_tier::DiskTier;
 use page_by_page::serving::schedule::{FinishReason, NextToken, ScheduleError, ScheduledChunk, SequenceId};
 use page_by_page::serving::view::{EndedView, PoolView};
 use page_by_page::serving::{Engine, EngineError, FinishedSequence, GenerationRequest, OutputDelta, Prefetcher, Step};
@@ -319,9 +319,7 @@ impl<'m> EngineThread<'m> {
         metrics.waiting.set((self.engine.waiting().count() + self.n_not_submitted()) as i64);
         metrics.set_totals(self.engine.totals());
         if let Some(tier) = self.prefetcher.tier() {
-            let TierCounters { written, read, restored } = tier.counters();
-            let pages = [("written", written), ("read", read), ("restored", restored)];
-            metrics.set_page_file(pages, tier.failed().is_some());
+            metrics.set_page_file(tier.counters(), tier.failed().is_some());
         }
     }
 }

@@ -254,10 +254,9 @@ impl ServerState {
         if prompt.len() <= most {
             return Ok(());
         }
+        let (bytes, tokens) = (prompt.len(), self.max_tokens);
         let message = format!(
-            "the prompt has {} bytes, and the {} tokens that fit here stand for {most} at most; shorten the prompt",
-            prompt.len(),
-            self.max_tokens
+            "the prompt has {bytes} bytes, and the {tokens} tokens that fit here stand for {most} at most; shorten the prompt"
         );
         Err(Refusal::too_long(endpoint.prompt(), message))
     }
@@ -380,8 +379,8 @@ impl ServerState {
         prompts.iter().map(new).collect()
     }
 
-    /// Asks the engine something that it answers with yes or no.
-    async fn ask(&self, command: impl FnOnce(oneshot::Sender<bool>) -> Command) -> Result<bool, Refusal> {
+    /// Asks the engine something. `command`: with a sender for the answer.
+    async fn ask<T>(&self, command: impl FnOnce(oneshot::Sender<T>) -> Command) -> Result<T, Refusal> {
         let (sender, answer) = oneshot::channel();
         self.engine.send(command(sender)).map_err(|_| self.gone())?;
         answer.await.map_err(|_| self.gone())
@@ -393,11 +392,8 @@ impl ServerState {
         arrived: Instant,
     ) -> Result<mpsc::UnboundedReceiver<Event>, Refusal> {
         let (events, received) = mpsc::unbounded_channel();
-        let (accepted, answer) = oneshot::channel();
-        let until = arrived + self.settings.client_limits.request;
-        let request = NewRequest { requests, requester: Requester { events, arrived, until }, accepted };
-        self.engine.send(Command::Submit(request)).map_err(|_| self.gone())?;
-        answer.await.map_err(|_| self.gone())??;
+        let requester = Requester { events, arrived, until: arrived + self.settings.client_limits.request };
+        self.ask(|accepted| Command::Submit(NewRequest { requests, requester, accepted })).await??;
         Ok(received)
     }
 

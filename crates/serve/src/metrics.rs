@@ -9,6 +9,7 @@
 use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 
+use page_by_page::serving::disk_tier::TierCounters;
 use page_by_page::serving::schedule::FinishReason;
 use page_by_page::serving::{EngineTotals, PageCounts};
 use prometheus_client::encoding::text::encode;
@@ -125,9 +126,9 @@ impl Metrics {
         }
     }
 
-    /// What went to the page file and came from it so far: pages written, read, and restored to the prefix cache.
-    pub fn set_page_file(&self, pages: [(&'static str, u64); 3], has_failed: bool) {
-        for (what, total) in pages {
+    /// What went to the page file and came from it so far.
+    pub fn set_page_file(&self, TierCounters { written, read, restored }: TierCounters, has_failed: bool) {
+        for (what, total) in [("written", written), ("read", read), ("restored", restored)] {
             count_up_to(&self.page_file.get_or_create(&[("what", what)]), total);
         }
         self.page_file_failed.get_or_create(&[]).set(i64::from(has_failed));

@@ -72,10 +72,9 @@ impl Refusal {
 
 impl IntoResponse for Refusal {
     fn into_response(self) -> Response<Body> {
-        let mut response = Response::new(Body::from(self.object().to_string()));
-        *response.status_mut() = self.status;
+        let body = self.object().to_string();
+        let mut response = (self.status, [(CONTENT_TYPE, "application/json")], body).into_response();
         let headers = response.headers_mut();
-        headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
         if let Some(seconds) = self.retry_after {
             headers.insert(RETRY_AFTER, seconds.into());
         }

@@ -14,12 +14,13 @@ use page_by_page::experiments::attention::step;
 use page_by_page::model::Model;
 use serde_json::json;
 
+use super::attention::filled;
 use super::{PAGE_SIZE, Report, Row, Times, numbers, table, turns};
 use crate::chapters;
 use crate::memory;
 use crate::options::ensure_in_range;
 use crate::options::{ModelOption, RowOptions};
-use crate::output::{Progress, count, rate};
+use crate::output::{count, rate};
 
 /// Compare a step of several sequences with a step of one
 ///
@@ -85,33 +86,15 @@ impl BatchBench {
         Report::of_model(&self.model, text, json!({ "context": self.context, "sizes": numbers(rows) }))
     }
 
-    /// As many caches as the largest step needs, each with the tokens of its sequence.
+    /// As many caches as the largest step needs, each with the rows of its sequence.
     fn caches(&self, model: &Model) -> Result<Vec<PagedCache>> {
         // A step reads one token more.
         let most = model.config().max_positions.saturating_sub(1);
         ensure_in_range(self.context as u64, most as u64, "--context", "the model")?;
         let pages = MAX_SEQUENCES * (self.context + 1).div_ceil(PAGE_SIZE);
         memory::ensure_pages(model.kv_layout(), PAGE_SIZE, pages)?;
-        memory::ensure(
-            "a step",
-            model.step_bytes(MAX_SEQUENCES.max(self.context), MAX_SEQUENCES),
-            "give a shorter --context",
-        )?;
+        memory::ensure("a step", model.step_bytes(MAX_SEQUENCES, MAX_SEQUENCES), "take a smaller model")?;
         let slab = PageSlab::new(model.kv_layout(), PAGE_SIZE, pages)?;
-        let progress = Progress::new("reading the prompts", MAX_SEQUENCES as u64);
-        let mut caches = Vec::new();
-        for sequence in 0..MAX_SEQUENCES {
-            let tokens: Vec<u32> = (0..self.context).map(|i| token(model, i + 31 * sequence)).collect();
-            let mut cache = PagedCache::new(&slab)?;
-            let chunk = model.chunk(&tokens, Some(&mut cache), 0)?;
-            model.forward(vec![chunk])?;
-            caches.push(cache);
-            progress.advance(1);
-        }
-        Ok(caches)
+        (0..MAX_SEQUENCES as u64).map(|seed| filled(PagedCache::new(&slab)?, self.context, model, seed)).collect()
     }
-}
-
-fn token(model: &Model, place: usize) -> u32 {
-    (place * 7919 % model.config().vocab_size) as u32
 }

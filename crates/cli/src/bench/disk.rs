@@ -75,11 +75,8 @@ impl DiskBench {
     fn report(&self, model: &Model, shape: &PageShape, n_tokens: usize, parts: &[Times; 4]) -> Result<Report> {
         let (pages, record_bytes) = (full_pages(n_tokens), shape.record_bytes());
         let ms = parts.each_ref().map(|times| 1e3 * times.median() / pages as f64);
-        let rows: Vec<Row> = PARTS
-            .into_iter()
-            .zip(ms)
-            .map(|(part, ms)| Row::default().text("a page", part).cell("ms", ms, format!("{ms:.3}")))
-            .collect();
+        let row = |(part, ms)| Row::default().text("a page", part).cell("ms", ms, format!("{ms:.3}"));
+        let rows: Vec<Row> = PARTS.into_iter().zip(ms).map(row).collect();
         let [compute, _, read, check_and_copy] = ms;
         // A disk that gives this much takes as long to read a page as the model to compute it.
         let break_even = record_bytes as f64 / 1e3 / (compute - check_and_copy).max(1e-9);

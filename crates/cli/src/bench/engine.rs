@@ -11,13 +11,13 @@ use anyhow::{Result, ensure};
 use clap::Args;
 use page_by_page::cache::KvCache;
 use page_by_page::chapters::ch03_contiguous::ContiguousCache;
-use page_by_page::experiments::append;
 use page_by_page::kernels::multiply_adds;
 use page_by_page::model::Model;
 use page_by_page::model::checkpoint::Weight;
 use rayon::prelude::*;
 use serde_json::json;
 
+use super::attention::filled;
 use super::times::{Rates, Times};
 use super::{Report, turns};
 use crate::chapters;
@@ -100,18 +100,13 @@ impl EngineBench {
         self.report(&model, &measured, &lines)
     }
 
-    /// Decode steps on a sequence of this many tokens. Their rows are made up: what they hold makes no difference to
-    /// the time.
+    /// Decode steps on a sequence of this many tokens.
     fn context(&self, model: &Model, tokens: usize) -> Result<[Line; 2]> {
         const STEPS: usize = 5;
         let layout = model.config().kv_layout();
         let most = (STEPS * 20).min(model.config().max_positions - tokens);
         memory::ensure_slots(layout, tokens + most)?;
-        let mut cache = ContiguousCache::new(layout, tokens + most);
-        let row: Vec<f32> = (0..layout.kv_width()).map(|i| (i % 13) as f32 / 13.0 - 0.5).collect();
-        for _ in 0..tokens {
-            append(&mut cache, &row)?;
-        }
+        let mut cache = filled(ContiguousCache::new(layout, tokens + most), tokens, model, 0)?;
         let (mut sums, mut steps) = (Times::default(), Times::default());
         let patience = Duration::from_secs(self.seconds) / 2;
         for step in turns("measuring long sequences", STEPS.min(most)..most, patience) {

@@ -11,7 +11,7 @@ use page_by_page::experiments::drafts::Bundled;
 use page_by_page::experiments::forks::Samples;
 use page_by_page::experiments::prefixes::{passes_for_sixteen, replay};
 use page_by_page::experiments::{PAGE_SIZE, SMALL, attention, bundled, disk, generation, memory, rewind};
-use page_by_page::generation::drafting::AcceptRule;
+use page_by_page::generation::drafting::{AcceptRule, DraftCounters};
 use page_by_page::generation::one_sequence::Generated;
 use page_by_page::kernels::RowFormat;
 use page_by_page::model::tokenizer::Tokenizer;
@@ -36,12 +36,17 @@ pub struct Gain {
 }
 
 /// `passes for each token: 1.00 → 0.47`
-fn line(what: &str, before: String, after: String) -> String {
+fn line<N>(what: &str, numbers: [N; 2], shown: impl Fn(N) -> String) -> String {
+    let [before, after] = numbers.map(shown);
     format!("{what}: {before} → {after}")
 }
 
-fn counts(what: &str, before: impl TryInto<u64>, after: impl TryInto<u64>) -> String {
-    line(what, thousands(before), thousands(after))
+fn counts(what: &str, numbers: [impl TryInto<u64>; 2]) -> String {
+    line(what, numbers, thousands)
+}
+
+fn passes_per_token(counters: DraftCounters) -> String {
+    format!("{:.2}", counters.target_passes_per_token())
 }
 
 /// The scheduler, and its file of pages.
@@ -86,7 +91,7 @@ fn recompute() -> Result<Vec<String>> {
     let rows = |new_tokens| Ok::<_, anyhow::Error>(story(CacheKind::Recompute, new_tokens)?.rows_projected);
     let (first, but_last, all) = (rows(1)?, rows(199)?, rows(200)?);
     Ok(vec![
-        counts("rows projected for one token", first, all.saturating_sub(but_last)),
+        counts("rows projected for one token", [first, all.saturating_sub(but_last)]),
         format!("rows projected for the story of 200 tokens: {}", thousands(all)),
         "Nothing yet, on purpose: this is the price that the next chapters bring down.".into(),
     ])
@@ -95,15 +100,15 @@ fn recompute() -> Result<Vec<String>> {
 fn flat() -> Result<Vec<String>> {
     let (recompute, flat) = (story(CacheKind::Recompute, 200)?, story(CacheKind::Flat, 200)?);
     Ok(vec![
-        counts("rows projected for a story of 200 tokens", recompute.rows_projected, flat.rows_projected),
-        counts("rows copied for it", 0_u64, flat.usage.rows_copied),
+        counts("rows projected for a story of 200 tokens", [recompute.rows_projected, flat.rows_projected]),
+        counts("rows copied for it", [0, flat.usage.rows_copied]),
     ])
 }
 
 fn contiguous() -> Result<Vec<String>> {
     let copied = |kind| Ok::<_, anyhow::Error>(story(kind, 200)?.usage.rows_copied);
-    let (flat, contiguous) = (copied(CacheKind::Flat)?, copied(CacheKind::Contiguous)?);
-    Ok(vec![counts("rows copied for a story of 200 tokens", flat, contiguous)])
+    let rows = [copied(CacheKind::Flat)?, copied(CacheKind::Contiguous)?];
+    Ok(vec![counts("rows copied for a story of 200 tokens", rows)])
 }
 
 fn pool() -> Result<Vec<String>> {
@@ -111,7 +116,7 @@ fn pool() -> Result<Vec<String>> {
     let gaps = memory::in_regions(2000, &LENGTHS, 0)?.gaps;
     let pages = memory::in_pages(2000, PAGE_SIZE, &LENGTHS, 832)?;
     let slots = pages.outcome.map_or(0, |_| pages.needed * PAGE_SIZE);
-    Ok(vec![counts("slots that one new sequence can have", gaps.into_iter().max().unwrap_or(0), slots)])
+    Ok(vec![counts("slots that one new sequence can have", [gaps.into_iter().max().unwrap_or(0), slots])])
 }
 
 fn wasted(usages: &[Usage]) -> usize {
@@ -123,13 +128,10 @@ fn table() -> Result<Vec<String>> {
     let reserved = memory::reserved(SMALL, LENGTHS.map(|length| (4096, length)))?;
     let paged = memory::in_tables(PAGE_SIZE, LENGTHS)?;
     let slots: usize = paged.iter().map(|usage| usage.slots).sum();
+    let shares = [wasted_share(&reserved), wasted(&paged) as f64 / slots.max(1) as f64];
     Ok(vec![
-        counts("slots wasted by sequences of 1,024, 700, 300 and 224 tokens", wasted(&reserved), wasted(&paged)),
-        line(
-            "of the slots that they take",
-            percent(wasted_share(&reserved)),
-            percent(wasted(&paged) as f64 / slots.max(1) as f64),
-        ),
+        counts("slots wasted by sequences of 1,024, 700, 300 and 224 tokens", [wasted(&reserved), wasted(&paged)]),
+        line("of the slots that they take", shares, percent),
     ])
 }
 
@@ -144,17 +146,15 @@ fn paged() -> Result<Vec<String>> {
     ensure!(fitting >= STORIES.len(), "only {fitting} of {} stories fit in {PAGES} pages", STORIES.len());
     let paged = memory::paged(SMALL, PAGE_SIZE, &lengths)?;
     Ok(vec![
-        counts("sequences like these that fit in 104 pages of memory", PAGES * PAGE_SIZE / largest, fitting),
-        counts("slots wasted by four stories of up to 400 new tokens", wasted(&reserved), wasted(&paged)),
+        counts("sequences like these that fit in 104 pages of memory", [PAGES * PAGE_SIZE / largest, fitting]),
+        counts("slots wasted by four stories of up to 400 new tokens", [wasted(&reserved), wasted(&paged)]),
     ])
 }
 
 fn forget() -> Result<Vec<String>> {
-    let [few, few_rewound] = rewind::forget(32_768, 4)?;
-    let [half, half_rewound] = rewind::forget(32_768, 16_384)?;
     Ok(vec![
-        counts("rows copied to forget 4 of 32,768 tokens", few, few_rewound),
-        counts("rows copied to forget 16,384 of them", half, half_rewound),
+        counts("rows copied to forget 4 of 32,768 tokens", rewind::forget(32_768, 4)?),
+        counts("rows copied to forget 16,384 of them", rewind::forget(32_768, 16_384)?),
     ])
 }
 
@@ -162,25 +162,22 @@ fn drafts() -> Result<Vec<String>> {
     let mut models = Bundled::open()?;
     let (alone, drafted) = (models.stories(0.0, 0, AcceptRule::Match)?, models.stories(0.0, 2, AcceptRule::Match)?);
     ensure!(drafted.tokens == alone.tokens, "with drafts the sequences are others than without");
-    let [alone, drafted] = [alone.counters, drafted.counters];
-    let per_token = [alone, drafted].map(|counters| format!("{:.2}", counters.target_passes_per_token()));
-    let [before, after] = per_token;
+    let counters = [alone.counters, drafted.counters];
+    let passes = counters.map(|counters| counters.target_passes);
     Ok(vec![
-        counts("passes of the target for four stories of 100 tokens", alone.target_passes, drafted.target_passes),
-        line("passes for each token", before, after),
+        counts("passes of the target for four stories of 100 tokens", passes),
+        line("passes for each token", counters, passes_per_token),
     ])
 }
 
 fn chance() -> Result<Vec<String>> {
     let mut models = Bundled::open()?;
-    let matched = models.stories(0.8, 2, AcceptRule::Match)?.counters;
-    let sampled = models.stories(0.8, 2, AcceptRule::Sample)?.counters;
-    let [match_share, sample_share] = [matched, sampled].map(|counters| percent(counters.acceptance_rate()));
-    let [match_passes, sample_passes] =
-        [matched, sampled].map(|counters| format!("{:.2}", counters.target_passes_per_token()));
+    let mut counted = |rule| anyhow::Ok(models.stories(0.8, 2, rule)?.counters);
+    let counters = [counted(AcceptRule::Match)?, counted(AcceptRule::Sample)?];
+    let accepted = |counters: DraftCounters| percent(counters.acceptance_rate());
     Ok(vec![
-        line("draft tokens accepted, at temperature 0.8", match_share, sample_share),
-        line("passes of the target for each token", match_passes, sample_passes),
+        line("draft tokens accepted, at temperature 0.8", counters, accepted),
+        line("passes of the target for each token", counters, passes_per_token),
     ])
 }
 
@@ -188,18 +185,17 @@ fn forks() -> Result<Vec<String>> {
     let samples = Samples { samples: 8, prompt_tokens: 900, new_tokens: 100, page_size: PAGE_SIZE, layout: SMALL };
     let (restored, forked) = (samples.restored()?, samples.forked()?);
     Ok(vec![
-        counts("pages held by eight endings of one prompt of 900 tokens", restored.pages_held, forked.pages_held),
-        counts("rows copied for them", restored.rows_copied, forked.rows_copied),
+        counts("pages held by eight endings of one prompt of 900 tokens", [restored.pages_held, forked.pages_held]),
+        counts("rows copied for them", [restored.rows_copied, forked.rows_copied]),
     ])
 }
 
 fn prefixes() -> Result<Vec<String>> {
     let run = |prefix_cache| replay(Trace::Shared, Trace::Shared.defaults().n_pages, prefix_cache);
     let (without, with) = (run(PrefixCacheKind::None)?, run(PrefixCacheKind::Trie)?);
-    let (before, after) = (percent(without.hit_rate), percent(with.hit_rate));
     Ok(vec![
-        line("prompt tokens found, where 300 requests begin alike", before, after),
-        counts("pages taken from the pool", without.pages_allocated, with.pages_allocated),
+        line("prompt tokens found, where 300 requests begin alike", [without.hit_rate, with.hit_rate], percent),
+        counts("pages taken from the pool", [without.pages_allocated, with.pages_allocated]),
     ])
 }
 
@@ -208,18 +204,17 @@ fn scheduler() -> Result<Vec<String>> {
     let alone = passes_for_sixteen(1000, StepLimits { tokens: 1024, sequences: 1 })?;
     let eight = StepLimits { tokens: 128, sequences: 8 };
     Ok(vec![
-        counts("passes of a model for sixteen requests", alone, passes_for_sixteen(1000, eight)?),
-        counts("passes in 150 pages, too few for eight at once", alone, passes_for_sixteen(150, eight)?),
+        counts("passes of a model for sixteen requests", [alone, passes_for_sixteen(1000, eight)?]),
+        counts("passes in 150 pages, too few for eight at once", [alone, passes_for_sixteen(150, eight)?]),
     ])
 }
 
 fn in_pages() -> Result<Vec<String>> {
     let mut model = Model::open(&bundled("storyteller"))?;
-    let [short, short_in_place] = attention::rows_copied(&mut model, 8, 256)?;
-    let [long, long_in_place] = attention::rows_copied(&mut model, 8, 1023)?;
+    let mut copied = |tokens| attention::rows_copied(&mut model, 8, tokens);
     Ok(vec![
-        counts("rows copied in a step of eight sequences of 256 tokens", short, short_in_place),
-        counts("rows copied in a step of eight sequences of 1,023", long, long_in_place),
+        counts("rows copied in a step of eight sequences of 256 tokens", copied(256)?),
+        counts("rows copied in a step of eight sequences of 1,023", copied(1023)?),
     ])
 }
 
@@ -229,8 +224,8 @@ fn bits() -> Result<Vec<String>> {
     let sequences = |format| POOL / (token_bytes(format, layout) * PAGE_SIZE).max(1) / 200_usize.div_ceil(PAGE_SIZE);
     let plain = cache_bytes(layout, 1, size_of::<f32>());
     Ok(vec![
-        counts("bytes of a token's rows, in f16", plain, token_bytes(RowFormat::F16, layout)),
-        counts("sequences of 200 tokens in 16 MiB, in int8", sequences(RowFormat::F32), sequences(RowFormat::Int8)),
+        counts("bytes of a token's rows, in f16", [plain, token_bytes(RowFormat::F16, layout)]),
+        counts("sequences of 200 tokens in 16 MiB, in int8", [RowFormat::F32, RowFormat::Int8].map(sequences)),
     ])
 }
 
@@ -244,21 +239,21 @@ fn planted_bugs() -> Result<Vec<String>> {
         if let Err(found) = search(&factory, 0..=SEEDS - 1, STEPS, || {}) {
             by_rules += 1;
             if bug == Bug::CancelLeaks {
-                events = Some((found.events, found.case.events.len()));
+                events = Some([found.events, found.case.events.len()]);
             }
         }
     }
-    let (events, shrunk) = events.context("no rule has noticed the planted bug cancel-leaks")?;
+    let events = events.context("no rule has noticed the planted bug cancel-leaks")?;
     Ok(vec![
-        counts(&format!("planted bugs that are noticed, of {}", Bug::all().len()), by_examples, by_rules),
-        counts("events that tell the story of cancel-leaks", events, shrunk),
+        counts(&format!("planted bugs that are noticed, of {}", Bug::all().len()), [by_examples, by_rules]),
+        counts("events that tell the story of cancel-leaks", events),
     ])
 }
 
 fn restart() -> Result<Vec<String>> {
-    let [first, second] = disk::restart()?;
+    let runs = disk::restart()?;
     Ok(vec![
-        counts("rows computed for four prompts that begin alike", first.rows_projected, second.rows_projected),
-        counts("tokens of the prompts found, of 791", first.cached, second.cached),
+        counts("rows computed for four prompts that begin alike", runs.map(|totals| totals.rows_projected)),
+        counts("tokens of the prompts found, of 791", runs.map(|totals| totals.cached)),
     ])
 }

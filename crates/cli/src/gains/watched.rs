@@ -3,12 +3,14 @@
 use std::panic::{self, AssertUnwindSafe};
 use std::sync::mpsc::{self, RecvTimeoutError};
 use std::sync::{Arc, Mutex};
+use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, anyhow, bail};
 use page_by_page::chapters::CompiledChapter;
 use page_by_page::panics;
 
+use crate::memory;
 use crate::output::{mib, time};
 
 /// What a measure can take.
@@ -43,10 +45,9 @@ pub fn watched(limits: Limits, number: usize, yours: &[&CompiledChapter], measur
     let outcome = on_its_own(limits, measure);
     panic::set_hook(usual);
     let (checks, error) = match outcome? {
-        Measured::Returned(Ok(lines)) => return Ok(lines),
-        Measured::Returned(Err(error)) => (asks(yours), error),
-        Measured::Endless(taken) => (asks(yours), anyhow!("{taken}; does a loop never end?")),
-        Measured::Panicked => {
+        Ok(Ok(lines)) => return Ok(lines),
+        Ok(Err(error)) => (asks(yours), error),
+        Err(_) => {
             let (place, message) = panicked.lock().ok().and_then(|noted| noted.clone()).unwrap_or_default();
             // A place in an exercise says whose checks know more.
             let there: Vec<&CompiledChapter> =
@@ -58,15 +59,9 @@ pub fn watched(limits: Limits, number: usize, yours: &[&CompiledChapter], measur
     Err(error.context(format!("chapter {number} cannot be measured{checks}")))
 }
 
-enum Measured {
-    Returned(Result<Vec<String>>),
-    Panicked,
-    /// It runs on. What it has taken.
-    Endless(String),
-}
-
-/// Runs a measure in threads of its own, as many as this command computes with, and watches time and memory.
-fn on_its_own(limits: Limits, measure: Measure) -> Result<Measured> {
+/// Runs a measure in threads of its own, as many as this command computes with. Returns what it returns, the payload of
+/// its panic, or an error if it runs on and has taken too much time or memory.
+fn on_its_own(limits: Limits, measure: Measure) -> Result<thread::Result<Result<Vec<String>>>> {
     let (send, receive) = mpsc::channel();
     let pool = rayon::ThreadPoolBuilder::new()
         .num_threads(rayon::current_num_threads())
@@ -76,15 +71,14 @@ fn on_its_own(limits: Limits, measure: Measure) -> Result<Measured> {
         // If this took too long, the result has no receiver any more.
         let _ = send.send(panic::catch_unwind(AssertUnwindSafe(measure)));
     });
-    let (start, before) = (Instant::now(), memory_held().unwrap_or(0));
+    let (start, before) = (Instant::now(), memory::held().unwrap_or(0));
     let taken = loop {
         match receive.recv_timeout(Duration::from_millis(20)) {
-            Ok(Ok(returned)) => return Ok(Measured::Returned(returned)),
-            Ok(Err(_)) => return Ok(Measured::Panicked),
+            Ok(ended) => return Ok(ended),
             Err(RecvTimeoutError::Disconnected) => bail!("the thread that measures has ended"),
             Err(RecvTimeoutError::Timeout) => {}
         }
-        let held = memory_held().unwrap_or(0).saturating_sub(before);
+        let held = memory::held().unwrap_or(0).saturating_sub(before);
         if start.elapsed() > limits.time {
             break format!("it has not come back in {}", time(limits.time));
         }
@@ -94,14 +88,7 @@ fn on_its_own(limits: Limits, measure: Measure) -> Result<Measured> {
     };
     // To be dropped, a pool waits for its threads.
     std::mem::forget(pool);
-    Ok(Measured::Endless(taken))
-}
-
-/// Bytes of memory that this program has; `None` where the system does not say.
-fn memory_held() -> Option<usize> {
-    let memory = std::fs::read_to_string("/proc/self/status").ok()?;
-    let kib = memory.lines().find_map(|line| line.strip_prefix("VmRSS:"))?.trim().strip_suffix(" kB")?;
-    Some(kib.parse::<usize>().ok()? << 10)
+    Ok(Ok(Err(anyhow!("{taken}; does a loop never end?"))))
 }
 
 fn asks(yours: &[&CompiledChapter]) -> String {
@@ -138,13 +125,13 @@ mod tests {
 
         let endless: Measure = || {
             let eaten = vec![1_u8; 96 << 20];
-            std::thread::sleep(Duration::from_secs(5));
+            thread::sleep(Duration::from_secs(5));
             bail!("{}", eaten.iter().map(|n| u64::from(*n)).sum::<u64>())
         };
         let slow = message(Limits { time: Duration::from_millis(100), ..LIMITS }, endless);
         let ends = format!("{checks}it has not come back in 100.0 ms; does a loop never end?");
         assert!(slow.ends_with(&ends), "{slow}");
-        if memory_held().is_some() {
+        if memory::held().is_some() {
             let large = message(Limits { bytes: 64 << 20, ..LIMITS }, endless);
             assert!(large.contains("it has taken "), "{large}");
         }

@@ -1,6 +1,6 @@
 //! `--beams`: the likeliest output, and those that came close.
 
-use anyhow::{Context, Result, anyhow, ensure};
+use anyhow::{Context, Result, anyhow};
 use page_by_page::cache::CacheError;
 use page_by_page::cache_kind::CacheKind;
 use page_by_page::generation::Limits;
@@ -26,8 +26,7 @@ impl Generate {
         let (model, tokenizer) = self.model.with_tokenizer(self.cache.rows, CacheKind::Paged)?;
         let (prompt, max_new_tokens) = self.encode("", beginning, &model, &tokenizer)?;
         ensure_memory(&model, prompt.len(), width)?;
-        let page_size = self.cache.pages.page_size;
-        ensure!(page_size > 0, CacheError::NoSlots);
+        let page_size = self.cache.pages.page_size.max(1);
         let always_enough = pages_of_forks(prompt.len(), max_new_tokens, width, page_size);
         let pool = self.cache.pages.pool(model.kv_layout(), always_enough)?;
         let slab = pool.slab()?;
@@ -60,9 +59,8 @@ impl Generate {
         let width = self.sequences.beams.unwrap_or(0);
         let steps = format!("{}, ", count(counters.steps.saturating_sub(1), "step"));
         let rows = counters.rows_projected as usize;
-        let (prefill, decode) =
-            ((rows.min(n_prompt), counters.prefill), (rows.saturating_sub(n_prompt), counters.decode));
-        let [prefill, decode] = timings(prefill, decode, [String::new(), steps]);
+        let prefill = (rows.min(n_prompt), counters.prefill);
+        let [prefill, decode] = timings(prefill, (rows - prefill.0, counters.decode), [String::new(), steps]);
         let (peak, copied) = (pool.mib(counters.peak_pages), count(counters.rows_copied, "row"));
         let chapters = [&CHAPTERS[..], &self.cache.rows.chapters(CacheKind::Paged)].concat();
         vec![

@@ -215,7 +215,7 @@ impl Generate {
     }
 
     fn lines(&self, setup: &SingleSetup<'_>, outcome: &SingleOutcome) -> ReportLines {
-        let SingleOutcome { generated, prefill, decode, drafts, reads, .. } = outcome;
+        let SingleOutcome { generated, prefill, decode, drafts, reads, saved } = outcome;
         let format = setup.model.row_format;
         let packed = if format == RowFormat::F32 { String::new() } else { format!(", rows in {format}") };
         // The first step has computed what the cache did not hold of the prompt.
@@ -232,12 +232,8 @@ impl Generate {
         lines.push(("cache", describe_cache(self.kv(), &packed, generated.usage)));
         lines.extend(reads.map(|reads| ("read", super::describe_reads(reads))));
         lines.extend(setup.pool.map(|pool| ("KV cache", pool.describe())));
-        lines.extend(
-            outcome
-                .saved
-                .as_ref()
-                .map(|saved| ("saved", format!("{} to {}", count(saved.tokens, "token"), saved.file))),
-        );
+        let describe = |Saved { file, tokens }: &Saved| format!("{} to {file}", count(*tokens, "token"));
+        lines.extend(saved.as_ref().map(|saved| ("saved", describe(saved))));
         lines.push(("chapters", chapters::describe(&self.chapters())));
         lines
     }

@@ -3,7 +3,7 @@
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
-use anyhow::Result;
+use anyhow::{Result, anyhow};
 use page_by_page::cache::{PageId, Usage};
 use page_by_page::chapters::ch06_paged::SharedSlab;
 use page_by_page::generation::sampler::Sampler;
@@ -84,24 +84,17 @@ impl<'m> OutputSet<'m> {
             engine = engine.with_watch(watch);
         }
         // Samples are one request; otherwise each prompt is one.
-        for requests in requests.chunks(if are_samples { requests.len() } else { 1 }) {
+        for (requests, number) in requests.chunks(if are_samples { requests.len() } else { 1 }).zip(1..) {
             let OutputRequest { prompt, max_new_tokens, .. } = requests[0].clone();
             let samplers = requests.iter().map(|request| Sampler::new(request.sampling)).collect();
-            engine.submit_request(GenerationRequest::new(prompt, max_new_tokens, samplers))?;
+            let submitted = engine.submit_request(GenerationRequest::new(prompt, max_new_tokens, samplers));
+            submitted.map_err(|error| anyhow!("sequence {number}: {error} (--kv-memory, --pages)"))?;
         }
         let output =
             |request| Output { request, text: String::new(), n_new: 0, runs: false, pages: Vec::new(), finished: None };
         let outputs = requests.into_iter().map(output).collect();
-        let none = PassTotals::default();
-        Ok(OutputSet {
-            are_samples,
-            pool,
-            engine,
-            outputs,
-            prefill: none,
-            decode: none,
-            watch: watch.map(|watch| (watch, 0)),
-        })
+        let (watch, [prefill, decode]) = (watch.map(|watch| (watch, 0)), [PassTotals::default(); 2]);
+        Ok(OutputSet { are_samples, pool, engine, outputs, prefill, decode, watch })
     }
 
     /// Whether the outputs share the pages of one prompt.

@@ -16,7 +16,7 @@
 use std::fmt::Write;
 use std::time::{Duration, Instant};
 
-use console::{Term, colors_enabled_stderr, measure_text_width, truncate_str, user_attended, user_attended_stderr};
+use console::{Color, Style, Term, measure_text_width, truncate_str, user_attended, user_attended_stderr};
 
 use super::outputs::{Output, OutputSet};
 use crate::output::{count, thousands};
@@ -31,15 +31,10 @@ const SHARED: usize = usize::MAX;
 
 pub struct Live {
     term: Term,
-    paint: Paint,
     lines: usize,
     width: usize,
     drawn: Option<Instant>,
 }
-
-/// The colours of the outputs; none where the terminal has none, or should show none.
-#[derive(Clone, Copy)]
-struct Paint(bool);
 
 impl Live {
     /// `None` if there is no terminal, or one that the picture cannot be drawn on.
@@ -48,8 +43,7 @@ impl Live {
         let (height, width) = term.size_checked()?;
         let is_large = width as usize >= SMALLEST.0 && height as usize >= SMALLEST.1;
         let watched = user_attended() && user_attended_stderr() && !console::is_dumb();
-        let paint = Paint(colors_enabled_stderr());
-        (watched && is_large).then_some(Live { term, paint, lines: 0, width: 0, drawn: None })
+        (watched && is_large).then_some(Live { term, lines: 0, width: 0, drawn: None })
     }
 
     pub fn draw(&mut self, set: &OutputSet<'_>) {
@@ -63,7 +57,7 @@ impl Live {
             // The terminal has broken the old lines in its own way: begin below them.
             (self.lines, self.width) = (0, width);
         }
-        let map = map(outputs, pool.n_pages, self.paint, width);
+        let map = map(outputs, pool.n_pages, width);
         // The cursor needs a line, and "and 7 more" may.
         let places = height.saturating_sub(map.len() + 2) / 2;
         let mut shown: Vec<(usize, &Output<'_>)> = (1..).zip(outputs).collect();
@@ -74,7 +68,7 @@ impl Live {
         for (number, output) in &shown {
             let text = format!("{}{}", output.request.beginning, output.text);
             let state = format!("{number}: {}", state(output, set.are_forks()));
-            lines.extend(block(*number, &state, &text, self.paint, width));
+            lines.extend(block(*number, &state, &text, width));
         }
         if shown.len() < outputs.len() {
             lines.push(format!("and {} more", thousands(outputs.len() - shown.len())));
@@ -105,11 +99,10 @@ impl Live {
     }
 }
 
-impl Paint {
-    fn color(self, number: usize, text: &str) -> String {
-        const COLORS: [u8; 6] = [36, 33, 35, 32, 34, 31];
-        if self.0 { format!("\x1b[{}m{text}\x1b[0m", COLORS[(number - 1) % COLORS.len()]) } else { text.into() }
-    }
+/// Text in the colour of an output; in none where the terminal has none, or should show none.
+fn colored(number: usize, text: &str) -> String {
+    const COLORS: [Color; 6] = [Color::Cyan, Color::Yellow, Color::Magenta, Color::Green, Color::Blue, Color::Red];
+    Style::new().for_stderr().fg(COLORS[(number - 1) % COLORS.len()]).apply_to(text).to_string()
 }
 
 /// Tokens and pages of an output, and whether it waits or has ended.
@@ -130,11 +123,11 @@ fn state(output: &Output<'_>, may_share: bool) -> String {
 
 /// What an output is, and the newest of its text. The last column is left free: a line that fills it may go on to the
 /// next.
-fn block(number: usize, state: &str, text: &str, paint: Paint, width: usize) -> [String; 2] {
+fn block(number: usize, state: &str, text: &str, width: usize) -> [String; 2] {
     let words = text.split(|c: char| c.is_whitespace() || c.is_control()).filter(|word| !word.is_empty());
     let words: Vec<&str> = words.collect();
     let newest = last_columns(&words.join(" "), width - 3).to_string();
-    [paint.color(number, &truncate_str(state, width - 1, "…")), format!("  {newest}")]
+    [colored(number, &truncate_str(state, width - 1, "…")), format!("  {newest}")]
 }
 
 /// The end of a text in whole words, as much as fits into so few columns.
@@ -148,7 +141,7 @@ fn last_columns(text: &str, width: usize) -> &str {
 }
 
 /// All pages of the pool, each as the sequence that owns it, and how many are free.
-fn map(outputs: &[Output<'_>], n_pages: usize, paint: Paint, width: usize) -> Vec<String> {
+fn map(outputs: &[Output<'_>], n_pages: usize, width: usize) -> Vec<String> {
     let mut owners = vec![0; n_pages];
     for (output, number) in outputs.iter().zip(1..) {
         for page in &output.pages {
@@ -169,7 +162,7 @@ fn map(outputs: &[Output<'_>], n_pages: usize, paint: Paint, width: usize) -> Ve
             let marks = pages.iter().map(|owner| match *owner {
                 0 => "·".to_string(),
                 SHARED => "=".to_string(),
-                number => paint.color(number, mark(number).encode_utf8(&mut [0; 4])),
+                number => colored(number, mark(number).encode_utf8(&mut [0; 4])),
             });
             lines.push(marks.collect());
         }
@@ -191,15 +184,17 @@ mod tests {
     fn a_block_shows_the_newest_words_and_fits_its_terminal() {
         let text = "The king\u{1b}[2J had heard\n\nthe 你好你好你好你好 news 🐉";
         let state = "3: 1,234 tokens, pages 0 2 5 7 9 11 13 15 17 19 21 23 25";
+        console::set_colors_enabled_stderr(false);
         for width in [20, 40, 81, 200] {
-            for line in block(3, state, text, Paint(false), width) {
+            for line in block(3, state, text, width) {
                 assert!(measure_text_width(&line) < width && !line.contains(char::is_control), "{width}: {line}");
             }
         }
         let expected = ["3: 1,234 tokens, pages…", "  heard the 你好你好你好你好 news 🐉"];
-        assert_eq!(block(3, state, text, Paint(false), 24)[0], expected[0]);
-        assert!(expected[1].ends_with(block(3, state, text, Paint(false), 24)[1].trim_start()));
-        assert!(block(3, state, text, Paint(true), 24)[0].starts_with("\u{1b}[35m3: 1,234"));
+        assert_eq!(block(3, state, text, 24)[0], expected[0]);
+        assert!(expected[1].ends_with(block(3, state, text, 24)[1].trim_start()));
+        console::set_colors_enabled_stderr(true);
+        assert!(block(3, state, text, 24)[0].starts_with("\u{1b}[35m3: 1,234"));
         assert_eq!([1, 9, 10, 35, 36].map(mark), ['1', '9', 'a', 'z', '+']);
     }
 }

@@ -4,11 +4,10 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Result, bail};
-use page_by_page::cache_kind::{CacheKind, CacheSize};
+use page_by_page::cache_kind::CacheKind;
 use page_by_page::chapters::ch06_paged::SharedSlab;
 use page_by_page::generation::sampler::Sampling;
 use page_by_page::model::Model;
-use page_by_page::serving::schedule::{ScheduleError, max_rows};
 
 use super::outputs::{Output, OutputSet};
 use super::terminal::Live;
@@ -75,27 +74,15 @@ impl Generate {
 
     /// The pool, and its memory. Samples share the pages of their prompt.
     fn pool(&self, requests: &[OutputRequest<'_>], model: &Model, are_samples: bool) -> Result<(PoolSize, SharedSlab)> {
-        let page_size = self.cache.pages.page_size;
-        let of_each =
-            requests.iter().map(|request| Ok(CacheSize::for_tokens(request.max_tokens(), page_size)?.n_pages));
-        let of_each = of_each.collect::<Result<Vec<usize>>>()?;
+        let page_size = self.cache.pages.page_size.max(1);
         let enough = match requests {
             [request, ..] if are_samples => {
                 pages_of_forks(request.prompt.len(), request.max_new_tokens, requests.len(), page_size)
             }
-            _ => sum_of_largest(of_each.into_iter()),
+            _ => sum_of_largest(requests.iter().map(|request| request.max_tokens().div_ceil(page_size))),
         };
         let size = self.cache.pages.pool(model.kv_layout(), enough)?;
-        let (n_pages, slab) = (size.n_pages, size.slab()?);
-        for (request, number) in requests.iter().zip(1..) {
-            let (prompt, max_new_tokens) = (request.prompt.len(), request.max_new_tokens);
-            let needed = max_rows(prompt, max_new_tokens).div_ceil(page_size);
-            if needed > n_pages {
-                let error = ScheduleError::NeverFits { prompt, max_new_tokens, needed, n_pages };
-                bail!("sequence {number}: {error} (--kv-memory, --pages)");
-            }
-        }
-        Ok((size, slab))
+        Ok((size, size.slab()?))
     }
 }
 

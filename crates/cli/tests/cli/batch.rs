@@ -12,22 +12,12 @@ use grading::hostile::hostile_json;
 use grading::oracle::{TestRng, seeds};
 
 #[test]
-fn a_line_that_is_too_long_or_no_text_is_refused_and_the_others_go_on() {
-    let (good, long) = ("{\"prompt\": \"One day\", \"max_new_tokens\": 3}", "king ".repeat(1100));
-    let lines = [format!("{{\"prompt\": \"{long}\"}}"), format!("{{\"prompt\": \"{}\"}}", "x".repeat(1 << 20))];
-    let input = [lines[0].as_bytes(), lines[1].as_bytes(), b"{\"prompt\": \"\xFF\"}", good.as_bytes()].join(&b'\n');
-    let run = run_with(&["batch", "-", "--pages=4"], &input);
-    assert_eq!(run.code, Some(1), "{}", run.stderr);
-    assert!(run.stderr.ends_with("error: 3 of 4 requests not completed: the results say why\n"), "{}", run.stderr);
-    let results = run.json_lines();
-    for (result, says) in results.iter().zip([
-        "line 1: 1102 tokens are more than the model's 1024 positions; shorten the prompt",
-        "line 2: it has more than 1048576 bytes; ",
-        "line 3: it is not UTF-8; ",
-    ]) {
-        assert!(result["error"].as_str().unwrap().starts_with(says), "{}", result["error"]);
-    }
-    assert_eq!((&results[0]["prompt"], &results[3]["finish_reason"]), (&json!(long), &json!("length")));
+fn a_prompt_that_is_too_long_is_refused_and_repeated() {
+    let long = "king ".repeat(1100);
+    let result = run_with(&["batch", "-"], json!({ "prompt": long }).to_string().as_bytes()).json();
+    assert_eq!((&result["prompt"], &result["finish_reason"]), (&json!(long), &json!("refused")));
+    let says = "line 1: 1102 tokens are more than the model's 1024 positions; shorten the prompt";
+    assert!(result["error"].as_str().unwrap().starts_with(says), "{}", result["error"]);
 }
 
 #[test]
@@ -96,7 +86,7 @@ mod ctrl_c {
     use std::process::Child;
 
     use super::*;
-    use crate::program::wait;
+    use crate::program::exit_code;
 
     fn press(child: &Child) {
         let sent = Command::new("kill").args(["-INT", &child.id().to_string()]).status().unwrap();
@@ -117,7 +107,7 @@ mod ctrl_c {
         stdout.read_line(&mut first).unwrap();
         assert_eq!(serde_json::from_str::<Value>(&first).unwrap()["finish_reason"], "length");
         press(&child);
-        assert_eq!(wait(&mut child), Some(1));
+        assert_eq!(exit_code(&mut child), Some(1));
         let (mut rest, mut says) = (String::new(), String::new());
         stdout.read_to_string(&mut rest).unwrap();
         child.stderr.take().unwrap().read_to_string(&mut says).unwrap();
@@ -153,7 +143,7 @@ mod ctrl_c {
         std::thread::sleep(Duration::from_millis(300));
         assert!(child.try_wait().unwrap().is_none(), "the first Ctrl-C lets it finish what it is at");
         press(&child);
-        assert_eq!(wait(&mut child), Some(130));
+        assert_eq!(exit_code(&mut child), Some(130));
         drop(stdout);
         writer.join().unwrap();
     }

@@ -46,14 +46,11 @@ fn logits_are_the_librarys_to_the_last_bit_with_any_number_of_threads() {
         let numbers = numbers.as_array().expect("an array").iter();
         numbers.map(|number| number.to_string().parse::<f32>().unwrap().to_bits()).collect()
     };
-    for threads in ["1", "3"] {
-        let logits = ["logits", "--tokens=0,500,37,4095", "--model=storyteller-draft", "--threads", threads];
-        let last = ok(&logits).json();
-        assert_eq!((&last["tokens"], bits(&last["logits"])), (&json!(tokens), expected[3].clone()));
-        let all = ok(&[&logits[..], &["--all"]].concat()).json();
-        let all: Vec<Vec<u32>> = all["logits"].as_array().unwrap().iter().map(bits).collect();
-        assert_eq!(all, expected, "{threads} threads");
-    }
+    let logits = ["logits", "--tokens=0,500,37,4095", "--model=storyteller-draft"];
+    let last = ok(&[&logits[..], &["--threads=1"]].concat()).json();
+    assert_eq!((&last["tokens"], bits(&last["logits"])), (&json!(tokens), expected[3].clone()));
+    let all = ok(&[&logits[..], &["--threads=3", "--all"]].concat()).json();
+    assert_eq!(all["logits"].as_array().unwrap().iter().map(bits).collect::<Vec<_>>(), expected);
 }
 
 // Random weights
@@ -64,27 +61,8 @@ fn new_folder() -> (TempDir, String) {
     (parent, out)
 }
 
-fn synth(shape: &str, out: &str, more: &[&str]) -> String {
-    ok(&[&["synth", "--shape", shape, "--out", out], more].concat()).stderr
-}
-
-#[test]
-fn synth_writes_what_logits_reads_and_never_over_anything() {
-    let (parent, out) = new_folder();
-    // An empty folder is no harm.
-    std::fs::create_dir(&out).unwrap();
-    let says = synth("tiny", &out, &[]);
-    assert!(says.contains("90,496 weights in 24 tensors"), "{says}");
-    assert_eq!(names(parent.path()), ["model"]);
-    let logits = || ok(&["logits", "--tokens", "0,255", "--model", &out]).json()["logits"].clone();
-    let written = logits();
-    let numbers = written.as_array().unwrap();
-    assert_eq!(numbers.len(), 256);
-    assert!(numbers.iter().all(|logit| logit.as_f64().unwrap().abs() > 0.0), "random weights give random logits");
-    let again = run(&["synth", "--shape", "tiny", "--out", &out, "--seed", "9"]);
-    assert_eq!(again.code, Some(1));
-    assert!(again.stderr.contains("is not empty; choose another folder"), "{}", again.stderr);
-    assert_eq!(logits(), written);
+fn synth(shape: &str, out: &str, more: &[&str]) {
+    ok(&[&["synth", "--shape", shape, "--out", out], more].concat());
 }
 
 #[test]
@@ -114,6 +92,8 @@ fn synth_removes_what_a_killed_run_left_and_nothing_that_is_in_use() {
     large.kill().unwrap();
     large.wait().unwrap();
     assert_eq!(names(parent.path()), ["model.partial"], "nothing has removed it yet");
+    // An empty folder is no harm.
+    std::fs::create_dir(&out).unwrap();
     synth("tiny", &out, &[]);
     assert_eq!(names(parent.path()), ["model"]);
     assert_eq!(names(&out), ["config.json", "model.safetensors"]);

@@ -5,12 +5,11 @@
 
 use std::io::{Read, Seek};
 use std::process::Stdio;
-use std::sync::Mutex;
-use std::time::{Duration, Instant};
 
+use rayon::prelude::*;
 use serde_json::json;
 
-use crate::program::{limited, ok};
+use crate::program::{LONGEST, limited, ok, wait};
 use grading::checkpoints::Folder;
 
 const VALUES: [&str; 14] = [
@@ -33,9 +32,6 @@ const VALUES: [&str; 14] = [
 
 /// The names of values that are files or words.
 const NO_NUMBERS: [&str; 7] = ["DIR", "FILE", "CACHE", "RULE", "SHAPE", "DTYPE", "TEXT"];
-
-/// A run that takes longer counts as hanging. Runs take a fraction of a second on a machine that is idle.
-const LONGEST: Duration = Duration::from_secs(60);
 
 /// Options and values with which a command is quick, each line another way through it. `SMALL` is a model with few
 /// positions.
@@ -115,18 +111,8 @@ fn trouble(arguments: &[String]) -> Option<String> {
     let mut command = limited("-v 2097152");
     command.args(arguments).current_dir(place.path()).env("RAYON_NUM_THREADS", "1");
     command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(stderr.try_clone().unwrap());
-    let mut child = command.spawn().unwrap();
-    let start = Instant::now();
-    let status = loop {
-        if let Some(status) = child.try_wait().unwrap() {
-            break status;
-        }
-        if start.elapsed() > LONGEST {
-            child.kill().unwrap();
-            child.wait().unwrap();
-            return Some(format!("still running after {LONGEST:?}"));
-        }
-        std::thread::sleep(Duration::from_millis(2));
+    let Some(status) = wait(&mut command.spawn().unwrap()) else {
+        return Some(format!("still running after {LONGEST:?}"));
     };
     let mut says = String::new();
     stderr.rewind().unwrap();
@@ -164,21 +150,10 @@ fn no_number_in_any_option_makes_it_panic_or_hang() {
     assert!(!VALUES.len().is_multiple_of(5), "of these, every fifth run would always try the same values");
     let whole_grid = std::env::var_os("PAGE_BY_PAGE_GRID").is_some_and(|grid| grid == "whole");
     let runs: Vec<&Vec<String>> = runs.iter().step_by(if whole_grid { 1 } else { 5 }).collect();
-    let (left, found) = (Mutex::new(runs.iter()), Mutex::new(Vec::new()));
-    let work = || {
-        loop {
-            let next = left.lock().unwrap().next();
-            let Some(arguments) = next else { break };
-            if let Some(trouble) = trouble(arguments) {
-                found.lock().unwrap().push(format!("page-by-page {}\n{trouble}", arguments.join(" ")));
-            }
-        }
-    };
-    std::thread::scope(|scope| {
-        for _ in 0..std::thread::available_parallelism().map_or(2, std::num::NonZero::get) {
-            scope.spawn(work);
-        }
+    let tried = runs.par_iter().filter_map(|arguments| {
+        let trouble = trouble(arguments)?;
+        Some(format!("page-by-page {}\n{trouble}", arguments.join(" ")))
     });
-    let found = found.into_inner().unwrap();
+    let found: Vec<String> = tried.collect();
     assert!(found.is_empty(), "{} of {} runs:\n\n{}", found.len(), runs.len(), found.join("\n"));
 }

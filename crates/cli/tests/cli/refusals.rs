@@ -10,10 +10,15 @@ use crate::program::{PROGRAM, Run, limited, run};
 use crate::script::Script;
 use grading::checkpoints::Folder;
 
-fn with_positions(positions: usize) -> Folder {
-    let folder = Folder::copy_of("storyteller-draft");
-    folder.set("config.json", "max_position_embeddings", json!(positions));
+/// A copy of a model, with another value in one of its files.
+pub fn changed(model: &str, file: &str, field: &str, value: Value) -> Folder {
+    let folder = Folder::copy_of(model);
+    folder.set(file, field, value);
     folder
+}
+
+fn with_positions(positions: usize) -> Folder {
+    changed("storyteller-draft", "config.json", "max_position_embeddings", json!(positions))
 }
 
 /// A folder whose weights are finite, and so large that nothing computed with them is.

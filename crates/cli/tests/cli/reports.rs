@@ -4,15 +4,9 @@
 use serde_json::{Value, json};
 
 use crate::program::ok;
-use crate::refusals::overflowing;
+use crate::refusals::{changed, overflowing};
 use crate::script::Script;
 use grading::checkpoints::Folder;
-
-fn story_with(file: &str, field: &str, value: Value) -> Folder {
-    let folder = Folder::copy_of("storyteller");
-    folder.set(file, field, value);
-    folder
-}
 
 #[test]
 fn one_prompt() {
@@ -24,15 +18,18 @@ fn one_prompt() {
     Script::new()
         .model("models/asks-for-nothing", &nothing)
         .model("models/asks-for-half", &half)
-        .model("models/ends-early", &story_with("generation_config.json", "eos_token_id", json!([0, third])))
-        .model("models/16-positions", &story_with("config.json", "max_position_embeddings", json!(16)))
+        .model(
+            "models/ends-early",
+            &changed("storyteller", "generation_config.json", "eos_token_id", json!([0, third])),
+        )
+        .model("models/16-positions", &changed("storyteller", "config.json", "max_position_embeddings", json!(16)))
         .model("models/overflowing", &overflowing("storyteller-draft"))
         .check("generate");
 }
 
 #[test]
 fn scripts_that_need_no_file() {
-    for name in ["break", "several", "samples", "drafts", "bench", "workload"] {
+    for name in ["break", "several", "samples", "drafts", "bench", "workload", "synth"] {
         Script::new().check(name);
     }
 }
@@ -58,9 +55,26 @@ fn batches() {
 }
 
 #[test]
+fn page_files() {
+    let assets = grading::root().join("assets");
+    let [key, stories] = ["key.jsonl", "stories.jsonl"].map(|name| (name, std::fs::read(assets.join(name)).unwrap()));
+    Script::new().file(key.0, key.1).file(stories.0, stories.1).check("page_file");
+}
+
+#[test]
 fn stories_typed_line_by_line() {
-    let short = story_with("config.json", "max_position_embeddings", json!(40));
+    let short = changed("storyteller", "config.json", "max_position_embeddings", json!(40));
     Script::new().model("models/40-positions", &short).check("story");
+}
+
+#[cfg(feature = "serve")]
+#[test]
+fn chats() {
+    const TEMPLATE: &str = "{{ bos_token }}{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}\
+                            {% if add_generation_prompt %}{{ name | default('teller') }}:{% endif %}";
+    let teller = Folder::copy_of("storyteller");
+    teller.write("chat_template.jinja", TEMPLATE);
+    Script::new().model("models/teller", &teller).check("chat");
 }
 
 #[test]
@@ -117,10 +131,6 @@ fn large() -> Folder {
 #[test]
 fn weights_lie_where_they_are_asked_to_and_a_large_model_is_copied() {
     let folder = large();
-    let logits = |weights: &str| {
-        ok(&["logits", "--model", folder.path(), "--tokens", "1,2,3", "--weights", weights]).json()["logits"].clone()
-    };
-    assert_eq!(logits("copied"), logits("mapped"));
     let huge = std::fs::read_to_string("/sys/kernel/mm/transparent_hugepage/enabled");
     let is_copied_by_itself = huge.is_ok_and(|huge| !huge.contains("[never]"));
     for (model, weights, is_copied) in [
@@ -131,11 +141,8 @@ fn weights_lie_where_they_are_asked_to_and_a_large_model_is_copied() {
     ] {
         let (engine, shown) = measured(&["engine", "--model", model, "--weights", weights, "--seconds", "0"]);
         let in_files = engine["rates"].as_array().unwrap().iter().any(|rate| rate["what"] == "summed in their files");
-        assert_eq!(
-            (shown.contains(" bytes of weights, copied"), in_files),
-            (is_copied, is_copied),
-            "{weights}: {shown}"
-        );
+        let is_said = shown.contains(" bytes of weights, copied");
+        assert_eq!([is_said, in_files], [is_copied; 2], "{weights}: {shown}");
     }
 }
 

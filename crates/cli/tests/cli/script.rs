@@ -18,14 +18,13 @@
 //! What is measured is a `#`: times and rates, and every fraction that a benchmark prints.
 
 use std::path::Path;
-use std::process::{Command, Stdio};
+use std::process::Command;
 
 use serde_json::Value;
 use tempfile::TempDir;
 
-use crate::program::{PROGRAM, Run, finish, limited};
+use crate::program::{PROGRAM, Run, check_script, finish, limited, start};
 use grading::checkpoints::Folder;
-use grading::snapshot_guard::assert_snapshots_are_kept;
 
 /// What stands after a number that is measured.
 const UNITS: [&str; 5] = ["ms", "s", "tokens/s", "threads", "thread"];
@@ -62,15 +61,8 @@ impl Script {
     /// Runs all commands of `scripts/NAME.snap` and compares what they print with the file.
     #[track_caller]
     pub fn check(&self, name: &str) -> Vec<(String, Run)> {
-        assert_snapshots_are_kept();
-        let folder = grading::root().join("crates/cli/tests/cli/scripts");
-        let snapshot = std::fs::read_to_string(folder.join(format!("{name}.snap"))).expect(name).replace("\r\n", "\n");
-        let (steps, transcript) = self.play(snapshot.splitn(3, "---\n").nth(2).expect("insta's header"));
-        let mut settings = insta::Settings::clone_current();
-        settings.set_snapshot_path(folder);
-        settings.set_prepend_module_to_snapshot(false);
-        settings.set_omit_expression(true);
-        settings.bind(|| insta::assert_snapshot!(name, transcript));
+        let mut steps = Vec::new();
+        check_script("cli/scripts", name, |script| self.play(script, &mut steps));
         steps
     }
 
@@ -78,8 +70,8 @@ impl Script {
         names(self.place.path())
     }
 
-    fn play(&self, script: &str) -> (Vec<(String, Run)>, String) {
-        let (mut steps, mut transcript) = (Vec::new(), String::new());
+    fn play(&self, script: &str, steps: &mut Vec<(String, Run)>) -> String {
+        let mut transcript = String::new();
         let is_output = |line: &str| ["1>", "2>", "exit "].iter().any(|start| line.starts_with(start));
         let mut lines = script.lines().filter(|line| !is_output(line)).peekable();
         while let Some(line) = lines.next() {
@@ -95,7 +87,7 @@ impl Script {
             transcript += &self.rendered(command, kept, &run);
             steps.push((command.into(), run));
         }
-        (steps, transcript)
+        transcript
     }
 
     fn run(&self, command: &str, input: &str) -> Run {
@@ -104,23 +96,16 @@ impl Script {
             return Run { code: Some(0), stdout, stderr: String::new() };
         }
         let mut program = if self.is_limited { limited("-v 1048576") } else { Command::new(PROGRAM) };
-        program.current_dir(self.place.path()).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
         if self.is_limited {
             program.env("RAYON_NUM_THREADS", "1");
         }
-        finish(program.args(self.words(command)).spawn().unwrap(), input.as_bytes())
+        finish(start(program.current_dir(self.place.path()).args(self.words(command))), input.as_bytes())
     }
 
-    /// The arguments of a command line: words, or what stands between quotation marks.
+    /// The arguments of a command line, as a shell reads them.
     fn words(&self, command: &str) -> Vec<String> {
-        let parts = command.split('"').enumerate();
-        let words = parts.flat_map(|(place, part)| match place % 2 {
-            0 => part.split_whitespace().collect(),
-            _ => vec![part],
-        });
-        let with_folders =
-            |word: &str| self.models.iter().fold(word.into(), |word: String, (n, path)| word.replace(n, path));
-        words.map(with_folders).collect()
+        let words = shlex::split(command).expect(command).into_iter();
+        words.map(|word| self.models.iter().fold(word, |word, (name, path)| word.replace(name, path))).collect()
     }
 
     /// What a run has printed, without what is never the same twice; of lines that begin with a word, only these.

@@ -1,5 +1,5 @@
 //! `story` and `chat`: what grows turn by turn is what is generated at once, and earlier turns come from the prefix
-//! cache. What the commands say is in `scripts/story.snap`.
+//! cache. What the commands say is in `scripts/story.snap` and `chat.snap`.
 
 use crate::program::{Run, ok, run_with};
 use serde_json::Value;
@@ -70,51 +70,6 @@ fn parts_of_characters_are_not_shown() {
     assert!(bytes.code == Some(1) && bytes.stderr.contains("error: line 2: it is not UTF-8"), "{}", bytes.stderr);
 }
 
-#[cfg(feature = "serve")]
-mod chat {
-    use super::*;
-
-    const TEMPLATE: &str = "{{ bos_token }}{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}\
-                            {% if add_generation_prompt %}{{ name | default('teller') }}:{% endif %}";
-
-    #[test]
-    fn a_chat_goes_through_the_template_with_all_that_was_said() {
-        let folder = grading::checkpoints::Folder::copy_of("storyteller");
-        folder.write("chat_template.jinja", TEMPLATE);
-        let config: Value = serde_json::from_slice(&folder.read("tokenizer_config.json")).unwrap();
-        let bos = config["bos_token"].as_str().unwrap();
-        let model = format!("--model={}", folder.path());
-        let options = ["--temperature=0", "--max-new-tokens=20"];
-        let more = ["--system=Be brief.", "--chat-template-kwargs={\"name\": \"king\"}"];
-        for (more, system, name) in [(&[][..], "", "teller"), (&more, "system: Be brief.\n", "king")] {
-            let all = [&options[..], more, &[&model]].concat();
-            // The token that begins a sequence is written out; `generate` adds it by itself.
-            let run = talk("chat", &all, "Hello\nWho are you?\n/undo\nTell me a story.\n/show\n");
-            let first = text(&generated(&format!("{system}user: Hello\n{name}:"), &options));
-            let so_far = format!("{system}user: Hello\nassistant: {first}\nuser: ");
-            let second = text(&generated(&format!("{so_far}Who are you?\n{name}:"), &options));
-            let third = text(&generated(&format!("{so_far}Tell me a story.\n{name}:"), &options));
-            let shown = format!("{bos}{so_far}Tell me a story.\nassistant: {third}\n{name}:");
-            assert_eq!(run.stdout, format!("{first}\n{second}\n{third}\n{shown}\n"));
-            let costs = costs(&run);
-            assert_eq!(costs[0][1], 0);
-            // At least the first message is cached, and half of what follows: the answer has a role of its own.
-            assert!(costs[1][1] >= costs[0][0] / PAGE * PAGE - PAGE && costs[2][1] > costs[1][0] / 2, "{costs:?}");
-        }
-        let wrong = run_with(&["chat", &model, "--chat-template-kwargs=[1]"], b"");
-        assert!(wrong.stderr.starts_with("error: --chat-template-kwargs: expected a JSON object"), "{}", wrong.stderr);
-    }
-
-    #[test]
-    fn a_model_without_a_template_is_for_story() {
-        let refused = run_with(&["chat"], b"Hello\n");
-        assert_eq!((refused.code, &refused.stdout[..]), (Some(1), ""));
-        let says = "error: storyteller has no chat template: it was trained to continue a text; use `story --model \
-                    storyteller`";
-        assert!(refused.stderr.starts_with(says), "{}", refused.stderr);
-    }
-}
-
 /// At a terminal.
 #[cfg(target_os = "linux")]
 mod terminal {
@@ -126,7 +81,7 @@ mod terminal {
     use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
 
     use super::*;
-    use crate::program::wait;
+    use crate::program::exit_code;
 
     struct Terminal {
         screen: File,
@@ -200,7 +155,7 @@ mod terminal {
         terminal.read_until("error: \"/never\" is none of the commands");
         terminal.read_until("you>   ");
         terminal.press_ctrl_c();
-        assert_eq!(wait(&mut terminal.child), Some(0), "there is no answer to stop: it ends");
+        assert_eq!(exit_code(&mut terminal.child), Some(0), "there is no answer to stop: it ends");
     }
 
     #[test]

@@ -62,20 +62,16 @@ impl Connection {
 
     /// Sends a request. A body is JSON unless the headers say something else.
     pub fn send(&mut self, method: &str, path: &str, headers: &[(&str, &str)], body: &[u8]) -> io::Result<()> {
-        let mut head = format!("{method} {path} HTTP/1.1\r\n");
         let has = |name: &str| headers.iter().any(|(found, _)| found.eq_ignore_ascii_case(name));
-        if !has("host") {
-            head += &format!("host: {}\r\n", self.address);
+        let (host, length) = (self.address.to_string(), body.len().to_string());
+        let mut all = vec![("host", host.as_str())];
+        if !body.is_empty() {
+            all.push(("content-type", "application/json"));
+            all.extend((!has("transfer-encoding")).then_some(("content-length", length.as_str())));
         }
-        if !body.is_empty() && !has("content-type") {
-            head += "content-type: application/json\r\n";
-        }
-        if !body.is_empty() && !has("content-length") && !has("transfer-encoding") {
-            head += &format!("content-length: {}\r\n", body.len());
-        }
-        for (name, value) in headers {
-            head += &format!("{name}: {value}\r\n");
-        }
+        all.retain(|(name, _)| !has(name));
+        let lines = all.iter().chain(headers).map(|(name, value)| format!("{name}: {value}\r\n"));
+        let head = format!("{method} {path} HTTP/1.1\r\n{}", lines.collect::<String>());
         self.send_raw(&[head.as_bytes(), b"\r\n", body].concat())
     }
 

@@ -4,7 +4,6 @@ use std::net::SocketAddr;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use page_by_page::serving::schedule::StepLimits;
 use page_by_page_serve::connections::ClientLimits;
 use serde_json::{Value, json};
 
@@ -13,7 +12,7 @@ use crate::http::{Connection, Response, ask};
 use crate::serving::{Options, Server};
 
 /// Asks to watch. Returns the head of the answer, and the connection that the views come from.
-pub fn watch(address: SocketAddr, headers: &[(&str, &str)]) -> (Response, Connection) {
+fn watch(address: SocketAddr, headers: &[(&str, &str)]) -> (Response, Connection) {
     let mut connection = Connection::open(address).unwrap();
     connection.send("GET", "/pages", headers, b"").unwrap();
     let head = connection.read_head().unwrap();
@@ -152,41 +151,6 @@ fn watchers_see_the_pages_as_they_are() {
 }
 
 #[test]
-fn sequences_with_one_beginning_are_shown_to_share_pages() {
-    let server = Server::start(Options { n_pages: 100, ..Options::default() });
-    let mut views = Views::of(&server, 100);
-    let prompt: Vec<u32> = (1..=20).collect();
-    let connection = send(server.address, &long_request(json!(prompt), 3, 300));
-    // Two full pages of the prompt: three texts, and the prefix cache.
-    let view = views.wait_for(|view| pages_of(view).iter().filter(|page| **page == (4, 3)).count() == 2);
-    let tables: Vec<&Vec<Value>> = sequences(&view).map(|sequence| list(sequence, "pages")).collect();
-    assert!(tables.iter().all(|table| table[..2] == tables[0][..2]), "they come first in each table: {tables:?}");
-    drop(connection);
-    let view = views.wait_for(|view| sequences(view).len() == 0);
-    assert_eq!(sums(&view)[2], 0);
-}
-
-#[test]
-fn waiting_and_preempted_sequences_are_shown() {
-    let limits = StepLimits { tokens: 32, sequences: 3 };
-    let server = Server::start(Options { n_pages: 24, limits, ..Options::default() });
-    let mut views = Views::of(&server, 24);
-    let request = long_request(json!([1]), 3, 120);
-    let _first = send(server.address, &request);
-    server.wait_for("vllm:num_requests_running", "", |n| n == 3.0);
-    let _second = send(server.address, &request);
-    let states = |view: &Value, state: &str| sequences(view).filter(|sequence| sequence["state"] == state).count();
-    views.wait_for(|view| states(view, "running") == 3 && states(view, "waiting") == 3);
-    // Three texts of 120 tokens need 45 pages, and there are 24.
-    let view = views.wait_for(|view| states(view, "preempted") > 0);
-    let preempted = sequences(&view).find(|sequence| sequence["state"] == "preempted").unwrap();
-    assert!(number(&preempted["preemptions"]) > 0 && number(&preempted["new_tokens"]) > 0);
-    assert!(number(&view["counts"]["preemptions"]) > 0);
-    let read: usize = sequences(&view).map(|sequence| number(&sequence["scheduled_tokens"])).sum();
-    assert!(read <= number(&view["scheduled_tokens"]) && number(&view["scheduled_tokens"]) <= 32, "{view}");
-}
-
-#[test]
 fn watchers_have_a_limit_and_leave_their_place() {
     let server = Server::start(Options::default());
     let (mut one, two) = (Views::of(&server, 600), Views::of(&server, 600));
@@ -204,14 +168,6 @@ fn watchers_have_a_limit_and_leave_their_place() {
     let began = Instant::now();
     server.end().unwrap();
     assert!(began.elapsed() < Duration::from_secs(5), "{:?}", began.elapsed());
-
-    let server = Server::start(Options { watchers: 0, ..Options::default() });
-    for (method, path) in
-        [("GET", "/"), ("GET", "/page.js"), ("GET", "/pages"), ("DELETE", "/sequences/0"), ("POST", "/pace")]
-    {
-        let refused = ask(server.address, method, path, &[], b"");
-        assert_eq!((refused.status, &refused.json()["error"]["code"]), (404, &json!("not_watched")), "{path}");
-    }
 }
 
 #[test]
@@ -329,19 +285,11 @@ fn the_page_loads_nothing_from_elsewhere_and_runs_nothing_that_it_was_not_given(
         let policy = answer.header("content-security-policy").unwrap();
         assert!(policy.starts_with("default-src 'none'; ") && !policy.contains("unsafe"), "{policy}");
         assert_eq!(answer.header("x-content-type-options"), Some("nosniff"));
-        for elsewhere in ["http:", "https:", "//cdn", "@import", "url("] {
-            assert!(!answer.body.contains(elsewhere), "{path} names {elsewhere}");
-        }
-        for unsafe_way in ["innerHTML", "outerHTML", "insertAdjacentHTML", "document.write", "eval(", "Function("] {
-            assert!(!answer.body.contains(unsafe_way), "{path}: {unsafe_way}: an output is not HTML");
+        // A browser that heeds the policy runs nothing that stands in the page. And an output is never read as HTML.
+        let elsewhere = ["http:", "https:", "//cdn", "@import", "url("];
+        let as_html = ["innerHTML", "outerHTML", "insertAdjacentHTML", "document.write", "eval(", "Function("];
+        for word in elsewhere.into_iter().chain(as_html) {
+            assert!(!answer.body.contains(word), "{path}: {word}");
         }
     }
-    let page = server.get("/");
-    for inline in [" style=", "<style", "javascript:"] {
-        assert!(!page.body.contains(inline), "{inline}");
-    }
-    let attributes = page.body.split_whitespace().filter(|word| word.to_lowercase().starts_with("on"));
-    let handlers: Vec<&str> = attributes.filter(|word| word.contains('=')).collect();
-    assert!(handlers.is_empty(), "{handlers:?}");
-    assert_eq!(page.body.matches("<script").count(), page.body.matches("<script src=\"").count());
 }

@@ -182,10 +182,8 @@ fn a_chat_uses_the_models_template() {
     });
     let answer = server.post("/v1/chat/completions", &body).json();
     assert_eq!(texts(&answer), [expected.text.as_str()]);
-    assert_eq!(
-        (&answer["object"], &answer["choices"][0]["message"]["role"]),
-        (&json!("chat.completion"), &json!("assistant"))
-    );
+    let role = &answer["choices"][0]["message"]["role"];
+    assert_eq!((&answer["object"], role), (&json!("chat.completion"), &json!("assistant")));
     assert!(answer["id"].as_str().unwrap().starts_with("chatcmpl-"));
     let content = answer["choices"][0]["logprobs"]["content"].as_array().unwrap();
     assert_eq!(content.len(), expected.tokens.len());
@@ -224,20 +222,14 @@ fn a_chat_uses_the_models_template() {
 #[test]
 fn a_prompt_is_computed_once_for_all_of_its_choices() {
     let prompts = ["Once upon a time there was a king who had three sons", "The queen had a golden ball, and"];
-    for (extra, is_stream) in [(json!({}), false), (json!({ "logprobs": 2 }), false), (json!({}), true)] {
+    for extra in [json!({}), json!({ "logprobs": 2 })] {
         let limits = StepLimits { tokens: 64, sequences: 16 };
         let (server, alone) = (Server::start(Options { limits, ..Options::default() }), storyteller());
         let n_prompt: usize = prompts.iter().map(|prompt| alone.tokenizer.encode(prompt).unwrap().len()).sum();
         let mut body =
             json!({ "prompt": prompts, "n": 8, "max_tokens": 5, "seed": 3, "temperature": 0.8, "ignore_eos": true });
         body.as_object_mut().unwrap().extend(extra.as_object().unwrap().clone());
-        let found: Vec<String> = if is_stream {
-            body["stream"] = true.into();
-            let pieces = together(&server.post("/v1/completions", &body).events().0);
-            (0..16).map(|index| pieces[&index].0.clone()).collect()
-        } else {
-            texts(&server.post("/v1/completions", &body).json()).into_iter().map(String::from).collect()
-        };
+        let answer = server.complete(&body);
         for (name, expected) in [
             ("page_by_page:rows_projected_total", n_prompt + 16 * 4),
             ("vllm:prompt_tokens_total", n_prompt),
@@ -248,7 +240,7 @@ fn a_prompt_is_computed_once_for_all_of_its_choices() {
         ] {
             assert_eq!(server.metric(name, ""), expected as f64, "{body}: {name}");
         }
-        for (index, text) in found.iter().enumerate() {
+        for (index, text) in texts(&answer).into_iter().enumerate() {
             let one = json!({ "prompt": prompts[index / 8], "max_tokens": 5, "seed": 3 + index % 8, "temperature": 0.8, "ignore_eos": true });
             assert_eq!(texts(&server.post("/v1/completions", &one).json()), [text], "{body}: choice {index}");
         }

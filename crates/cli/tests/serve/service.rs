@@ -63,8 +63,8 @@ fn a_client_that_goes_away_leaves_no_page_behind() {
     all_pages_come_back(&server, 600);
 
     // Before any answer, and in the queue: eight run, and four wait.
-    let whole =
-        send(server.address, &json!({ "prompt": PROMPTS, "n": 3, "max_tokens": 900, "temperature": 1000, "seed": 2 }));
+    let body = json!({ "prompt": PROMPTS, "n": 3, "max_tokens": 900, "temperature": 1000, "seed": 2 });
+    let whole = send(server.address, &body);
     server.wait_for("vllm:num_requests_running", "", |n| n == 8.0);
     assert_eq!(server.metric("vllm:num_requests_waiting", ""), 4.0);
     assert!(server.metric("vllm:kv_cache_usage_perc", "") > 0.0);
@@ -164,10 +164,8 @@ fn a_server_that_is_to_end_finishes_what_it_has_begun() {
 fn a_server_that_is_to_end_does_not_wait_for_ever() {
     let server = Server::start(Options { grace: Duration::from_millis(100), ..Options::default() });
     let mut stream = begin_something_long(&server, 4);
-    let mut whole = send(
-        server.address,
-        &json!({ "prompt": PROMPTS[0], "n": 20, "max_tokens": 900, "temperature": 1000, "seed": 2 }),
-    );
+    let body = json!({ "prompt": PROMPTS[0], "n": 20, "max_tokens": 900, "temperature": 1000, "seed": 2 });
+    let mut whole = send(server.address, &body);
     server.wait_for("vllm:num_requests_running", "", |n| n == 8.0);
     // One that never asks, and one that never reads.
     let _idle = Connection::open(server.address).unwrap();

@@ -104,11 +104,6 @@ fn before_min_tokens_nothing_ends_a_sequence() {
     let answer = ask(&server, Sampling::GREEDY, 60, &json!({ "stop": "he", "min_tokens": 20 }));
     let choice = &answer["choices"][0];
     assert_eq!((&choice["text"], &choice["finish_reason"]), (&json!(whole[..end]), &json!("stop")));
-
-    let refused = server.post("/v1/completions", &json!({ "prompt": PROMPT, "min_tokens": 17 }));
-    let error = refused.json()["error"].clone();
-    let message = "min_tokens is 17, and at most 16 tokens are generated; lower it or raise max_tokens";
-    assert_eq!((refused.status, &error["param"], &error["message"]), (400, &json!("min_tokens"), &json!(message)));
 }
 
 #[test]
@@ -122,10 +117,8 @@ fn a_preempted_sequence_keeps_its_rules() {
         let expected = tokens_alone(&alone, drawn(seed), 120, &[the], (90, &[EOS, the]));
         assert_eq!(choice["token_ids"], json!(expected), "seed {seed}");
     }
-    assert!(
-        server.metric("vllm:num_preemptions_total", "") > 0.0,
-        "three of 90 tokens and more do not fit in 24 pages"
-    );
+    let preemptions = server.metric("vllm:num_preemptions_total", "");
+    assert!(preemptions > 0.0, "three of 90 tokens and more do not fit in 24 pages");
 }
 
 #[test]
