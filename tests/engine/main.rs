@@ -17,7 +17,6 @@ mod page_index;
 mod page_metadata;
 mod policies;
 mod prefix_caches;
-mod row_formats;
 mod samples;
 mod scored_prompts;
 mod scoring;
