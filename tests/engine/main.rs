@@ -18,7 +18,6 @@ mod page_metadata;
 mod policies;
 mod prefix_caches;
 mod samples;
-mod scored_prompts;
 mod scoring;
 mod serving;
 mod simulation;
