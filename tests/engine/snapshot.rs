@@ -63,11 +63,6 @@ impl Place {
         self.0.path().join("some.cache")
     }
 
-    /// The names in the folder.
-    pub fn names(&self) -> Vec<String> {
-        fs::read_dir(self.0.path()).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect()
-    }
-
     /// Loads a file with these bytes.
     pub fn load(&self, bytes: &[u8], model: &Model) -> Result<Snapshot, FileError> {
         fs::write(self.file(), bytes).unwrap();
