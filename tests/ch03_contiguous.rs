@@ -10,7 +10,6 @@ mod checks {
     use grading::in_place::{self, LAYOUT};
     use grading::oracle::extend;
     use grading::prelude::*;
-    use grading::{same, tests_on};
 
     // Task 1
 

@@ -20,7 +20,6 @@ mod checks {
         LAYOUT, ONE_NUMBER, foreign, free, grow, of_other_pool, pool, pool_with_free, slab_of, table,
     };
     use grading::prelude::*;
-    use grading::{same, tests_on};
 
     /// Pages enough for a walk through them at every call to take minutes.
     const VERY_MANY: usize = if cfg!(miri) { 300 } else { 1_000_000 };

@@ -16,7 +16,6 @@ mod checks {
     use grading::prelude::*;
     use grading::scripted_model::{Log, ScriptedModel, next_of, one_hot, refusals};
     use grading::story::assets;
-    use grading::{same, tests_on};
 
     const VOCAB: usize = 12;
     const END: u32 = 11;

@@ -16,7 +16,6 @@ mod checks {
     use grading::prelude::*;
     use grading::rows::same_numbers;
     use grading::scripted_model::{Log, ScriptedModel, one_hot};
-    use grading::{same, tests_on};
 
     /// The table of the chapter.
     const P: [f32; 3] = [0.5, 0.375, 0.125];

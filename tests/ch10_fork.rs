@@ -17,7 +17,7 @@ mod checks {
     use grading::oracle::{self, any_layout};
     use grading::paged::assert_panics_while_lent;
     use grading::pools::{
-        LAYOUT, ONE_NUMBER, check_owners, foreign, free, grow, of_other_pool, owners, page_ids, pool, pool_with_free,
+        LAYOUT, ONE_NUMBER, check_pool, foreign, free, grow, of_other_pool, owners, page_ids, pool, pool_with_free,
         pool_with_owned, slab_of, table,
     };
     use grading::prelude::*;
@@ -118,14 +118,6 @@ mod checks {
         fn check(&self, after: &str) {
             check_pool(&self.pool, self.tables.iter().flat_map(PageTable::pages), after);
         }
-    }
-
-    /// Compares the pool with the pages of all tables over it.
-    fn check_pool<'a>(pool: &PagePool, in_tables: impl Iterator<Item = &'a PageId>, after: &str) {
-        let owners = owners(pool);
-        check_owners(&owners, in_tables, [], after);
-        let free = owners.iter().filter(|owners| **owners == 0).count();
-        same!(pool.n_free(), free, "free pages of {} after {after}", owners.len());
     }
 
     fn cache(slab: &SharedSlab) -> ForkCache {

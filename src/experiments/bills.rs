@@ -15,7 +15,7 @@ use crate::english::{count, thousands};
 use crate::generation::drafting::{AcceptRule, DraftCounters};
 use crate::generation::one_sequence::Generation;
 use crate::generation::sampler::{Sampler, Sampling};
-use crate::generation::{CachedModel, Draft, Drafter, LanguageModel, Limits, RewindableModel};
+use crate::generation::{CachedModel, Draft, Drafter, Limits, RewindableModel};
 use crate::model::tokenizer::Tokenizer;
 use crate::model::{Model, StepError};
 use crate::prefix_cache::NoPrefixCache;
@@ -69,7 +69,7 @@ pub(super) fn rewinds() -> Bill {
 
 /// Drafts after what it has drafted itself: rejected tokens stay where they are.
 struct Stubborn<'a> {
-    model: CachedModel<'a>,
+    model: &'a mut dyn RewindableModel,
     tokens: Vec<u32>,
 }
 
@@ -111,13 +111,12 @@ pub(super) fn drafts() -> Bill {
         let mut model = CachedModel::new(&small, draft_cache.as_mut());
         let limits = Limits { max_new_tokens: 100, end_of_text: &[] };
         let generation = Generation { model: &target, prompt: &prompt, limits, is_cancelled: None, watch: None };
-        let generated = if is_stubborn {
-            let mut drafter = Stubborn { model, tokens: Vec::new() };
-            generation.run_with_drafts(Some(target_cache.as_mut()), &mut drafter, 4, &mut accept, &mut |_| {})?
-        } else {
-            let mut drafter = DraftModel::new(&mut model as &mut dyn RewindableModel);
-            generation.run_with_drafts(Some(target_cache.as_mut()), &mut drafter, 4, &mut accept, &mut |_| {})?
+        let mut drafter: Box<dyn Drafter + '_> = match is_stubborn {
+            true => Box::new(Stubborn { model: &mut model, tokens: Vec::new() }),
+            false => Box::new(DraftModel::new(&mut model)),
         };
+        let generated =
+            generation.run_with_drafts(Some(target_cache.as_mut()), &mut *drafter, 4, &mut accept, &mut |_| {})?;
         Ok((generated.tokens, counters))
     };
     let ((right, counters), (wrong, bill)) = (generate(false)?, generate(true)?);

@@ -47,9 +47,7 @@ pub enum Shows {
 pub struct Scenario {
     /// Each with its seed.
     pub prompts: &'static [(&'static str, u64)],
-    /// Tokens that each gets.
     pub n_new: usize,
-    /// Slots in a page.
     pub page_size: usize,
     /// Whether a sequence begins only when the one before has ended.
     pub one_by_one: bool,

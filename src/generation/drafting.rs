@@ -61,12 +61,10 @@ impl AcceptRule {
 
 /// Draft tokens, and how many were accepted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
+#[allow(missing_docs)] // Where the name says it.
 pub struct DraftCounters {
-    /// Passes of the target.
     pub target_passes: u64,
-    /// Draft tokens.
     pub drafted: u64,
-    /// Draft tokens that were accepted.
     pub accepted: u64,
     /// Generated tokens, the target's own among them.
     pub generated: u64,

@@ -273,22 +273,16 @@ mod tests {
 
     #[test]
     fn top_p_keeps_what_sorting_the_whole_vocabulary_keeps() {
-        let mut x = 1_u32;
+        let mut dice = Dice::new(1);
         for (n, spread) in [(1, 1.0), (7, 0.1), (500, 1.0), (4096, 8.0), (4096, 0.01)] {
-            let logits: Vec<f32> = (0..n)
-                .map(|_| {
-                    x = x.wrapping_mul(1664525).wrapping_add(1013904223);
-                    spread * ((x >> 8) as f32 / (1 << 24) as f32 - 0.5)
-                })
-                .collect();
+            let logits: Vec<f32> = (0..n).map(|_| spread * (dice.uniform() as f32 - 0.5)).collect();
+            let kept =
+                |top_p| Sampler::new(Sampling { temperature: 1.0, top_k: 0, top_p, seed: 1 }).candidates(&logits);
             for share in [1e-6, 0.3, 0.95, 0.999_999, 1.0 - f32::EPSILON / 2.0] {
-                let all =
-                    Sampler::new(Sampling { temperature: 1.0, top_k: 0, top_p: 1.0, seed: 1 }).candidates(&logits);
-                let kept =
-                    Sampler::new(Sampling { temperature: 1.0, top_k: 0, top_p: share, seed: 1 }).candidates(&logits);
-                let mut expected = all.clone();
-                truncate_to(&mut expected, f64::from(share) * total(&all));
-                assert_eq!(kept, expected, "{n} tokens, {share}");
+                let mut expected = kept(1.0);
+                let enough = f64::from(share) * total(&expected);
+                truncate_to(&mut expected, enough);
+                assert_eq!(kept(share), expected, "{n} tokens, {share}");
             }
         }
     }

@@ -23,7 +23,7 @@ use crate::cache::attention::{AttentionCache, Rows};
 use crate::cache::{CacheError, KvCache, KvLayout, Rewind, Usage};
 use crate::model::{Model, StepError};
 
-use super::{LanguageModel, RewindableModel};
+use super::{LanguageModel, RewindableModel, rows};
 
 /// Where the row of a token belongs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -109,9 +109,7 @@ impl WrongRead {
         };
         format!("attention of {reader}'s token {newest} in layer {layer} reads {found}, {expected}")
     }
-}
 
-impl WrongRead {
     /// The same for somebody who knows no layers: `in place of its own token 8, the wolf read token 8 of the princess`.
     pub fn in_short(&self, name: impl Fn(u64) -> String) -> String {
         let place = match self.position > self.reader.position {
@@ -366,8 +364,7 @@ impl RewindableModel for WatchedModel<'_> {
     }
 
     fn last_logits(&mut self, tokens: &[u32], n: usize) -> Result<Vec<Vec<f32>>, StepError> {
-        let logits = self.compute(tokens, n)?;
-        Ok(logits.chunks_exact(self.model.config().vocab_size).map(<[f32]>::to_vec).collect())
+        Ok(rows(&self.compute(tokens, n)?, self.model))
     }
 
     fn rewind(&mut self, n: usize) -> Result<(), CacheError> {

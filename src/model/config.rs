@@ -32,11 +32,9 @@ pub struct ModelConfig {
     pub rope_theta: f32,
     /// Added under the root in every norm.
     pub rms_norm_eps: f32,
-    /// True if the attention projections have biases.
     pub attention_bias: bool,
     /// True if the output uses the embedding matrix.
     pub tie_word_embeddings: bool,
-    /// Tokens that end a sequence.
     pub eos_token_ids: Vec<u32>,
     /// How the model's makers would sample from it.
     pub sampling: SamplingDefaults,

@@ -40,9 +40,7 @@ pub struct Sequence {
     pub id: SequenceId,
     /// Prompt and generated tokens.
     pub tokens: Vec<u32>,
-    /// Tokens of the prompt.
     pub n_prompt: usize,
-    /// New tokens requested.
     pub max_new_tokens: usize,
     /// Whether it computes all of its tokens, whatever the prefix cache holds of them.
     pub skips_prefix_cache: bool,

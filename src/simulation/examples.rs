@@ -7,14 +7,12 @@ use super::{Case, Event, FinishedRequest, SchedulerFactory, Setup, Violation, Wo
 
 /// What a user and an operator see. No rule is checked on the way.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[allow(missing_docs)] // Where the name says it.
 pub struct Outcome {
-    /// Steps that were made.
     pub steps: u64,
-    /// Sequences that have finished.
     pub ended: u64,
-    /// Of these, sequences whose output differs from their output alone.
+    /// Sequences that have ended with another output than alone.
     pub wrong: u64,
-    /// Sequences that have not finished.
     pub left: usize,
     /// Pages with an owner that is neither a sequence, nor the prefix cache, nor a stranger. They never come back.
     pub lost: usize,

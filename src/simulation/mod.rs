@@ -39,12 +39,10 @@ use crate::serving::schedule::{FinishReason, ScheduledChunk, SequenceCounters, S
 
 /// How large a world is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[allow(missing_docs)] // Where the name says it.
 pub struct Setup {
-    /// Slots in a page.
     pub page_size: usize,
-    /// Pages of the pool.
     pub n_pages: usize,
-    /// How much a step can hold.
     pub limits: StepLimits,
     /// With the prefix cache of chapter 11, or with none.
     pub keeps_prefixes: bool,
@@ -86,20 +84,18 @@ pub struct Case {
 
 /// A sequence, seen from outside.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[allow(missing_docs)] // Where the name says it.
 pub struct SequenceState {
     /// Its number; later arrivals have higher ones.
     pub id: SequenceId,
-    /// Tokens of its prompt.
     pub n_prompt: usize,
     /// Prompt and generated tokens so far.
     pub n_tokens: usize,
-    /// New tokens requested.
     pub max_new_tokens: usize,
     /// Tokens that its page table holds; 0 while it waits.
     pub held: usize,
     /// The pages of its table, in order; none while it waits.
     pub pages: Vec<PageId>,
-    /// What it has cost.
     pub counters: SequenceCounters,
 }
 
@@ -146,18 +142,15 @@ impl WorldState {
 
 /// A sequence that has finished.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[allow(missing_docs)] // Where the name says it.
 pub struct FinishedRequest {
-    /// Its number.
     pub id: SequenceId,
-    /// The prompt of the request.
     pub prompt: Vec<u32>,
-    /// New tokens requested.
     pub max_new_tokens: usize,
     /// The tokens generated while it ran, in this order, without an end of text: what the client has received.
     pub received: Vec<u32>,
     /// Prompt and generated tokens, as the scheduler hands them out in the end.
     pub tokens: Vec<u32>,
-    /// Why it finished.
     pub reason: FinishReason,
 }
 
@@ -172,14 +165,12 @@ pub struct PlannedStep {
 
 /// What an event did.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[allow(missing_docs)] // Where the name says it.
 pub struct Transition {
-    /// Before the event.
     pub before: WorldState,
     /// In a step, the plan.
     pub planned: Option<PlannedStep>,
-    /// After the event.
     pub after: WorldState,
-    /// The sequences that finished with it.
     pub finished: Vec<FinishedRequest>,
 }
 

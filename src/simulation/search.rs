@@ -14,10 +14,9 @@ pub struct Passed {
 
 /// A case in which a rule is broken.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[allow(missing_docs)] // Where the name says it.
 pub struct Counterexample {
-    /// The seed that drew it.
     pub seed: u64,
-    /// The rule, and when.
     pub failure: Failure,
     /// Events of the case, up to the one after which it was seen.
     pub events: usize,
@@ -27,7 +26,6 @@ pub struct Counterexample {
     pub shrunk: Failure,
     /// Cases that were run to shrink it.
     pub runs: u64,
-    /// What was tried before.
     pub passed: Passed,
 }
 

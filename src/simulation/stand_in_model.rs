@@ -34,7 +34,6 @@ impl Rows {
         Rows(0xcbf2_9ce4_8422_2325)
     }
 
-    /// One row more.
     pub(super) fn row(self, k: &[f32], v: &[f32]) -> Self {
         let numbers = k.iter().chain(v);
         Rows(numbers.fold(self.0, |hash, number| {
@@ -43,13 +42,11 @@ impl Rows {
         }))
     }
 
-    /// The rows of one token more.
     pub(super) fn token(self, token: u32, position: usize) -> Self {
         let [k, v] = rows(token, position);
         self.row(&k, &v)
     }
 
-    /// The next token.
     pub(super) fn next(self) -> u32 {
         match self.0 >> 32 {
             hash if hash.is_multiple_of(16) => END_OF_TEXT,

@@ -9,19 +9,27 @@ use crate::serving::schedule::{NextToken, ScheduleError, ScheduledChunk, Sequenc
 use super::{END_OF_TEXT, SequenceState};
 
 /// A scheduler that a [`World`](super::World) can ask. What it decides over, its sequences, their caches and the prefix
-/// cache, lies as in chapter 12; the calls that decide are its own.
+/// cache, lies as in chapter 12. The calls that decide are chapter 12's too, or its own.
 pub trait TestedScheduler {
     /// Accepts a request.
-    fn submit(&mut self, prompt: Vec<u32>, max_new_tokens: usize) -> Result<SequenceId, ScheduleError>;
+    fn submit(&mut self, prompt: Vec<u32>, max_new_tokens: usize) -> Result<SequenceId, ScheduleError> {
+        self.as_scheduler_mut().submit(prompt, max_new_tokens)
+    }
 
     /// Finishes a sequence.
-    fn cancel(&mut self, id: SequenceId) -> Result<(), ScheduleError>;
+    fn cancel(&mut self, id: SequenceId) -> Result<(), ScheduleError> {
+        self.as_scheduler_mut().cancel(id)
+    }
 
     /// The chunks of the next step. Room for their tokens is made.
-    fn plan(&mut self) -> Result<Vec<ScheduledChunk>, ScheduleError>;
+    fn plan(&mut self) -> Result<Vec<ScheduledChunk>, ScheduleError> {
+        self.as_scheduler_mut().plan()
+    }
 
     /// The step is computed.
-    fn settle(&mut self, next: &[NextToken]) -> Result<(), ScheduleError>;
+    fn settle(&mut self, next: &[NextToken]) -> Result<(), ScheduleError> {
+        self.as_scheduler_mut().settle(next)
+    }
 
     /// The sequences, their caches and the prefix cache.
     fn as_scheduler(&self) -> &Scheduler;
@@ -67,22 +75,6 @@ pub(super) fn without_pages(sequence: &Sequence) -> SequenceState {
 }
 
 impl TestedScheduler for Scheduler {
-    fn submit(&mut self, prompt: Vec<u32>, max_new_tokens: usize) -> Result<SequenceId, ScheduleError> {
-        Scheduler::submit(self, prompt, max_new_tokens)
-    }
-
-    fn cancel(&mut self, id: SequenceId) -> Result<(), ScheduleError> {
-        Scheduler::cancel(self, id)
-    }
-
-    fn plan(&mut self) -> Result<Vec<ScheduledChunk>, ScheduleError> {
-        Scheduler::plan(self)
-    }
-
-    fn settle(&mut self, next: &[NextToken]) -> Result<(), ScheduleError> {
-        Scheduler::settle(self, next)
-    }
-
     fn as_scheduler(&self) -> &Scheduler {
         self
     }

@@ -13,7 +13,7 @@ use crate::chapters::ch06_paged::{PageSlab, SharedSlab};
 use crate::chapters::ch10_fork::ForkCache;
 use crate::panics;
 use crate::prefix_cache::{CachedPage, PrefixCache, new_prefix_cache};
-use crate::serving::schedule::{Finished, NextToken, ScheduleError, Sequence, SequenceId};
+use crate::serving::schedule::{Finished, NextToken, ScheduleError, Sequence, SequenceId, max_rows};
 
 use super::stand_in_model::{LAYOUT, Rows, prompt, rows};
 use super::tested_scheduler::without_pages;
@@ -183,8 +183,7 @@ impl World {
 
     fn arrive(&mut self, name: u32, prompt: Vec<u32>, max_new_tokens: usize) -> Result<(), Violation> {
         let Setup { page_size, n_pages, .. } = self.setup;
-        let rows = if max_new_tokens == 0 { 0 } else { prompt.len() + max_new_tokens - 1 };
-        let fits = rows.div_ceil(page_size) <= n_pages;
+        let fits = max_rows(prompt.len(), max_new_tokens).div_ceil(page_size) <= n_pages;
         match self.submit(name, prompt, max_new_tokens)? {
             Ok(_) => Ok(()),
             Err(ScheduleError::NeverFits { .. }) if !fits => Ok(()),

@@ -44,29 +44,25 @@ pub enum PrefixCacheKind {
 
 /// The pool in which requests are replayed.
 #[derive(Clone, Copy, Debug)]
+#[allow(missing_docs)] // Where the name says it.
 pub struct Replay {
-    /// Pages of the pool.
     pub n_pages: usize,
-    /// Slots in a page.
     pub page_size: usize,
     /// Sequences that run at the same time, at most.
     pub max_running: usize,
-    /// The prefix cache.
     pub prefix_cache: PrefixCacheKind,
 }
 
 /// What a run counted.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
+#[allow(missing_docs)] // Where the name says it.
 pub struct PageCounters {
-    /// Requests served.
     pub requests: u64,
     /// Times that each running sequence got a token.
     pub steps: u64,
-    /// Pages taken from the pool.
     pub pages_allocated: u64,
     /// Pages that the prefix cache gave up for others.
     pub pages_evicted: u64,
-    /// Tokens of all prompts.
     pub prompt_tokens: u64,
     /// Prompt tokens that the prefix cache held.
     pub cached_tokens: u64,

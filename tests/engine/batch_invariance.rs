@@ -1,6 +1,7 @@
 //! A row has the same bits in whatever company it is computed: the property on which all other tests rest.
 
 use grading::oracle::TestRng;
+use grading::rows::bits;
 use grading::story::assets;
 use page_by_page::cache::KvCache;
 use page_by_page::chapters::ch02_flat::FlatCache;
@@ -40,10 +41,6 @@ fn in_turns(model: &Model, texts: &[(Vec<u32>, Vec<usize>)]) -> Vec<Vec<f32>> {
         }
     }
     logits
-}
-
-fn bits(logits: &[f32]) -> Vec<u32> {
-    logits.iter().map(|logit| logit.to_bits()).collect()
 }
 
 /// Up to three sequences, each with the sizes of the pieces it is cut into.

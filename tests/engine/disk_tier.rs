@@ -6,15 +6,14 @@ use std::sync::{Arc, Condvar, Mutex};
 use std::time::Duration;
 
 use grading::checkpoints::Folder;
-use page_by_page::chapters::ch06_paged::PageSlab;
-use page_by_page::chapters::ch11_prefix_cache::PrefixTrie;
 use page_by_page::disk::memory_disk::MemoryDisk;
 use page_by_page::disk::{Disk, PageFileError};
 use page_by_page::generation::sampler::{Sampler, Sampling};
 use page_by_page::model::Model;
 use page_by_page::serving::Engine;
 use page_by_page::serving::disk_tier::DiskTier;
-use page_by_page::serving::schedule::StepLimits;
+
+use crate::serving::{engine, setting, with_prefixes};
 
 /// A disk that can be read when its gate is open. A read that waits for long gets an error.
 #[derive(Clone)]
@@ -58,15 +57,11 @@ impl Disk for Gated {
     }
 }
 
-const PAGE_SIZE: usize = 4;
-
 /// An empty memory whose pages go to this file.
 fn serve<'m>(model: &'m Model, disk: &Gated) -> (Engine<'m>, DiskTier) {
-    let slab = PageSlab::new(model.kv_layout(), PAGE_SIZE, 60).unwrap();
-    let prefixes = Box::new(PrefixTrie::new(PAGE_SIZE).unwrap());
-    let tier = DiskTier::open(disk.clone(), model, PAGE_SIZE, 1 << 24).unwrap();
-    let limits = StepLimits { tokens: 16, sequences: 4 };
-    (Engine::new(model, &slab, prefixes, limits, &[]).unwrap(), tier)
+    let setting = with_prefixes(setting(60, 16, 4));
+    let tier = DiskTier::open(disk.clone(), model, setting.page_size, 1 << 24).unwrap();
+    (engine(model, setting, &[]).0, tier)
 }
 
 /// Generates one sequence to its end, in however many steps.

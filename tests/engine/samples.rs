@@ -1,8 +1,7 @@
 //! Samples of one prompt share its pages.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 
-use page_by_page::chapters::ch06_paged::SharedSlab;
 use page_by_page::generation::sampler::{Sampler, Sampling};
 use page_by_page::model::Model;
 use page_by_page::serving::schedule::{FinishReason, SequenceId, StepLimits};
@@ -10,6 +9,7 @@ use page_by_page::serving::{Engine, FinishedSequence, GenerationRequest};
 
 use crate::serving::{ASKED, Ended, SEEDED, Setting, alone, engine, note_tokens, run_to_end, setting, tiny_model};
 use grading::oracle::TestRng;
+use grading::pools::check_pool;
 
 fn request(prompt: &[u32], most: usize, n: u64) -> GenerationRequest {
     let samplers = (0..n).map(|sample| Sampler::new(Sampling { seed: SEEDED.seed + sample, ..SEEDED })).collect();
@@ -18,18 +18,6 @@ fn request(prompt: &[u32], most: usize, n: u64) -> GenerationRequest {
 
 fn samples_alone(model: &Model, asked: (&[u32], usize), ends: &[u32], n: u64) -> Vec<Ended> {
     (0..n).map(|sample| alone(model, asked, ends, Sampling { seed: SEEDED.seed + sample, ..SEEDED })).collect()
-}
-
-/// Each page has the owners that the tables name, and no other.
-fn check_owners(engine: &Engine<'_>, slab: &SharedSlab, run: &str) {
-    let slab = slab.borrow();
-    let tables: Vec<_> = engine.scheduler().running().flat_map(|(_, table)| table.pages().to_vec()).collect();
-    let owned: HashSet<_> = tables.iter().collect();
-    assert_eq!(slab.pool().n_free(), slab.pool().n_pages() - owned.len(), "{run}: free pages");
-    for page in owned {
-        let owners = tables.iter().filter(|other| *other == page).count() as u32;
-        assert_eq!(slab.pool().owners(*page), Ok(owners), "{run}: owners of page {page}");
-    }
 }
 
 /// Both lists are in order of arrival, and all that wait arrived after those that run.
@@ -68,7 +56,8 @@ fn each_sample_is_the_sequence_generated_alone_in_pages_of_any_size_and_number()
         let mut reported: HashMap<SequenceId, Vec<u32>> = HashMap::new();
         let all = run_to_end(&mut engine, |engine, step| {
             note_tokens(&mut reported, step);
-            check_owners(engine, &slab, &run);
+            let in_tables = engine.scheduler().running().flat_map(|(_, table)| table.pages());
+            check_pool(slab.borrow().pool(), in_tables, &run);
             check_order(engine, &run);
         });
         assert_eq!(slab.borrow().pool().n_free(), n_pages, "{run}: free pages in the end");

@@ -1,15 +1,18 @@
-//! The loop that serves many sequences: each gets the tokens that it gets alone, whatever the pool, the budget and the
-//! company, and no page is lost.
+//! The loop that serves many sequences: each gets the tokens that it gets alone, and its prompt the scores, whatever the
+//! pool, the budget, the company and the prefix cache, and no page is lost.
 
 use std::collections::HashMap;
 use std::path::Path;
 
 use page_by_page::chapters::ch06_paged::{PageSlab, SharedSlab};
 use page_by_page::generation::sampler::{Sampler, Sampling};
+use page_by_page::generation::scoring::{TokenLogprobs, token_logprobs};
 use page_by_page::model::{Model, StepError};
 use page_by_page::prefix_cache::new_prefix_cache;
-use page_by_page::serving::schedule::{FinishReason, ScheduleError, SequenceId, StepLimits};
-use page_by_page::serving::{Engine, EngineError, EngineTotals, FinishedSequence, SequenceError, Step};
+use page_by_page::serving::schedule::{FinishReason, ScheduleError, Sequence, SequenceId, StepLimits};
+use page_by_page::serving::{
+    Engine, EngineError, EngineTotals, FinishedSequence, GenerationRequest, SequenceError, Step,
+};
 use safetensors::Dtype;
 
 use grading::checkpoints::Folder;
@@ -56,17 +59,44 @@ pub fn alone(model: &Model, (prompt, most): (&[u32], usize), ends: &[u32], sampl
 }
 
 /// Each sequence draws with a seed of its own.
-pub fn sampling_of(index: usize, sampling: Sampling) -> Sampling {
+fn sampling_of(index: usize, sampling: Sampling) -> Sampling {
     Sampling { seed: sampling.seed + index as u64 % 3, ..sampling }
 }
 
-pub fn all_alone(model: &Model, ends: &[u32], sampling: Sampling) -> Vec<Ended> {
-    let texts = ASKED.into_iter().enumerate();
-    texts.map(|(index, asked)| alone(model, asked, ends, sampling_of(index, sampling))).collect()
+/// How many of the likeliest tokens the scores of a prompt name.
+const TOP: usize = 3;
+
+/// What all sequences become alone, and the scores of their prompts, from all rows of each at once.
+struct Alone {
+    ended: Vec<Ended>,
+    scores: Vec<Result<Vec<TokenLogprobs>, StepError>>,
+}
+
+impl Alone {
+    fn new(model: &Model, ends: &[u32], sampling: Sampling) -> Self {
+        let texts = ASKED.into_iter().enumerate();
+        let ended = texts.map(|(index, asked)| alone(model, asked, ends, sampling_of(index, sampling))).collect();
+        let scores = |(prompt, _): &(&[u32], usize)| {
+            let logits = model.forward(vec![model.chunk(prompt, None, prompt.len())?])?;
+            let rows = logits.chunks_exact(model.config().vocab_size);
+            Ok(rows.zip(&prompt[1..]).map(|(row, next)| token_logprobs(row, *next, TOP)).collect())
+        };
+        Alone { ended, scores: ASKED.iter().map(scores).collect() }
+    }
+
+    /// How a sequence ends, and its scores, if its prompt is scored or not.
+    fn expected(&self, index: usize, is_scored: bool) -> (Ended, Option<Vec<TokenLogprobs>>) {
+        let ended = self.ended[index].clone();
+        match self.scores[index].clone() {
+            Ok(scores) => (ended, is_scored.then_some(scores)),
+            Err(error) if is_scored => ((ASKED[index].0.to_vec(), Err(error.into())), None),
+            Err(_) => (ended, None),
+        }
+    }
 }
 
 /// Tokens that end some of the sequences, each at another point.
-pub fn ends(model: &Model, sampling: Sampling) -> Vec<u32> {
+fn ends(model: &Model, sampling: Sampling) -> Vec<u32> {
     let (first, _) = alone(model, ASKED[0], &[], sampling_of(0, sampling));
     let (third, _) = alone(model, ASKED[2], &[], sampling_of(2, sampling));
     vec![third[third.len() - 5], first[first.len() - 9]]
@@ -121,36 +151,55 @@ pub fn note_tokens(reported: &mut HashMap<SequenceId, Vec<u32>>, step: &Step) {
     }
 }
 
-/// Generates all sequences in a setting, and compares each with the one generated alone.
+/// Generates all sequences in a setting, and compares each with the one generated alone. Then once more, when the prefix
+/// cache has the prompts: every second one is scored, and then the others are. Returns what has finished, what was
+/// counted, and how often a sequence was seen without pages in the middle of a prompt.
 fn generate(
     model: &Model,
     setting: Setting,
     sampling: Sampling,
     ends: &[u32],
-    alone: &[Ended],
-) -> (Vec<FinishedSequence>, EngineTotals) {
+    alone: &Alone,
+) -> (Vec<FinishedSequence>, EngineTotals, usize) {
     let (mut engine, slab) = engine(model, setting, ends);
-    let mut ids = Vec::new();
-    for (index, (prompt, most)) in ASKED.iter().enumerate() {
-        let sampler = Sampler::new(sampling_of(index, sampling));
-        ids.push(engine.submit(prompt.to_vec(), *most, sampler).unwrap());
+    let (mut all, mut preempted) = (Vec::new(), 0);
+    for round in 0..3 {
+        let is_scored = |index: usize| round > 0 && (index + round).is_multiple_of(2);
+        let mut ids = Vec::new();
+        for (index, (prompt, most)) in ASKED.iter().enumerate() {
+            let sampler = Sampler::new(sampling_of(index, sampling));
+            let request = GenerationRequest::new(prompt.to_vec(), *most, vec![sampler]);
+            let (scores_prompt, logprobs) = (is_scored(index), is_scored(index).then_some(TOP));
+            ids.extend(engine.submit_request(GenerationRequest { scores_prompt, logprobs, ..request }).unwrap());
+        }
+        let (mut reported, mut scores) = (HashMap::new(), HashMap::new());
+        let finished = run_to_end(&mut engine, |engine, step| {
+            note_tokens(&mut reported, step);
+            let last = step.finished.iter().map(|finished| (finished.sequence.id, &finished.delta));
+            for (id, delta) in step.deltas.iter().map(|(id, delta)| (*id, delta)).chain(last) {
+                let before = delta.scores.clone().and_then(|found| scores.insert(id, found));
+                assert!(before.is_none(), "{setting:?}: sequence {id} has its scores twice");
+            }
+            let in_its_prompt = |waits: &&Sequence| waits.counters.preemptions > 0 && waits.new_tokens().is_empty();
+            preempted += engine.scheduler().waiting().filter(in_its_prompt).count();
+        });
+        assert_eq!(finished.iter().map(|finished| finished.sequence.id).collect::<Vec<_>>(), ids, "{setting:?}");
+        for (index, FinishedSequence { sequence, end, .. }) in finished.iter().enumerate() {
+            let run = format!("{setting:?}, round {round}, sequence {index}");
+            let ((tokens, why), expected) = alone.expected(index, is_scored(index));
+            assert_eq!((&sequence.tokens, end), (&tokens, &why), "{run}");
+            assert_eq!(sequence.new_tokens(), reported.remove(&sequence.id).unwrap_or_default(), "{run}: as reported");
+            assert_eq!(scores.remove(&sequence.id), expected, "{run}: the scores of its prompt");
+        }
+        let (pool, kept) = (slab.borrow().pool().n_free(), engine.scheduler().prefixes().n_pages());
+        assert_eq!(pool + kept, setting.n_pages, "{setting:?}: free pages and kept ones in the end");
+        all.extend(finished);
     }
-    let mut reported: HashMap<SequenceId, Vec<u32>> = HashMap::new();
-    let finished = run_to_end(&mut engine, |_, step| note_tokens(&mut reported, step));
-    assert_eq!(finished.iter().map(|finished| finished.sequence.id).collect::<Vec<_>>(), ids, "{setting:?}");
-    for (finished, (tokens, end)) in finished.iter().zip(alone) {
-        let id = finished.sequence.id;
-        assert_eq!((&finished.sequence.tokens, &finished.end), (tokens, end), "{setting:?}, sequence {id}");
-        let reported = reported.remove(&id).unwrap_or_default();
-        assert_eq!(finished.sequence.new_tokens(), reported, "{setting:?}: the tokens reported of sequence {id}");
-    }
-    let (pool, kept) = (slab.borrow().pool().n_free(), engine.scheduler().prefixes().n_pages());
-    assert_eq!(pool + kept, setting.n_pages, "{setting:?}: free pages and kept ones in the end");
-    (finished, engine.totals())
+    (all, engine.totals(), preempted)
 }
 
 /// All settings of these, each with each.
-pub fn settings() -> Vec<Setting> {
+fn settings() -> Vec<Setting> {
     let mut settings = Vec::new();
     for page_size in [1, 3, 16] {
         let least = MAX_SLOTS.div_ceil(page_size);
@@ -167,23 +216,25 @@ pub fn settings() -> Vec<Setting> {
 }
 
 #[test]
-fn each_sequence_is_the_one_generated_alone_in_every_setting() {
+fn each_sequence_is_the_one_generated_alone_in_every_setting_scored_or_not() {
     let model = tiny_model();
-    let (mut preempted, mut found, mut found_again) = (0, 0, 0);
+    let (mut preempted, mut in_prompts, mut found, mut found_again) = (0, 0, 0, 0);
     for sampling in [Sampling::GREEDY, SEEDED] {
         let ends = ends(&model, sampling);
-        let alone = all_alone(&model, &ends, sampling);
-        assert!(alone.iter().any(|(_, end)| *end == Ok(FinishReason::Stop)), "none ends by itself");
+        let alone = Alone::new(&model, &ends, sampling);
+        assert!(alone.ended.iter().any(|(_, end)| *end == Ok(FinishReason::Stop)), "none ends by itself");
         for setting in settings() {
-            let (finished, totals) = generate(&model, setting, sampling, &ends, &alone);
+            let (finished, totals, in_their_prompts) = generate(&model, setting, sampling, &ends, &alone);
             preempted += totals.preemptions;
+            in_prompts += in_their_prompts;
             found += totals.cached;
             found_again += totals.cached_again;
             check_counters(setting, &finished, totals);
         }
     }
     // Else this has shown little.
-    assert!(preempted > 100 && found > 1000 && found_again > 100, "{preempted} {found} {found_again}");
+    assert!(preempted > 100 && in_prompts > 100, "{preempted} {in_prompts}");
+    assert!(found > 1000 && found_again > 100, "{found} {found_again}");
 }
 
 fn check_counters(setting: Setting, finished: &[FinishedSequence], totals: EngineTotals) {
@@ -193,12 +244,12 @@ fn check_counters(setting: Setting, finished: &[FinishedSequence], totals: Engin
     assert_eq!(totals.new_tokens, sum(|finished| finished.sequence.new_tokens().len() as u64), "{setting:?}");
     assert!(totals.peak_pages <= setting.n_pages && totals.peak_pages > 0, "{setting:?}");
     assert!(totals.peak_sequences <= setting.limits.sequences.min(setting.limits.tokens), "{setting:?}");
-    // All but one have run; nothing of a prompt is lost.
-    assert_eq!(totals.prompt_tokens, 5 + 2 + 17 + 1 + 5 + 17 + 9, "{setting:?}");
+    // Nothing of a prompt is lost. That of the sequence without new tokens runs once, to be scored.
+    assert_eq!(totals.prompt_tokens, 3 * (5 + 2 + 17 + 1 + 5 + 17 + 9) + 2, "{setting:?}");
 }
 
 /// A model whose logit of token 5 overflows once the hidden state's number in this column is above 1 or so.
-pub fn overflowing(folder: &Folder, column: usize) -> Model {
+fn overflowing(folder: &Folder, column: usize) -> Model {
     folder.change_tensor("lm_head.weight", |tensor| {
         let width = tensor.shape[1];
         if tensor.dtype == Dtype::F16 {
@@ -213,23 +264,26 @@ pub fn overflowing(folder: &Folder, column: usize) -> Model {
     Model::open(Path::new(folder.path())).unwrap()
 }
 
-/// Where some hidden states are too large for the weights of the output: a few sequences fail, each at its place.
+/// Where some hidden states are too large for the weights of the output: a few sequences fail, each at its place, also one
+/// in the prompt that is scored.
 #[test]
 fn logits_that_are_not_finite_end_their_sequence_and_no_other() {
     let folder = Folder::copy_of("f16-mha-untied");
-    let mut kinds_seen = 0;
+    let (mut kinds_seen, mut prompts_failed) = (0, 0);
     for column in 0..8 {
         let model = overflowing(&folder, column);
-        let alone = all_alone(&model, &[], SEEDED);
-        let failed = alone.iter().filter(|(_, end)| end.is_err()).count();
-        kinds_seen += usize::from(failed > 0 && failed < alone.len() - 1);
-        for n_pages in [MAX_SLOTS.div_ceil(4), 100] {
+        let alone = Alone::new(&model, &[], SEEDED);
+        let failed = alone.ended.iter().filter(|(_, end)| end.is_err()).count();
+        kinds_seen += usize::from(failed > 0 && failed < ASKED.len() - 1);
+        prompts_failed += alone.scores.iter().filter(|scores| scores.is_err()).count();
+        for (n_pages, tokens) in [(MAX_SLOTS.div_ceil(4), 20), (100, 20), (100, 3)] {
             for keeps_prefixes in [true, false] {
-                generate(&model, Setting { keeps_prefixes, ..setting(n_pages, 20, 6) }, SEEDED, &[], &alone);
+                generate(&model, Setting { keeps_prefixes, ..setting(n_pages, tokens, 6) }, SEEDED, &[], &alone);
             }
         }
     }
     assert!(kinds_seen > 0, "in no model some sequences fail and some do not");
+    assert!(prompts_failed > 0, "all prompts can be scored");
 }
 
 #[test]

@@ -1,6 +1,6 @@
 //! The made-up world of chapter 15, and the planted schedulers.
 
-use page_by_page::simulation::planted::{Bug, planted};
+use page_by_page::simulation::planted::planted;
 use page_by_page::simulation::{Case, World, chapter_12, examples};
 
 #[test]
@@ -16,15 +16,10 @@ fn without_a_bug_the_planted_scheduler_is_that_of_chapter_12() {
     }
 }
 
+/// What the planted schedulers show there is in `crates/cli`: the gains of chapter 15, and the script `simulate`.
 #[test]
-fn the_examples_find_nothing() {
-    for (place, bug) in Bug::all().into_iter().enumerate() {
-        assert_eq!(bug as usize, place, "{bug:?} stands elsewhere in the table than in the enum");
-        assert_eq!(examples::pass(&planted(Some(bug))), Ok(9), "{bug:?}");
-    }
+fn the_scheduler_of_chapter_12_passes_all_examples_and_loses_nothing_in_a_day() {
     assert_eq!(examples::pass(&chapter_12), Ok(9));
-    let outcome = examples::watch(&planted(Some(Bug::CancelLeaks)), &examples::day(3000), |_| {}).unwrap();
-    assert!(outcome.lost > 20 && outcome.wrong == 0, "{outcome:?}");
     let outcome = examples::watch(&chapter_12, &examples::day(3000), |_| {}).unwrap();
     assert!(outcome.lost == 0 && outcome.wrong == 0 && outcome.ended > 700, "{outcome:?}");
 }

@@ -1,9 +1,7 @@
 //! `workload serving`: requests that arrive at random, and a scheduler that is busy in time that is counted.
 
 use page_by_page::chapters::ch06_paged::PageSlab;
-use page_by_page::chapters::ch11_prefix_cache::PrefixTrie;
-use page_by_page::prefix_cache::NoPrefixCache;
-use page_by_page::prefix_cache::PrefixCache;
+use page_by_page::prefix_cache::new_prefix_cache;
 use page_by_page::serving::EngineError;
 use page_by_page::serving::schedule::StepLimits;
 use page_by_page::workload::TraceRequest;
@@ -20,10 +18,7 @@ fn arrival(at: u64, first_token: u32, prompt: usize, written: usize) -> Arrival 
 
 fn served(arrivals: &[Arrival], n_pages: usize, limits: (usize, usize), keeps: bool) -> Result<Served, EngineError> {
     let slab = PageSlab::new(LAYOUT, 16, n_pages).unwrap();
-    let prefixes: Box<dyn PrefixCache> = match keeps {
-        true => Box::new(PrefixTrie::new(16).unwrap()),
-        false => Box::new(NoPrefixCache::new(16).unwrap()),
-    };
+    let prefixes = new_prefix_cache(16, keeps).unwrap();
     let mut ended = 0;
     let limits = StepLimits { tokens: limits.0, sequences: limits.1 };
     let served = serve(arrivals, &slab, prefixes, limits, COST, || ended += 1)?;

@@ -57,6 +57,15 @@ pub fn check_owners<'a>(
     }
 }
 
+/// Compares a pool with the pages of all tables over it, where there is no prefix cache.
+#[track_caller]
+pub fn check_pool<'a>(pool: &PagePool, in_tables: impl IntoIterator<Item = &'a PageId>, after: &str) {
+    let owners = owners(pool);
+    check_owners(&owners, in_tables, [], after);
+    let free = owners.iter().filter(|owners| **owners == 0).count();
+    same!(pool.n_free(), free, "free pages of {} after {after}", owners.len());
+}
+
 pub fn ids(pages: impl IntoIterator<Item = u32>) -> Vec<PageId> {
     pages.into_iter().map(PageId).collect()
 }

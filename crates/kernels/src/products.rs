@@ -59,7 +59,6 @@ const FEW: usize = 16;
 /// Bytes of a weight row up to which four of them side by side are as good as one after the other.
 const SHORT: usize = 1024;
 
-/// How a product is computed.
 #[derive(Clone, Copy)]
 enum Strategy {
     /// One input row: the weights stream past it, straight from memory.
@@ -73,7 +72,6 @@ enum Strategy {
 }
 
 impl Strategy {
-    /// Columns of a block.
     fn columns(self, w: &Matrix<'_>) -> usize {
         // A block has at most 512 KiB, converted or as it is read, so that it stays in the second cache.
         let (numbers, width) = match self {
@@ -161,7 +159,6 @@ impl Block<'_> {
         if ONE_ROW { self.stream::<V>(dtype) } else { self.few_rows::<V>(dtype) }
     }
 
-    /// One input row.
     #[inline(always)]
     fn stream<V: Vector>(&self, dtype: Dtype) {
         let last = self.columns.end - 1;
@@ -175,7 +172,6 @@ impl Block<'_> {
         }
     }
 
-    /// A few input rows.
     #[inline(always)]
     fn few_rows<V: Vector>(&self, dtype: Dtype) {
         let mut first = 0;

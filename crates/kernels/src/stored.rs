@@ -160,14 +160,11 @@ fn last<S: Stored>(words: &[f32], scale: f32, n: usize) -> Lanes {
 /// One head in all rows of a memory.
 #[derive(Clone, Copy)]
 pub(crate) struct HeadColumn<'a, S> {
-    /// The format.
     pub(crate) _stored: S,
     pub(crate) memory: &'a [f32],
     /// Where the head begins in a row.
     pub(crate) first: usize,
-    /// Its words.
     pub(crate) words: usize,
-    /// Its numbers.
     pub(crate) dim: usize,
 }
 

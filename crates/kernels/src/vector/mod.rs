@@ -84,11 +84,8 @@ pub(crate) trait Vector: Copy {
     }
     /// The numbers.
     fn lanes(self) -> Lanes;
-    /// `self * b`.
     fn mul(self, b: Self) -> Self;
-    /// `self / b`.
     fn div(self, b: Self) -> Self;
-    /// `self + b`.
     fn add(self, b: Self) -> Self;
     /// `self * b + sum`, rounded once.
     fn mul_add(self, b: Self, sum: Self) -> Self;

@@ -3,6 +3,7 @@
 use page_by_page_kernels::{Heads, RowFormat, Run, SequenceRows, attend};
 
 use crate::definition::{self, bits, dot, numbers};
+use crate::on_three_threads;
 
 /// Query by query, position by position.
 fn by_definition(heads: Heads, format: RowFormat, sequences: &[SequenceRows<'_>], q: &[f32]) -> Vec<f32> {
@@ -186,11 +187,8 @@ fn a_long_sequence_is_attention_by_its_definition() {
 #[cfg_attr(target_family = "wasm", ignore = "there is one thread")]
 fn several_threads_fill_one_output() {
     let heads = Heads { n_heads: 4, n_kv_heads: 2, head_dim: 6 };
-    let pool = rayon::ThreadPoolBuilder::new().num_threads(3);
     // Enough work to be shared.
-    let batch = [(20, 1, 4), (24, 20, 4), (20, 1, 4)];
-    pool.build_scoped(|thread| thread.run(), |pool| pool.install(|| check(heads, RowFormat::F32, &batch)))
-        .expect("three threads");
+    on_three_threads(|| check(heads, RowFormat::F32, &[(20, 1, 4), (24, 20, 4), (20, 1, 4)]));
 }
 
 #[test]

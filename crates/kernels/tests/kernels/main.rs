@@ -17,6 +17,12 @@ use page_by_page_kernels::{
 
 const REGISTERS: &str = "PAGE_BY_PAGE_REGISTERS";
 
+/// Does some work on a pool of three threads.
+fn on_three_threads(work: impl FnOnce() + Send) {
+    let pool = rayon::ThreadPoolBuilder::new().num_threads(3);
+    pool.build_scoped(|thread| thread.run(), |pool| pool.install(work)).expect("three threads");
+}
+
 /// All other tests of this binary, with these registers.
 fn tests_with(registers: &str) -> Output {
     let tests = std::env::current_exe().expect("the path of this binary");

@@ -3,6 +3,7 @@
 use page_by_page_kernels::{Dtype, Matrix, matmul, matmuls};
 
 use crate::definition::{bits, dot, numbers, rounded, stored};
+use crate::on_three_threads;
 
 const DTYPES: [Dtype; 3] = [Dtype::F32, Dtype::F16, Dtype::Bf16];
 
@@ -50,19 +51,10 @@ fn large_products_are_dot_products() {
 #[test]
 #[cfg_attr(target_family = "wasm", ignore = "there is one thread")]
 fn several_threads_fill_one_output() {
-    let pool = rayon::ThreadPoolBuilder::new().num_threads(3);
-    pool.build_scoped(
-        |thread| thread.run(),
-        |pool| {
-            pool.install(|| {
-                // Enough work to be shared; with one row, with a few, and with many.
-                for (n, rows, cols) in [(1, 70, 500), (4, 100, 90), (40, 30, 30)] {
-                    check(Dtype::Bf16, n, rows, cols);
-                }
-            });
-        },
-    )
-    .expect("three threads");
+    // Enough work to be shared; with one row, with a few, and with many.
+    for (n, rows, cols) in [(1, 70, 500), (4, 100, 90), (40, 30, 30)] {
+        on_three_threads(|| check(Dtype::Bf16, n, rows, cols));
+    }
 }
 
 #[test]
