@@ -1,11 +1,12 @@
-//! A cache as a file: what was saved comes back to the last bit. What is not taken for a saved cache is in
-//! `damaged_snapshots.rs`; `crates/cli/tests/cli/stories.rs` loads it into every cache.
+//! A cache as a file: what was saved comes back to the last bit, into every cache. What is not taken for a saved cache
+//! is in `damaged_snapshots.rs`.
 
 use std::fs;
 use std::path::PathBuf;
 
 use page_by_page::cache::{CacheError, KvCache, KvLayout};
 use page_by_page::chapters::ch02_flat::FlatCache;
+use page_by_page::chapters::ch03_contiguous::ContiguousCache;
 use page_by_page::chapters::ch06_paged::{PageSlab, PagedCache};
 use page_by_page::chapters::ch14_half_the_bytes::encode_rows;
 use page_by_page::disk::snapshot::Snapshot;
@@ -147,12 +148,40 @@ fn a_fingerprint_covers_what_the_bytes_mean() {
     assert_ne!(open(&folder).fingerprint(), fingerprint, "the same bytes as numbers of another type");
 }
 
+const LAYOUT: KvLayout = KvLayout { n_layers: 2, n_kv_heads: 2, head_dim: 2 };
+
 #[test]
 fn a_refused_restore_changes_nothing() {
-    let layout = KvLayout { n_layers: 2, n_kv_heads: 2, head_dim: 2 };
-    let slab = PageSlab::new(layout, 2, 1).unwrap();
+    let slab = PageSlab::new(LAYOUT, 2, 1).unwrap();
     let mut cache = PagedCache::new(&slab).unwrap();
-    let refused = frozen(layout, &TOKENS).restore(&mut cache);
+    let refused = frozen(LAYOUT, &TOKENS).restore(&mut cache);
     assert_eq!(refused, Err(CacheError::OutOfPages { needed: 2, free: 1 }));
     assert_eq!((cache.len(), slab.borrow().pool().n_free()), (0, 1));
+}
+
+#[test]
+fn every_cache_goes_on_from_every_other() {
+    type NewCache = fn() -> Box<dyn KvCache>;
+    let kinds: [(&str, NewCache); 3] = [
+        ("flat", || Box::new(FlatCache::new(LAYOUT))),
+        ("contiguous", || Box::new(ContiguousCache::new(LAYOUT, 16))),
+        ("paged", || Box::new(PagedCache::new(&PageSlab::new(LAYOUT, 4, 4).unwrap()).unwrap())),
+    ];
+    for (from, new_cache) in kinds {
+        let mut cache = new_cache();
+        let mut oracle = Oracle::default();
+        oracle.append(cache.as_mut(), &[0, 1, 2, 3]);
+        oracle.append(cache.as_mut(), &[4, 5]);
+        let snapshot = Snapshot::freeze(cache.as_ref(), &[9, 8, 7, 6, 5, 4]);
+        drop(cache);
+        for (to, new_cache) in kinds {
+            let mut cache = new_cache();
+            let mut oracle = oracle.clone();
+            oracle.history.record(format!("restored from {from} to {to}"));
+            snapshot.restore(cache.as_mut()).unwrap();
+            oracle.check(cache.as_ref());
+            oracle.append(cache.as_mut(), &[6, 7, 8]);
+            oracle.check(cache.as_ref());
+        }
+    }
 }
