@@ -1,5 +1,5 @@
 // The module's stories under Node, compared with those of the program: the same bytes, in one pool or in a pool that is too small, forked
-// or not, with drafts or without.
+// or not, with drafts or without; and with each mistake that a page can switch on, the stories of the record.
 //
 //   node crates/wasm/stories.mjs MODULE PROGRAM
 
@@ -19,11 +19,11 @@ const PROMPT = "Once upon a time there was a king";
 const POOL = { pages: 256, page_size: 16, budget: 256, running: 8, prefix_cache: true };
 const EIGHT = { prompt: PROMPT, max_new_tokens: 120, seed: 1, samples: 8 };
 
-/** The outputs that these sequences get, in order, and the counters at the end. */
+/** The outputs that these sequences get, in order, and the counters at the end. Without `start`, those of the mistake that is on. */
 function outputs(settings, start) {
   ask({ open: settings });
   const ended = [];
-  let view = ask({ start });
+  let view = ask(start ? { start } : "tell");
   while (view.sequences.length > 0) {
     view = ask("step");
     ended.push(...view.ended);
@@ -58,4 +58,20 @@ const drafted = outputs({ ...POOL, drafts: 4 }, greedy);
 assert.deepEqual(drafted.texts, expected("--temperature", "0"));
 assert.ok(drafted.counters.accepted > 20 && drafted.counters.accepted < drafted.counters.drafted, JSON.stringify(drafted.counters));
 assert.throws(() => outputs({ ...POOL, pages: 3 }, EIGHT), /page/);
+const live = await readFile(root("book/live.js"), "utf8");
+const inOne = (text) => text.replaceAll(/\s+/g, " ").trim();
+const recorded = inOne(await readFile(root("tests/snapshots/broken_stories.snap"), "utf8"));
+// Of each place its settings, and the mistakes of its buttons.
+const breaks = live.split("settings: {").slice(1).flatMap((place) => {
+  const settings = runInThisContext(`({${place.slice(0, place.indexOf("}") + 1)})`);
+  const names = /breaks: \{(.*?)\}/.exec(place)?.[1].matchAll(/"([a-z-]+)":/g) ?? [];
+  return [...names].map(([, mistake]) => ({ ...settings, mistake }));
+});
+assert.ok(breaks.length > 8, `pages can switch on ${JSON.stringify(breaks)}`);
+for (const settings of breaks) {
+  const { texts, watch } = outputs(settings);
+  assert.ok(texts.length > 0 && watch.n > 0, `${settings.mistake}: ${texts.length} stories, ${watch.n} wrong reads`);
+  texts.forEach((text) => assert.ok(recorded.includes(inOne(text)), `${settings.mistake}, not recorded: ${text}`));
+}
+console.log(`with each of ${breaks.length} mistakes, the module's stories are the record's`);
 console.log("the module's stories are the program's: 4 runs of eight, and one with drafts");

@@ -35,7 +35,7 @@ const NO_NUMBERS: [&str; 7] = ["DIR", "FILE", "CACHE", "RULE", "SHAPE", "DTYPE",
 
 /// Options and values with which a command is quick, each line another way through it. `SMALL` is a model with few
 /// positions.
-const QUICK: [(&str, &str); 38] = [
+const QUICK: [(&str, &str); 39] = [
     ("generate", "--model=SMALL --max-new-tokens=3"),
     ("generate", "day king --model=SMALL --max-new-tokens=3"),
     ("generate", "day king --model=SMALL --max-new-tokens=3 --kv=contiguous"),
@@ -57,6 +57,7 @@ const QUICK: [(&str, &str); 38] = [
     ("break", "refused-call-keeps-pages"),
     ("generate", "--model=SMALL --max-new-tokens=3 --watch-reads"),
     ("bench engine", "--model=SMALL --seconds=0"),
+    ("bench machine", "--seconds=0"),
     ("bench caches", "--tokens=1"),
     ("bench disk", "--model=SMALL"),
     ("bench waste", "--capacity=8 --lengths=8,3"),
