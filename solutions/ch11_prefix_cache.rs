@@ -26,6 +26,7 @@ use crate::chapters::ch06_paged::{PageSlab, SharedSlab};
 use crate::chapters::ch10_fork::ForkCache;
 use crate::prefix_cache::{CachedPage, PrefixCache, held_tokens};
 
+// ANCHOR: trie
 /// From the tokens of a page to the page that holds their rows.
 type Children = HashMap<Box<[u32]>, PageId>;
 
@@ -53,6 +54,7 @@ struct Node {
     /// The clock's value when it was last used.
     last_used: u64,
 }
+// ANCHOR_END: trie
 
 impl PrefixTrie {
     /// An empty trie over pages of `page_size` slots.

@@ -36,6 +36,7 @@ pub(crate) fn pages_needed(sequence: &Sequence, table: &PageTable) -> usize {
 
 /// Shares a slab, a prefix cache and the steps of a model among sequences. What else can be asked
 /// of it is given, in `src/serving/scheduler_extensions.rs`.
+// ANCHOR: scheduler
 pub struct Scheduler {
     pub(crate) slab: SharedSlab,
     pub(crate) prefixes: Box<dyn PrefixCache>,
@@ -49,6 +50,7 @@ pub struct Scheduler {
     pub(crate) finished: Vec<Finished>,
     pub(crate) planned: Plan,
 }
+// ANCHOR_END: scheduler
 
 impl Scheduler {
     /// No sequences yet. `prefixes` keeps pages of this slab's pool.
