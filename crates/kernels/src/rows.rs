@@ -2,6 +2,7 @@
 
 use std::fmt;
 
+// ANCHOR: run
 /// Rows side by side in memory.
 ///
 /// A run lies within its memory if its end, the place after its last row, is at most the memory's length. A run of no
@@ -13,6 +14,7 @@ pub struct Run {
     /// How many rows; 0 is allowed.
     pub rows: usize,
 }
+// ANCHOR_END: run
 
 /// How the numbers of a row are stored. A cache keeps 32-bit words and does not look into them; a head takes whole
 /// words.
@@ -57,6 +59,7 @@ impl RowFormat {
     }
 }
 
+// ANCHOR: sequence_rows
 /// The rows of one sequence in one layer, where they lie, and how many of its tokens have queries.
 ///
 /// In a sequence of 6 tokens with 2 queries, the queries are those of positions 4 and 5.
@@ -71,6 +74,7 @@ pub struct SequenceRows<'a> {
     /// Where the rows are, oldest token first. Runs without rows add nothing.
     pub runs: &'a [Run],
 }
+// ANCHOR_END: sequence_rows
 
 impl SequenceRows<'_> {
     /// Tokens of the sequence: the rows in all runs. `usize::MAX` if they are too many to be counted.
