@@ -13,6 +13,7 @@ use crate::cache::attention::AttentionCache;
 use crate::chapters::ch01_recompute::Recompute;
 use crate::model::{Model, StepError};
 
+// ANCHOR: language_model
 /// Predicts the next token, which is all that the loop of chapter 1 needs from a model.
 pub trait LanguageModel {
     /// The logits after `tokens`, which is the whole sequence so far: `[vocab_size]`.
@@ -31,6 +32,7 @@ pub struct Limits<'a> {
     /// Tokens that end the sequence. They are not part of the output.
     pub end_of_text: &'a [u32],
 }
+// ANCHOR_END: language_model
 
 /// A model with a cache: it computes only the tokens that the cache does not hold.
 pub struct CachedModel<'a> {

@@ -2,6 +2,7 @@
 
 use anyhow::{Context, Result};
 use clap::Args;
+use page_by_page::chapters::{Source, chapter as compiled};
 use page_by_page::english::wrapped;
 use page_by_page::experiments::mistakes::{self, Mistake, Scenario, Shows, Teller, Told};
 use page_by_page::simulation::planted::Bug;
@@ -43,8 +44,10 @@ impl Break {
         let shown = match mistake.shows {
             Shows::Events(bug) => events(bug)?,
             Shows::Bill(bill) => {
+                chapters::ensure_written(&[chapter])?;
                 let [right, broken] = bill()?;
-                beside("right", &right, &broken)
+                let is_yours = compiled(chapter).source == Source::Yours;
+                beside(if is_yours { "your code" } else { "right" }, &right, &broken)
             }
             Shows::Forgetful(scenario) => told(&mistake, &scenario, |teller| teller.tell_forgetful(&scenario))?,
             Shows::Story(scenario, placement) => {
@@ -65,7 +68,7 @@ fn list() -> String {
 
 /// The stories of all sequences side by side, and what was read wrongly first. `tell`: with the mistake.
 fn told(mistake: &Mistake, scenario: &Scenario, tell: impl FnOnce(&Teller) -> Result<Told>) -> Result<String> {
-    chapters::ensure_started(&STORIES)?;
+    chapters::ensure_written(&STORIES)?;
     let teller = Teller::open()?;
     let (right, broken) = (teller.tell(scenario, None)?, tell(&teller)?);
     let mut shown = String::new();
@@ -91,7 +94,7 @@ fn told(mistake: &Mistake, scenario: &Scenario, tell: impl FnOnce(&Teller) -> Re
 
 /// The events to which a simulation shrinks a bug of an engine.
 fn events(bug: Bug) -> Result<String> {
-    chapters::ensure_started(&SIMULATION)?;
+    chapters::ensure_written(&SIMULATION)?;
     let factory = planted::planted(Some(bug));
     let Err(found) = simulation::search(&*factory, 0..1000, 100, || {}) else {
         return Ok("no rule is broken in 1,000 worlds\n".into());

@@ -20,6 +20,22 @@ pub fn ensure_started(numbers: &[usize]) -> Result<()> {
     Ok(())
 }
 
+/// The same, and no task of theirs is left.
+pub fn ensure_written(numbers: &[usize]) -> Result<()> {
+    ensure_started(numbers)?;
+    for chapter in numbers.iter().map(|number| chapter(*number)) {
+        ensure!(
+            is_written(chapter),
+            "chapter {} ({}) is begun and not done: this runs on your code, so finish its tasks first, or set \
+             exercises/{}.rs aside",
+            chapter.number,
+            chapter.title,
+            chapter.name
+        );
+    }
+    Ok(())
+}
+
 /// Whose code the chapters are that a command runs: `1 yours, 3 reference`.
 pub fn describe(needed: &[usize]) -> String {
     let needed = all().iter().filter(|chapter| needed.contains(&chapter.number));

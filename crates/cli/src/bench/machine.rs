@@ -44,13 +44,14 @@ const LOOP: usize = 1 << 20;
 
 impl MachineBench {
     pub fn run(self) -> Result<Report> {
+        let available = memory::available();
         let (mut columns, mut numbers) = (Vec::new(), Vec::new());
         for name in SHAPES {
             let shape = synth::shape(name);
             let (weights, token) = (shape.bytes(), slot_bytes(shape));
             memory::ensure("what is added up", weights.min(MOST_BYTES), "close something first")?;
             let [bytes_per_second, multiply_adds_per_second] = self.measure(weights.min(MOST_BYTES));
-            let left = memory::available().map(|available| available.saturating_sub(weights));
+            let left = available.map(|available| available.saturating_sub(weights));
             let step = weights as f64 / bytes_per_second;
             let one_more = shape.weights() as f64 / multiply_adds_per_second;
             let room = left.map(|left| left / (token * self.tokens as usize));
@@ -76,7 +77,7 @@ impl MachineBench {
         let text = format!(
             "{}; {} of memory free; a conversation has {}\n\n{}",
             count(rayon::current_num_threads(), "thread"),
-            memory::available().map_or("an unknown amount".into(), mib),
+            available.map_or("an unknown amount".into(), mib),
             count(self.tokens, "token"),
             table.render(),
         );
