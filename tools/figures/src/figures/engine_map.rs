@@ -55,7 +55,8 @@ pub fn figure() -> Result<Figure> {
              them: {}. Tokenizer, embedding, logits and the server are given.",
             listed(&told)
         ),
-        message: "The model is given; you build the memory in its middle, what reads it, and the loop around it.".into(),
+        message: "The model is given; you build the memory in its middle, what reads it, and the loop around it."
+            .into(),
         setup: "The numbers are chapters.".into(),
         legend: vec![(held(BUILT, ""), "you build it"), (part(""), "given")],
         ..Figure::default()
