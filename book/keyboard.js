@@ -1,32 +1,18 @@
-// Opens to the keyboard what mdBook leaves to the pointer: the button of the sidebar, its folds, and code and tables that are
-// wider than the page. These also show at their edge that there is more (`.pbp-more`).
+// Opens to the keyboard what mdBook leaves to the pointer: the button of the sidebar, and code and tables that are wider than the
+// page. These also show at their edge that there is more (`.pbp-more`).
 (() => {
     "use strict";
 
-    function button(element) {
-        element.setAttribute("role", "button");
-        element.addEventListener("keydown", (event) => {
-            if (event.key === "Enter" || event.key === " ") {
-                event.preventDefault();
-                element.click();
-            }
-        });
-    }
-
     const toggle = document.getElementById("mdbook-sidebar-toggle");
     if (toggle) {
-        button(toggle);
         toggle.tabIndex = 0;
-    }
-    for (const fold of document.querySelectorAll("#mdbook-sidebar .chapter-fold-toggle")) {
-        const item = fold.closest("li");
-        const tell = () => fold.setAttribute("aria-expanded", item.classList.contains("expanded"));
-        button(fold);
-        // As the links beside it, which cannot be reached while the sidebar is closed.
-        fold.tabIndex = fold.previousElementSibling?.tabIndex ?? 0;
-        fold.setAttribute("aria-label", `Pages below: ${fold.previousElementSibling?.firstChild.textContent ?? ""}`);
-        fold.addEventListener("click", tell);
-        tell();
+        toggle.setAttribute("role", "button");
+        toggle.addEventListener("keydown", (event) => {
+            if (event.key === "Enter" || event.key === " ") {
+                event.preventDefault();
+                toggle.click();
+            }
+        });
     }
 
     const fade = (box) => box.classList.toggle("pbp-more", box.scrollLeft + box.clientWidth < box.scrollWidth - 1);
