@@ -100,7 +100,7 @@ impl Scheduler {
     /// that many and no more. If the prefix cache has too few, it preempts the newest sequence
     /// and tries again. Returns false if the sequence preempted in the end was this one.
     fn make_room(&mut self, index: usize, n: usize) -> Result<bool, CacheError> {
-        // Enough until task 4, which replaces these lines.
+        // Enough until task 5, which replaces these lines.
         if self.running[index].cache.extend(n).is_ok() {
             return Ok(true);
         }

@@ -43,9 +43,9 @@ impl PageTable {
     /// The error of `all_owned`, which is called before any page is shared:
     /// [`CacheError::ForeignPage`] if the pool has no such page, [`CacheError::DoubleFree`] if a
     /// page has no owner in it. The pool is then unchanged.
+    // stub: // The page size is private to chapter 5: begin with `PageTable::new(self.page_size())?`.
     // ANCHOR: fork
     pub fn fork(&self, pool: &mut PagePool) -> Result<PageTable, CacheError> {
-        // stub: // The page size is private to chapter 5: begin with `PageTable::new(self.page_size())?`.
         // ch10 task 1: share every page of the table
         all_owned(&self.pages, pool)?;
         for page in &self.pages {

@@ -146,11 +146,11 @@ impl PrefixTrie {
 }
 
 impl PrefixCache for PrefixTrie {
+    // stub: // First `all_owned` for all pages of the table, the last one included, and for those found. Then tick
+    // stub: // the `clock`, for task 3, and `touch` the pages that the table has in the trie, and no others.
     // ANCHOR: insert
     fn insert(&mut self, tokens: &[u32], table: &mut PageTable, pool: &mut PagePool) -> Result<(), CacheError> {
         let held = held_tokens(tokens, table, self.page_size);
-        // stub: // First `all_owned` for all pages of the table, the last one included, and for those found. Then tick
-        // stub: // the `clock`, for task 3, and `touch` the pages that the table has in the trie, and no others.
         // ch11 task 1: swap the pages that the trie has, add those that are new
         let found = self.find(held);
         all_owned(&table.pages, pool)?;
@@ -175,10 +175,10 @@ impl PrefixCache for PrefixTrie {
     }
     // ANCHOR_END: insert
 
+    // stub: // The fields `pages` and `len` of a `PageTable` can be written here: they are open to this crate.
+    // stub: // For task 3: a lookup is also a tick of the `clock`, and uses (`touch`) the pages that it returns.
     // ANCHOR: lookup
     fn lookup(&mut self, tokens: &[u32], pool: &mut PagePool) -> Result<PageTable, CacheError> {
-        // stub: // The fields `pages` and `len` of a `PageTable` can be written here: they are open to this crate.
-        // stub: // For task 3: a lookup is also a tick of the `clock`, and uses (`touch`) the pages that it returns.
         // ch11 task 2: the pages found, with one more owner each
         let all_but_one = tokens.len().saturating_sub(1);
         let pages = self.find(&tokens[..all_but_one]);

@@ -136,12 +136,12 @@ impl Scheduler {
     /// Makes room for `n` more tokens of the sequence at `index`. If pages are missing, it evicts
     /// that many and no more. If the prefix cache has too few, it preempts the newest sequence
     /// and tries again. Returns false if the sequence preempted in the end was this one.
+    // stub: // Enough until task 5, which replaces these lines.
+    // stub: if self.running[index].cache.extend(n).is_ok() {
+    // stub:     return Ok(true);
+    // stub: }
     // ANCHOR: make_room
     fn make_room(&mut self, index: usize, n: usize) -> Result<bool, CacheError> {
-        // stub: // Enough until task 4, which replaces these lines.
-        // stub: if self.running[index].cache.extend(n).is_ok() {
-        // stub:     return Ok(true);
-        // stub: }
         // ch12 task 5: evict, then preempt, until the tokens have room
         while index < self.running.len() {
             let missing = match self.running[index].cache.extend(n) {
@@ -230,6 +230,7 @@ impl Scheduler {
     /// Adds a token to the sequence at `index`. If the sequence finishes with it, returns the
     /// reason. An end of text isn't added, and if it comes with the last token allowed, it is
     /// the reason.
+    // ANCHOR: append
     fn append(&mut self, index: usize, token: u32) -> Option<FinishReason> {
         // ch12 task 3: add the token; does the sequence finish with it?
         let sequence = &mut self.running[index].sequence;
@@ -239,6 +240,7 @@ impl Scheduler {
         sequence.tokens.push(token);
         (sequence.new_tokens().len() == sequence.max_new_tokens).then_some(FinishReason::Length)
     }
+    // ANCHOR_END: append
 
     /// Where a sequence is among those that run.
     fn index_of(&self, id: SequenceId) -> Result<usize, ScheduleError> {

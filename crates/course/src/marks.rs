@@ -16,8 +16,9 @@
 //! ```
 //!
 //! - `// ch06 task 2: scatter the new rows` becomes a `todo!` of these words; the rest of its block goes.
-//! - `// stub: let rows = 3;` becomes `let rows = 3;`. Such a line stands only in the stub: a hint as a comment, or
-//!   given code that the solution writes in another way. It comes right before the mark of its task.
+//! - `// stub: let rows = 3;` becomes `let rows = 3;`, right above the next `todo!`. Such a line stands only in the stub: a
+//!   hint as a comment, or given code that the solution writes in another way. It stands above its function, outside
+//!   what a page includes.
 //! - Lines with `ANCHOR:` and `ANCHOR_END:`, which the book's pages include by, go.
 //! - The docs of the module get a last line that names the command of the chapter's checks.
 //!
@@ -33,6 +34,7 @@ use crate::chapters::task_label;
 pub fn stub_of(name: &str, solution: &str) -> Result<String, (usize, String)> {
     let chapter = name.split('_').next().unwrap_or(name);
     let mut stub = String::new();
+    let mut only_in_stub = Vec::new();
     let mut lines = (1..).zip(solution.lines()).peekable();
     while let Some((number, line)) = lines.next() {
         let code = line.trim_start();
@@ -41,7 +43,7 @@ pub fn stub_of(name: &str, solution: &str) -> Result<String, (usize, String)> {
             continue;
         }
         if let Some(given) = code.strip_prefix("// stub: ") {
-            stub.push_str(&format!("{indent}{given}\n"));
+            only_in_stub.push((number, given));
             continue;
         }
         let Some(words) = mark(code, chapter).map_err(|problem| (number, problem))? else {
@@ -53,6 +55,9 @@ pub fn stub_of(name: &str, solution: &str) -> Result<String, (usize, String)> {
             }
             continue;
         };
+        for (_, given) in only_in_stub.drain(..) {
+            stub.push_str(&format!("{indent}{given}\n"));
+        }
         stub.push_str(&format!("{indent}todo!(\"{words}\")\n"));
         let mut taken = 0;
         while lines.next_if(|(_, next)| next.starts_with(indent) || next.is_empty()).is_some() {
@@ -63,7 +68,10 @@ pub fn stub_of(name: &str, solution: &str) -> Result<String, (usize, String)> {
             return Err((number, problem.into()));
         }
     }
-    Ok(stub)
+    match only_in_stub.first() {
+        Some((number, _)) => Err((*number, "no mark of a task follows this line of the stub".into())),
+        None => Ok(stub),
+    }
 }
 
 /// `// ch06 task 2: scatter the new rows` → `ch06 task 2: scatter the new rows`
@@ -90,6 +98,7 @@ mod tests {
             ("fn a() {\n    // ch07 task 1: x\n    1\n}\n", 2, "a mark of ch07 in ch06"),
             ("fn a() {\n    // ch06 task 1: x\n}\n", 2, "no code follows this mark"),
             ("// ch06 task 1: x\nfn a() {}\n", 1, "no code follows this mark"),
+            ("// stub: // Begin here.\nfn a() {}\n", 1, "no mark of a task follows"),
             ("fn a() {\n    // ch06 task 1: a \"b\"\n    1\n}\n", 2, "the words of a mark become a string"),
         ] {
             let (at, problem) = stub_of("ch06_paged", solution).unwrap_err();
