@@ -6,7 +6,9 @@ import { createRequire } from "node:module";
 import { NARROW, WIDE, inWindow } from "./browser.js";
 
 const AXE = createRequire(import.meta.url).resolve("axe-core/axe.min.js");
-export const CONTRAST = ["color-contrast"];
+export const CONTRAST = { runOnly: ["color-contrast"] };
+/** Colours are the same in every width. */
+const NO_CONTRAST = { rules: { "color-contrast": { enabled: false } } };
 
 /** `pages` as in the sidebar. */
 export function bookChecks(checkAs, { browser, address, pages, figures }) {
@@ -45,7 +47,7 @@ export function bookChecks(checkAs, { browser, address, pages, figures }) {
 
 async function looks(tab, address, themes) {
   await tab.goto(address);
-  const faults = [...(await edges(tab)), ...(await unreadable(tab))];
+  const faults = [...(await edges(tab)), ...(await unreadable(tab, themes.length > 0 ? {} : NO_CONTRAST))];
   await sizes(tab);
   for (const theme of themes) {
     await choose(tab, theme);
@@ -59,14 +61,14 @@ async function looks(tab, address, themes) {
 export const choose = (tab, theme) => tab.locator(`#mdbook-theme-${theme}`).evaluate((button) => button.click());
 
 /** What makes the page scroll sideways, and what axe finds. */
-export async function unreadable(tab) {
+export async function unreadable(tab, options) {
   const wide = await tab.evaluate(() => {
     const boxes = [...document.querySelectorAll("html, body, #mdbook-content")];
     const wide = boxes.filter((box) => box.scrollWidth > box.clientWidth);
     return wide.map((box) => `<${box.nodeName.toLowerCase()}> scrolls sideways: ${box.scrollWidth} in ${box.clientWidth}`);
   });
   await tab.addScriptTag({ path: AXE });
-  return [...wide, ...(await inaccessible(tab))];
+  return [...wide, ...(await inaccessible(tab, options))];
 }
 
 /** That a reader sees which element has the focus. */
@@ -95,17 +97,16 @@ async function edges(tab) {
   });
 }
 
-/** Serious and critical violations that axe finds. */
-export async function inaccessible(tab, rules) {
-  return tab.evaluate(async (values) => {
-    const options = { resultTypes: ["violations"], ...(values && { runOnly: { type: "rule", values } }) };
-    const { violations } = await axe.run(document, options);
+/** Serious and critical violations that axe finds. `options`: which rules it tries; without any, all. */
+export async function inaccessible(tab, options) {
+  return tab.evaluate(async (options) => {
+    const { violations } = await axe.run(document, { resultTypes: ["violations"], ...options });
     const grave = violations.filter(({ impact }) => impact === "serious" || impact === "critical");
     return grave.map(({ id, help, nodes }) => {
       const shown = nodes.slice(0, 3).map((node) => `${node.target.join(" ")}: ${node.any[0]?.message ?? ""}`);
       return `axe ${id} (${help}), ${nodes.length} times: ${shown.join("; ")}`;
     });
-  }, rules);
+  }, options);
 }
 
 /** The figures of a page that have steps. */
