@@ -8,11 +8,13 @@ use page_by_page::cache::{CacheError, KvCache, KvLayout};
 pub const LAYOUT: KvLayout = KvLayout { n_layers: 2, n_kv_heads: 1, head_dim: 2 };
 
 /// The stories that are told, a word a token. Each has a letter, and the colour of that letter: Silda is green, the wolf blue,
-/// the princess pink. `n` is how Silda's goes on after a rewind.
-const STORIES: [(char, &str); 4] = [
+/// the princess pink. `n` is how Silda's goes on after a rewind, `i` and `j` are two samples of one prompt.
+const STORIES: [(char, &str); 6] = [
     ('a', "once upon a time there lived a queen whose name"),
     ('b', "there was a wolf who had only one son"),
     ('d', "a vast she was not to be seen"),
+    ('i', "the king had heard the news that he had heard"),
+    ('j', "the king had chattucked the king and asked his daughter"),
     ('n', "once upon a time there lived two brothers"),
 ];
 

@@ -62,7 +62,8 @@ impl SlabState {
     /// All layers must look alike.
     pub fn read(slab: &SharedSlab, tables: &[(char, &PageTable)]) -> Result<Self> {
         let slab = slab.borrow();
-        let in_page = LAYOUT.n_layers * PAGE_SIZE * LAYOUT.kv_width();
+        let in_page = slab.keys().len() / slab.pool().n_pages();
+        let page_size = in_page / (LAYOUT.n_layers * LAYOUT.kv_width());
         let mut pages = Vec::new();
         for (page, (k, v)) in (0..).map(PageId).zip(slab.keys().chunks(in_page).zip(slab.values().chunks(in_page))) {
             let layers = k.chunks(in_page / LAYOUT.n_layers).zip(v.chunks(in_page / LAYOUT.n_layers)).enumerate();
@@ -70,7 +71,7 @@ impl SlabState {
             ensure!(layers.iter().all(|rows| *rows == layers[0]), "page {page:?} is not the same in all layers");
             let filled = (tables.iter()).filter_map(|(name, table)| {
                 let place = table.pages().iter().position(|own| *own == page)?;
-                Some((*name, (table.len() - place * PAGE_SIZE).min(PAGE_SIZE)))
+                Some((*name, (table.len() - place * page_size).min(page_size)))
             });
             let (owners, filled): (Vec<char>, Vec<usize>) = filled.unzip();
             let (counted, n) = (slab.pool().owners(page)? as usize, owners.len());
@@ -154,7 +155,8 @@ impl SlabState {
 
     /// Returns where the slots are.
     pub fn draw_pages(&self, picture: &mut Picture) -> Grid {
-        pages_of_words(picture, |page| format!("page {page}"), self.slab.iter().flat_map(Page::cells))
+        let per = self.slab[0].slots.len();
+        pages_of_words(picture, |page| format!("page {page}"), per, self.slab.iter().flat_map(Page::cells))
     }
 }
 
@@ -162,10 +164,11 @@ impl SlabState {
 pub fn pages_of_words(
     picture: &mut Picture,
     name: impl Fn(usize) -> String,
+    per: usize,
     cells: impl IntoIterator<Item = Cell>,
 ) -> Grid {
     let least = std::mem::replace(&mut picture.least, 44.0);
-    let grid = picture.pages(name, PAGE_SIZE, cells);
+    let grid = picture.pages(name, per, cells);
     picture.least = least;
     grid
 }

@@ -46,7 +46,7 @@ pub fn figure() -> Result<Figure> {
                 let is_found = (layer, slot) == (LAYER, SLOT);
                 cell.clone().outlined(is_found)
             });
-            let grid = pages_of_words(picture, |_| format!("page {PAGE}, layer {layer}"), cells);
+            let grid = pages_of_words(picture, |_| format!("page {PAGE}, layer {layer}"), PAGE_SIZE, cells);
             for slot in 0..PAGE_SIZE {
                 let below = grid.cell(slot).bottom() + 15.0;
                 picture.text(grid.middle(slot), below, Anchor::Middle, number(layer, slot));

@@ -1,10 +1,16 @@
 //! Chapter 10: two sequences share pages; one grows, copies the rows of the shared tail, and the other stays.
 
+use page_by_page::chapters::ch06_paged::PageSlab;
 use page_by_page::chapters::ch10_fork::ForkCache;
 
 use super::prelude::*;
-use crate::rows;
-use crate::slab::{PAGE_SIZE, SlabState, new_slab};
+use crate::rows::{self, LAYOUT};
+use crate::slab::SlabState;
+
+const PAGE_SIZE: usize = 2;
+/// The tokens of both samples, and the letters of their words.
+const PROMPT: usize = 3;
+const SAMPLES: [char; 2] = ['i', 'j'];
 
 pub fn figure() -> Result<Figure> {
     let mut figure = Figure {
@@ -14,14 +20,13 @@ pub fn figure() -> Result<Figure> {
         ),
         message: "A fork copies rows only when it would write into a shared page.".into(),
         setup: format!(
-            "Sequence a has six tokens in pages of {PAGE_SIZE} slots when b is forked from it. The tokens that b adds \
-             are called b6, b7 and b8."
+            "Sequence a has \u{201c}the king had\u{201d} in pages of {PAGE_SIZE} slots when b is forked from it."
         ),
         ..Figure::default()
     };
-    let slab = new_slab(4)?;
+    let slab = PageSlab::new(LAYOUT, PAGE_SIZE, 4)?;
     let mut a = ForkCache::new(&slab)?;
-    rows::append(&mut a, 'a', 6)?;
+    rows::append(&mut a, SAMPLES[0], PROMPT)?;
     let mut copied = a.usage().rows_copied;
     // A frame for what has just run, and what to notice in it (HTML): `{b}` stands for the pages of b, `{copied}` for
     // rows.
@@ -43,18 +48,19 @@ pub fn figure() -> Result<Figure> {
     let notice = "copies {copied}. Both tables now name {b}, so each of these pages has two owners.";
     frame(&[('a', &a), ('b', &b)], "b = a.fork()", notice)?;
 
-    rows::append(&mut b, 'b', 1)?;
+    rows::append(&mut b, SAMPLES[1], 1)?;
     let notice = "copies {copied}. The next slot is in a page that a also owns, so b moves into a page of its own \
-                  before it writes b6. It now has {b}.";
+                  before it writes \u{201c}chattucked\u{201d}. It now has {b}.";
     frame(&[('a', &a), ('b', &b)], "b.extend(1)", notice)?;
 
-    rows::append(&mut a, 'a', 1)?;
-    let notice = "copies {copied}. Since b has left, a is the tail\u{2019}s only owner and writes a6 in place.";
+    rows::append(&mut a, SAMPLES[0], 1)?;
+    let notice = "copies {copied}. Since b has left, a is the tail\u{2019}s only owner and writes \u{201c}heard\u{201d} in \
+                  place.";
     frame(&[('a', &a), ('b', &b)], "a.extend(1)", notice)?;
 
-    rows::append(&mut b, 'b', 2)?;
-    let notice = "copies {copied}. b fills its tail and takes a new page, so it has {b}. Page 0 stays shared, because \
-                  it is full.";
+    rows::append(&mut b, SAMPLES[1], 2)?;
+    let notice = "copies {copied}. b\u{2019}s tail is full, so it takes a new page. It has {b}. Page 0 stays shared, \
+                  because nobody writes into a full page.";
     frame(&[('a', &a), ('b', &b)], "b.extend(2)", notice)?;
 
     drop(a);

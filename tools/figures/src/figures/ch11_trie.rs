@@ -33,6 +33,7 @@ struct Node {
     parent: Option<PageId>,
     words: String,
     owners: u32,
+    is_cached: bool,
 }
 
 struct PoolAndTrie {
@@ -100,24 +101,28 @@ impl PoolAndTrie {
         Ok((0..PAGES as u32).map(|page| self.pool.owners(PageId(page))).collect::<Result<_, _>>()?)
     }
 
-    /// The pages of the trie, found by looking up every sequence and one more token. That counts as use of them, so the
-    /// run is over then.
+    /// The pages of the trie, found by looking up every sequence and one more token, then full pages of sequences that
+    /// are not in it. That counts as use of them, so the run is over then.
     fn nodes(&mut self) -> Result<Vec<Node>> {
         let owners = self.owners()?;
         let mut nodes: Vec<Node> = Vec::new();
-        for words in SEQUENCES {
-            let table = self.trie.lookup(&[tokens(words, &WORDS), vec![u32::MAX]].concat(), &mut self.pool)?;
+        let mut add = |words: &str, pages: &[PageId], is_cached| {
             let mut parent = None;
-            for (page, words) in table.pages().iter().zip(Vec::from_iter(words.split(' ')).chunks(PAGE_SIZE)) {
-                let node = Node { page: *page, parent, words: words.join(" "), owners: owners[page.index()] };
-                if !nodes.contains(&node) {
-                    nodes.push(node);
+            for (page, words) in pages.iter().zip(Vec::from_iter(words.split(' ')).chunks_exact(PAGE_SIZE)) {
+                if !nodes.iter().any(|node| node.page == *page) {
+                    let (words, owners) = (words.join(" "), owners[page.index()]);
+                    nodes.push(Node { page: *page, parent, words, owners, is_cached });
                 }
                 parent = Some(*page);
             }
+        };
+        for words in SEQUENCES {
+            let table = self.trie.lookup(&[tokens(words, &WORDS), vec![u32::MAX]].concat(), &mut self.pool)?;
+            add(words, table.pages(), true);
         }
-        let all = self.trie.n_pages();
-        ensure!(nodes.len() == all, "the sequences lead to {} of {all} pages", nodes.len());
+        self.tables.iter().for_each(|(name, table)| add(words(*name), table.pages(), false));
+        let (found, all) = (nodes.iter().filter(|node| node.is_cached).count(), self.trie.n_pages());
+        ensure!(found == all, "the sequences lead to {found} of {all} pages");
         Ok(nodes)
     }
 }
@@ -142,11 +147,13 @@ pub fn figure() -> Result<Figure> {
         legend: vec![
             (held('b', ""), "a sequence also owns it"),
             (shared(&['b', 'c'], ""), "several sequences also own it"),
+            (stale(None, ""), "given up for the trie\u{2019}s page"),
         ],
         // The swap.
         middle: Some(4),
         ..Figure::default()
     };
+    let mut before: Vec<Node> = Vec::new();
     for done in EARLIER + 1..=OPERATIONS.len() {
         // A pool and a trie for each frame, because reading the trie changes it.
         let mut run =
@@ -156,47 +163,71 @@ pub fn figure() -> Result<Figure> {
             text = apply(&mut run)?;
         }
         let free = run.pool.n_free();
-        let (nodes, tables) = (run.nodes()?, run.tables);
+        let nodes = run.nodes()?;
+        // With pages of sequences that have made room for the trie's.
+        let mut drawn = nodes.clone();
+        let is_gone = |node: &&Node| !node.is_cached && run.pool.owners(node.page) == Ok(0);
+        drawn.extend(before.iter().filter(is_gone).map(|node| Node { owners: 0, ..node.clone() }));
         figure.frame(text, |picture| {
             picture.labelled("table of b");
             picture.beside(2, |picture, place| {
                 let name = ['b', 'c'][place];
-                let own = tables.get(&name).map_or(&[][..], PageTable::pages);
+                let own = run.tables.get(&name).map_or(&[][..], PageTable::pages);
                 let cell = |place| own.get(place).map_or(blank(), |page| held(name, page));
                 picture.row(&format!("table of {name}"), "", 1, (0..3).map(cell));
                 picture.y -= 6.0;
             });
+            picture.labels = 0.0;
             picture.y += 12.0;
             picture.heading("the trie", &format!("{free} of {PAGES} pages free"));
-            draw(picture, &nodes, &tables);
+            draw(picture, &drawn, &run.tables);
         });
+        before = nodes;
     }
     Ok(figure)
 }
 
 fn draw(picture: &mut Picture, nodes: &[Node], tables: &BTreeMap<char, PageTable>) {
-    const ROW: f64 = 50.0;
-    const BETWEEN: f64 = 36.0;
-    let width = (picture.width - BETWEEN - 2.0) / 2.0;
-    let (mut row, top) = (0, picture.y);
-    let mut middles: BTreeMap<PageId, f64> = BTreeMap::new();
+    const ROW: f64 = 64.0;
+    const BETWEEN: f64 = 30.0;
+    /// For the arrow of a swap.
+    const MARGIN: f64 = 24.0;
+    let (top, left, full) = (picture.y, picture.left, picture.width);
+    picture.width = (full - BETWEEN - MARGIN) / 2.0;
+    let mut row = 0;
+    let mut areas: Vec<Area> = Vec::new();
     for node in nodes {
+        let Node { page, parent, words, owners, is_cached } = node;
         // A node stands in the row of its parent, unless a sibling stands there already.
-        let is_first = nodes.iter().find(|other| other.parent == node.parent) == Some(node);
+        let is_first = nodes.iter().find(|other| other.parent == *parent) == Some(node);
         row += usize::from(!is_first);
-        let x = picture.left + 1.0 + if node.parent.is_some() { width + BETWEEN } else { 0.0 };
-        let area = Area { x, y: top + row as f64 * ROW, width, height: 42.0 };
-        let Node { page, words, owners, .. } = node;
-        let of: Vec<char> =
-            tables.iter().filter(|(_, table)| table.pages().contains(page)).map(|(name, _)| *name).collect();
-        let word = format!("{words}\npage {page}, owners: {owners}");
-        picture.cell(area, owned(&of, &word, cached(&word)));
-        let middle = area.y + area.height / 2.0;
-        if let Some(from) = node.parent.and_then(|parent| middles.get(&parent)) {
-            let (start, bend) = (x - BETWEEN, x - BETWEEN / 2.0);
-            picture.path("line", format!("M{start:.1} {from:.1}H{bend:.1}V{middle:.1}H{x:.1}"));
+        picture.left = left + if parent.is_some() { picture.width + BETWEEN } else { 0.0 };
+        picture.y = top + row as f64 * ROW;
+        let with = tables.iter().filter(|(_, table)| table.pages().contains(page));
+        let of: Vec<char> = with.map(|(name, _)| *name).collect();
+        let without = |word| if *owners == 0 { stale(None, word) } else { cached(word) };
+        let number = if *owners == 0 { "free".into() } else { count(*owners as usize, "owner") };
+        let cells = words.split(' ').map(|word| owned(&of, word, without(word)));
+        let area = picture.pages(|_| format!("page {page}: {number}"), PAGE_SIZE, cells).group(0);
+        let (middle, right) = (area.y + area.height / 2.0, area.x + area.width + 1.0);
+        let of_cached = |is_it: &dyn Fn(&Node) -> bool| {
+            areas.iter().zip(nodes).find(|(_, other)| other.is_cached && is_it(other)).map(|(area, _)| *area)
+        };
+        if *is_cached {
+            if let Some(from) = of_cached(&|other| Some(other.page) == *parent) {
+                let (start, bend) = (from.x + from.width + 1.0, area.x - BETWEEN / 2.0);
+                let (from, end) = (from.y + CELL / 2.0, area.x - 1.0);
+                picture.path("line", format!("M{start:.1} {from:.1}H{bend:.1}V{middle:.1}H{end:.1}"));
+            }
+        } else if *owners > 0 {
+            let text = format!("{}\u{2019}s own:", joined(&of, ", "));
+            picture.text(area.x - BETWEEN / 2.0, middle + 4.5, Anchor::End, text);
+        } else if let Some(by) = of_cached(&|other| other.parent == *parent && other.words == *words) {
+            let (bend, to) = (right + MARGIN - 8.0, by.y + by.height / 2.0);
+            picture.path("line", format!("M{right:.1} {middle:.1}H{bend:.1}V{to:.1}"));
+            picture.arrow((bend, to), (right + 2.0, to));
         }
-        middles.insert(*page, middle);
+        areas.push(area);
     }
-    picture.y += (row + 1) as f64 * ROW;
+    (picture.left, picture.width, picture.y) = (left, full, top + (row + 1) as f64 * ROW);
 }

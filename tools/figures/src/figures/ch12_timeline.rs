@@ -1,5 +1,5 @@
-//! Chapter 12: the schedule of `chapters::ch12_scheduler` as a time line. A row for each sequence, a column for each
-//! step.
+//! Chapter 12: the schedule of `chapters::ch12_scheduler` as a time line. A column for each step, a row for each
+//! sequence, and below them one for each page.
 
 use page_by_page::chapters::ch06_paged::PageSlab;
 use page_by_page::chapters::ch11_prefix_cache::PrefixTrie;
@@ -20,8 +20,10 @@ const NAMES: [char; REQUESTS.len()] = ['a', 'b', 'c', 'd'];
 struct Frame {
     /// The cell of each sequence and its height; `None` before it comes and after it has finished.
     sequences: [Option<(Cell, f64)>; REQUESTS.len()],
-    /// Tokens computed, pages that are free afterwards, and pages that only the prefix cache has.
-    numbers: [usize; 3],
+    /// Tokens computed.
+    tokens: usize,
+    /// What has become of each page afterwards.
+    pages: Vec<Cell>,
 }
 
 fn record() -> Result<(Vec<Frame>, Vec<SequenceCounters>)> {
@@ -32,6 +34,8 @@ fn record() -> Result<(Vec<Frame>, Vec<SequenceCounters>)> {
     let (mut frames, mut counters, mut before) = (Vec::new(), Vec::new(), Vec::new());
     // Preempted, and not yet as far as before.
     let mut is_back = [false; REQUESTS.len()];
+    // Who computed what lies in each page.
+    let mut writers = [None; PAGES];
     for step in 0.. {
         for (place, (_, n_prompt, most)) in REQUESTS.iter().enumerate().filter(|(_, request)| request.0 == step) {
             let prompt = (0..*n_prompt as u32).map(|token| 100 * (place as u32 + 1) + token).collect();
@@ -42,7 +46,6 @@ fn record() -> Result<(Vec<Frame>, Vec<SequenceCounters>)> {
         }
         let done = engine.step()?;
         counters.extend(done.finished.iter().map(|finished| finished.sequence.counters));
-        let slab = slab.borrow();
         let view = PoolView::new(&engine, &done.chunks);
         let mut sequences = [const { None }; REQUESTS.len()];
         for sequence in view.sequences.iter().filter(|sequence| sequence.state != SequenceStatus::Running) {
@@ -61,8 +64,17 @@ fn record() -> Result<(Vec<Frame>, Vec<SequenceCounters>)> {
             });
             is_back[place] &= !caught_up;
         }
-        let cached = engine.scheduler().prefixes().n_evictable(slab.pool());
-        frames.push(Frame { sequences, numbers: [view.scheduled_tokens, slab.pool().n_free(), cached] });
+        let page = |(page, writer): (usize, &mut Option<char>)| {
+            let own = view.sequences.iter().filter(|sequence| sequence.pages.contains(&(page as u32)));
+            let own: Vec<char> = own.map(|sequence| NAMES[sequence.id as usize]).collect();
+            let now = own.first().copied().or(*writer).filter(|_| view.owners[page] > 0);
+            let was = std::mem::replace(writer, now);
+            let name = now.map_or(String::new(), String::from);
+            let without = if now.is_some() { cached(&name) } else { free("") };
+            owned(&own, &name, without).outlined(was.is_some() && now.is_some() && was != now)
+        };
+        let pages = writers.iter_mut().enumerate().map(page).collect();
+        frames.push(Frame { sequences, tokens: view.scheduled_tokens, pages });
         before = view.sequences;
     }
     Ok((frames, counters))
@@ -72,59 +84,66 @@ pub fn figure() -> Result<Figure> {
     let (frames, counters) = record()?;
     let computed: u64 = counters.iter().map(|counters| counters.computed).sum();
     let once: usize = REQUESTS.iter().map(|(_, n_prompt, most)| n_prompt + most - 1).sum();
-    let cached: usize = counters.iter().map(|counters| counters.cached_again).sum();
+    let kept: usize = counters.iter().map(|counters| counters.cached_again).sum();
     let asked = listed(&REQUESTS.map(|(_, n_prompt, most)| format!("{n_prompt} + {most}")));
     let (n, steps) = (REQUESTS.len(), frames.len());
-    let (others, recomputed) = (REQUESTS[2].1 - cached, computed - once as u64);
+    let (others, recomputed) = (REQUESTS[2].1 - kept, computed - once as u64);
     let figure = Figure {
         label: format!(
             "A time line of {steps} steps with a row for each of {n} sequences: when it computes its prompt, decodes, \
-             waits, is preempted and recomputes. Below, the tokens computed, free pages and cached pages."
+             waits, is preempted and recomputes. Below, the {PAGES} pages after each step: whose they are, which of \
+             them only the prefix cache keeps, and which are free."
         ),
-        message: "Sequences join and leave between any two steps.".into(),
+        message: "When no page is left, the newest sequence gives up its own.".into(),
         setup: format!(
             "{n} requests of {asked} tokens, prompt + output, share {PAGES} pages of {PAGE_SIZE} slots. A step \
-             computes at most {BUDGET} tokens, for at most {RUNNING} sequences. After its preemption, c finds {cached} \
-             tokens of its prompt cached and computes the other {others}, {recomputed} of them for the second time."
+             computes at most {BUDGET} tokens, for at most {RUNNING} sequences. Below are the pages after each step. \
+             When c comes back, {kept} tokens of its prompt are still cached; it computes the other {others}, \
+             {recomputed} of them for the second time."
         ),
         legend: vec![
             (held('a', "5"), "computes 5 tokens of its prompt"),
             (held('a', ""), "decodes"),
             (again('c', ""), "recomputes"),
             (stale(None, "P"), "is preempted"),
-            (free(""), "waits"),
+            (cached("c"), "kept by the prefix cache, in nobody\u{2019}s use"),
+            (free(""), "waits, or a free page"),
         ],
+        outline: Some("changes hands"),
         ..Figure::default()
     };
     Ok(figure.still(|picture| draw(picture, &frames)))
 }
 
 fn draw(picture: &mut Picture, frames: &[Frame]) {
-    const LINE: f64 = 36.0;
-    picture.labelled("cached pages");
     let n = frames.len();
-    let column = |picture: &Picture, step: usize| picture.grid(n, n).cell(step);
-    let numbers = |picture: &mut Picture, name: &str, of: &dyn Fn(usize) -> usize| {
-        picture.text(picture.left, picture.y + 14.0, Anchor::Start, name);
+    // Areas of one height for all steps, after a label.
+    let row = |picture: &mut Picture, label: &str, height: f64, draw: &dyn Fn(&mut Picture, usize, Area)| {
+        picture.text(picture.left, picture.y + height / 2.0 + 4.5, Anchor::Start, label);
         for step in 0..n {
-            picture.text(column(picture, step).middle(), picture.y + 14.0, Anchor::Middle, of(step));
+            let area = picture.grid(n, n).cell(step);
+            draw(picture, step, Area { height, ..area });
         }
-        picture.y += 22.0;
+        picture.y += height + 4.0;
     };
-    numbers(picture, "step", &|step| step + 1);
+    let number = |picture: &mut Picture, area: Area, number: usize| {
+        picture.text(area.middle(), area.baseline(), Anchor::Middle, number);
+    };
+    picture.labelled("page 0");
+    row(picture, "step", 20.0, &|picture, step, area| number(picture, area, step + 1));
     for (place, name) in NAMES.iter().enumerate() {
-        picture.bold(picture.left, picture.y + CELL / 2.0 + 4.5, Anchor::Start, name);
-        for (step, frame) in frames.iter().enumerate() {
-            if let Some((cell, height)) = &frame.sequences[place] {
-                let area = column(picture, step);
-                picture.cell(Area { y: area.y + (CELL - height) / 2.0, height: *height, ..area }, cell.clone());
+        row(picture, &name.to_string(), CELL, &|picture, step, area| {
+            if let Some((cell, height)) = &frames[step].sequences[place] {
+                let y = area.y + (CELL - height) / 2.0;
+                picture.cell(Area { y, height: *height, ..area }, cell.clone());
             }
-        }
-        picture.y += LINE;
+        });
     }
-    picture.path("line", format!("M0 {:.1}H{:.1}", picture.y, picture.right()));
-    picture.y += 4.0;
-    for (line, name) in ["tokens", "free pages", "cached pages"].into_iter().enumerate() {
-        numbers(picture, name, &|step| frames[step].numbers[line]);
+    row(picture, "tokens", 20.0, &|picture, step, area| number(picture, area, frames[step].tokens));
+    picture.y += 6.0;
+    for page in 0..PAGES {
+        row(picture, &format!("page {page}"), 22.0, &|picture, step, area| {
+            picture.cell(area, frames[step].pages[page].clone());
+        });
     }
 }

@@ -118,7 +118,7 @@ fn draw_pages(picture: &mut Picture, kind: &str, slab: &[Page], read: Option<(us
         let is_read = move |slot| read.is_some_and(|(place, rows)| place == page && slot < rows);
         content.cells().enumerate().map(move |(slot, cell)| cell.outlined(is_read(slot)))
     });
-    pages_of_words(picture, |page| format!("{kind}, page {page}"), cells)
+    pages_of_words(picture, |page| format!("{kind}, page {page}"), PAGE_SIZE, cells)
 }
 
 fn draw(picture: &mut Picture, slab: &[Page], seen: &Seen) {

@@ -65,13 +65,12 @@ pub fn figure() -> Result<Figure> {
     let story = joined(&story.lines().map(|line| escaped(line.trim())).collect::<Vec<_>>(), "; ");
     let figure = Figure {
         label: format!(
-            "Lists of events, each shorter than the one above it, as strips, from {n} events to {left}. In each of \
-             them the rule {rule} is still broken."
+            "Lists of events as strips, from {n} events to {left}. In each of them the rule {rule} is still broken."
         ),
         message: format!("A failing run of {n} events shrinks to {left}."),
         setup: format!(
-            "With the planted bug <code>{bug}</code>, seed {seed} breaks the rule <em>{rule}</em>. Each line is a \
-             shorter list that still breaks it, and the last one runs as follows: {story}."
+            "With the planted bug <code>{bug}</code>, seed {seed} breaks the rule <em>{rule}</em>. Each line is a list \
+             that still breaks it, shorter or with smaller numbers, and the last one runs as follows: {story}."
         ),
         legend: KINDS.iter().map(|(text, letter, _)| (held(*letter, ""), *text)).collect(),
         ..Figure::default()

@@ -1,11 +1,13 @@
-//! Chapter 16: the content of a file of four places, from sequence to sequence and from run to run.
+//! Chapter 16: a record byte by byte, of which a killed process has written only a part, and what the next run finds.
+
+use std::ops::Range;
 
 use page_by_page::chapters::ch06_paged::{PageSlab, SharedSlab};
 use page_by_page::chapters::ch10_fork::ForkCache;
 use page_by_page::chapters::ch11_prefix_cache::PrefixTrie;
 use page_by_page::chapters::ch16_pages_on_disk::decode;
 use page_by_page::disk::memory_disk::MemoryDisk;
-use page_by_page::disk::record::{RecordHeader, decode_header};
+use page_by_page::disk::record::RecordError;
 use page_by_page::disk::{PageFile, PageShape};
 use page_by_page::kernels::RowFormat;
 
@@ -19,42 +21,52 @@ const SHAPE: PageShape = PageShape {
 };
 const PLACES: usize = 4;
 const PAGES: usize = 8;
-const WORDS: [&str; 12] = ["once", "upon", "a", "time", "king", "the", "fox", "said", "there", "old", "owl", "so"];
+const WORDS: [&str; 8] = ["once", "upon", "a", "time", "king", "the", "queen", "wolf"];
+/// The sequences that the file holds when the figure starts. The next run asks for the first one.
+const EARLIER: [&str; 3] = ["once upon a time", "once upon a king", "the queen"];
+/// What is written to `PLACE`, where, and after how many bytes the process is killed.
+const NEW: &str = "the wolf";
+const PLACE: usize = 2;
+const KILLS: [(&str, usize); 2] = [("over record 3", 28), ("again, to the free place", 48)];
+const PARTS: [&str; 2] = ["header", "rows"];
+/// Bytes of each part, by the shape.
+const PART: usize = 32;
 
-/// The sequences that the file holds when the figure starts.
-const EARLIER: [&str; 3] = ["once upon a time", "once upon a king", "the fox"];
-/// The words of a sequence, and what runs with them. It returns what happened in words; HTML.
-const OPERATIONS: [(&str, Operation); 7] = [
-    ("", |_, _| {
-        let text = "Three sequences have finished, and each of their full pages is a record. Records 2 and 3 both \
-                    follow record 1, so its page is in the file only once.";
-        Ok(text.into())
-    }),
-    ("", FileAndTrie::restart),
-    ("once upon a time there", FileAndTrie::load),
-    ("the owl", |run, words| run.kill(words, SHAPE.record_header_bytes() / 2)),
-    ("", FileAndTrie::restart),
-    ("the owl", |run, words| run.kill(words, SHAPE.record_header_bytes() + SHAPE.record_bytes() / 4)),
-    ("the owl said", |run, words| Ok(run.restart("")? + " " + &run.load(words)?)),
+/// The fields of a record: what each is, its bytes, and how they are read.
+const FIELDS: [(&str, Range<usize>, Read); 9] = [
+    ("checksums", 0..8, |_| String::new()),
+    ("id", 8..16, |bytes| bytes[0].to_string()),
+    ("parent", 16..24, |bytes| bytes[0].to_string()),
+    ("words", 24..28, word),
+    ("", 28..32, word),
+    ("keys", 32..40, row),
+    ("", 40..48, row),
+    ("values", 48..56, row),
+    ("", 56..64, row),
 ];
-type Operation = fn(&mut FileAndTrie, &str) -> Result<String>;
+type Read = fn(&[u8]) -> String;
+
+fn word(bytes: &[u8]) -> String {
+    WORDS[usize::from(bytes[0])].into()
+}
+
+/// A row begins with the token's number.
+fn row(bytes: &[u8]) -> String {
+    WORDS[f32::from_le_bytes([bytes[0], bytes[1], bytes[2], bytes[3]]) as usize].into()
+}
 
 struct FileAndTrie {
     disk: MemoryDisk,
     file: PageFile,
     slab: SharedSlab,
     trie: PrefixTrie,
-    /// The ids of the record that is half written and of the one below it.
-    torn: (u64, u64),
-    /// The places that the last operation has read.
-    read: Vec<usize>,
 }
 
 impl FileAndTrie {
     fn open(disk: MemoryDisk) -> Result<Self> {
         let file = PageFile::open(Box::new(disk.clone()), SHAPE, SHAPE.offset(PLACES))?;
         let slab = PageSlab::new(SHAPE.layout, SHAPE.page_size, PAGES)?;
-        Ok(FileAndTrie { disk, file, slab, trie: PrefixTrie::new(SHAPE.page_size)?, torn: (0, 0), read: Vec::new() })
+        Ok(FileAndTrie { disk, file, slab, trie: PrefixTrie::new(SHAPE.page_size)? })
     }
 
     fn store(&mut self, words: &str) -> Result<()> {
@@ -67,147 +79,169 @@ impl FileAndTrie {
         Ok(())
     }
 
-    /// The process ends, and the next one opens the file.
-    fn restart(&mut self, _: &str) -> Result<String> {
-        *self = FileAndTrie { torn: self.torn, ..FileAndTrie::open(self.disk.clone())? };
-        let found = self.file.index().n_records();
-        Ok(match PLACES - found {
-            0 => format!("The next run opens the file, reads the headers, and finds all {}.", count(found, "page")),
-            free => format!(
-                "The next run opens the file. A header fails its checksum, so {} is free, and the other {} are found.",
-                count(free, "place"),
-                count(found, "page")
-            ),
-        })
-    }
-
-    /// Writes a page, of which only the first `written` bytes reach the file.
-    fn kill(&mut self, words: &str, written: usize) -> Result<String> {
-        let before = self.disk.bytes().clone();
-        self.store(words)?;
-        let place = self.file.find(&tokens(words, &WORDS))[0];
-        let [start, end] = [place, place + 1].map(|place| SHAPE.offset(place) as usize);
-        let mut bytes = self.disk.bytes();
-        let id = decode_header(&SHAPE, &bytes[start..end])?.id;
-        let over = decode_header(&SHAPE, &before[start..end]).ok().map(|header| header.id);
-        let old = over.unwrap_or(self.torn.1);
-        let to = over.map_or("again, to the free place".into(), |old| {
-            format!("over record {old}, the oldest that this run has not used")
-        });
-        bytes[start + written..end].copy_from_slice(&before[start + written..end]);
-        self.torn = (id, old);
-        let part = if written < SHAPE.record_header_bytes() { "header mixes" } else { "rows mix" };
-        Ok(format!(
-            "Record {id}, \u{201c}{words}\u{201d}, is written {to}. The program is killed after {written} of {} \
-             bytes, so the {part} bytes of records {id} and {old}.",
-            SHAPE.record_bytes()
-        ))
-    }
-
-    fn load(&mut self, words: &str) -> Result<String> {
-        let tokens = tokens(words, &WORDS);
+    /// Asks for a sequence that goes on after these words, and returns how many pages were read and are good.
+    fn load(&mut self, words: &str) -> Result<usize> {
+        let tokens = [tokens(words, &WORDS), vec![u32::MAX]].concat();
         let pages = self.file.pages_to_load(&tokens, &mut self.trie, &self.slab)?;
-        self.read = pages.iter().map(|page| page.place).collect();
         let read: Vec<_> = pages.into_iter().map(|page| self.file.read(page)).collect();
-        Ok(match self.file.load(&tokens, &read, &mut self.trie, &self.slab)? {
-            0 => format!(
-                "But when \u{201c}{words}\u{201d} is requested, the rows fail their checksum, so the page is \
-                 recomputed and its place is free."
-            ),
-            n => format!(
-                "\u{201c}{words}\u{201d} is requested. Its first {} are read, checked and copied into the pool, so \
-                 only the last word has to be computed.",
-                count(n, "page")
-            ),
-        })
+        Ok(self.file.load(&tokens, &read, &mut self.trie, &self.slab)?)
     }
 
-    /// The header and the rows of each place.
-    fn cells(&self) -> Vec<[Cell; 2]> {
-        let sequences = EARLIER.into_iter().chain(OPERATIONS.map(|(words, _)| words));
-        let known: Vec<usize> = sequences.flat_map(|words| self.file.find(&tokens(words, &WORDS))).collect();
-        let bytes = self.disk.bytes();
-        let of_place = |place: usize| {
-            let Some(record) = bytes.get(SHAPE.offset(place) as usize..SHAPE.offset(place + 1) as usize) else {
-                return [free(""), free("")];
-            };
-            let is_known = known.contains(&place);
-            let cell = |(word, is_torn): (String, bool), is_known: bool| match is_torn {
-                _ if !is_known => free(word),
-                true => again('a', word),
-                false => held('a', word).outlined(self.read.contains(&place)),
-            };
-            let [header, rows] = self.content(record);
-            // Nothing leads to the rows below a torn header any more.
-            let rows = cell(rows, is_known && !header.1);
-            [cell(header, is_known), rows]
+    /// What is at the place, and what can be found in the file.
+    fn state(&self, written: usize) -> Result<State> {
+        let bytes = self.disk.bytes()[SHAPE.offset(PLACE) as usize..SHAPE.offset(PLACE + 1) as usize].to_vec();
+        let fails = match decode(&SHAPE, &bytes) {
+            Ok(_) => None,
+            Err(RecordError::DamagedRows { .. }) => Some(1),
+            Err(_) => Some(0),
         };
-        (0..PLACES).map(of_place).collect()
+        let found = std::array::from_fn(|place| {
+            let tokens = &self.file.index().get(place)?.tokens;
+            Some(joined(&tokens.iter().map(|token| WORDS[*token as usize]).collect::<Vec<_>>(), " "))
+        });
+        let fields = FIELDS.iter().map(|(_, range, read)| read(&bytes[range.clone()])).collect();
+        Ok(State { fields, written, fails, found })
     }
 
-    /// What the header and the rows of a record say, and whether each is only half written.
-    fn content(&self, record: &[u8]) -> [(String, bool); 2] {
-        let (new, old) = self.torn;
-        let torn = format!("parts of\n{new} and {old}");
-        let Ok(RecordHeader { id, parent, tokens, .. }) = decode_header(&SHAPE, record) else {
-            return [(torn, true), (format!("rows of {old}"), false)];
-        };
-        let words: Vec<&str> = tokens.iter().map(|token| WORDS[*token as usize]).collect();
-        let parent = if parent == 0 { String::new() } else { format!("\nafter {parent}") };
-        let header = format!("{}\nrecord {id}{parent}", words.join(" "));
-        let rows = decode(&SHAPE, record).map_or((torn, true), |_| (format!("rows of {id}"), false));
-        [(header, false), rows]
+    /// Writes a page, of which only the first `written` bytes reach the file, and starts again.
+    fn kill(&mut self, written: usize) -> Result<State> {
+        let before = self.disk.bytes().clone();
+        self.store(NEW)?;
+        ensure!(self.file.find(&tokens(NEW, &WORDS)) == [PLACE], "it is written to place {PLACE}");
+        let rest = SHAPE.offset(PLACE) as usize + written..SHAPE.offset(PLACE + 1) as usize;
+        self.disk.bytes()[rest.clone()].copy_from_slice(&before[rest]);
+        *self = FileAndTrie::open(self.disk.clone())?;
+        ensure!(self.load(NEW)? == 0, "half a page is never loaded");
+        self.state(written)
+    }
+}
+
+/// A record after a kill, or before any.
+struct State {
+    /// What each of the fields holds, checked or not.
+    fields: Vec<String>,
+    /// How many bytes the killed process has written.
+    written: usize,
+    /// The part that fails its checksum.
+    fails: Option<usize>,
+    /// The words of each place whose page is found.
+    found: [Option<String>; PLACES],
+}
+
+impl State {
+    /// Without checksums: the words of the page, and which of its rows are of other words.
+    fn unchecked(&self) -> [String; 2] {
+        let [words, keys, values] = [3, 5, 7].map(|field| self.fields[field..field + 2].join(" "));
+        let others = if keys == words { format!("values of\n{values}") } else { format!("rows of\n{keys}") };
+        [words, others]
     }
 }
 
 pub fn figure() -> Result<Figure> {
     let mut run = FileAndTrie::open(MemoryDisk::default())?;
-    for words in EARLIER {
-        run.store(words)?;
-    }
+    EARLIER.into_iter().try_for_each(|words| run.store(words))?;
+    run = FileAndTrie::open(run.disk)?;
+    ensure!(run.load(EARLIER[0])? == 2, "both of its pages are loaded");
+    let total = SHAPE.record_bytes();
     let mut figure = Figure {
         label: format!(
-            "A file with {PLACES} places after each of {} operations. A place holds a record: a header, with its words, \
-             its id and the record that it follows, and rows.",
-            OPERATIONS.len()
+            "The {total} bytes of a record, field by field, before and after two kills, and the {PLACES} places of the \
+             file with what the next run finds in them, with checksums and without."
         ),
-        message: "Pages outlive the process, and a half-written one is never used.".into(),
+        message: "A kill costs the page that was being written, and half of it is never used.".into(),
         setup: format!(
-            "A file of {PLACES} places for pages of {} tokens. The program is killed twice while it writes, once in \
-             the header and once in the rows.",
+            "A file of {PLACES} places for pages of {} tokens. Above, the bytes of one place, each field over the number of its first byte. Wrong is a run that checks no checksum.",
             SHAPE.page_size
         ),
-        legend: vec![(held('a', ""), "can be found"), (again('a', ""), "half written")],
-        outline: Some("read or changed in this step"),
-        // The first kill.
-        middle: Some(3),
+        legend: vec![
+            (held('a', ""), "written earlier"),
+            (held('b', ""), "written before the kill"),
+            (again('a', ""), "fails its checksum"),
+            (shared(&['b', 'a'], ""), "parts of both"),
+        ],
         ..Figure::default()
     };
-    for (words, operation) in OPERATIONS {
-        run.read.clear();
-        let text = operation(&mut run, words)?;
-        let cells = run.cells();
-        figure.frame(text, |picture| draw(picture, &cells));
+    let state = run.state(0)?;
+    let [old, _] = state.unchecked();
+    let text = format!(
+        "Place {PLACE} holds record {}, \u{201c}{old}\u{201d}. No page was used longer ago, so the next one will be written \
+         over it.",
+        state.fields[1]
+    );
+    figure.frame(text, |picture| draw(picture, &state));
+    for (place, written) in KILLS {
+        let state = run.kill(written)?;
+        let [words, others] = state.unchecked();
+        let check = match state.fails.context("every check passes")? {
+            0 => "The next run reads all headers. This one fails its checksum, so the place is free.",
+            _ => {
+                "The next run finds the page, whose header is whole. But when it reads the rows, they fail, and the place \
+                  is free again."
+            }
+        };
+        let text = format!(
+            "\u{201c}{NEW}\u{201d} is written {place}, and the process is killed after {written} of {total} bytes. {check} \
+             The kill costs one page, \u{201c}{NEW}\u{201d}. Without checksums, \u{201c}{words}\u{201d} would be found, with \
+             {}\u{201d}.",
+            others.replace('\n', " \u{201c}")
+        );
+        figure.frame(text, |picture| draw(picture, &state));
     }
     Ok(figure)
 }
 
-fn draw(picture: &mut Picture, cells: &[[Cell; 2]]) {
-    const HEIGHTS: [f64; 2] = [58.0, 42.0];
-    picture.labelled("header");
-    let grid = picture.grid(PLACES, PLACES);
-    for (place, cells) in cells.iter().enumerate() {
-        let area = grid.cell(place);
-        picture.text(area.middle(), area.y + 12.0, Anchor::Middle, format!("place {place}"));
-        let mut y = area.y + 20.0;
-        for (cell, height) in cells.iter().zip(HEIGHTS) {
-            picture.cell(Area { y, height, ..area }, cell.clone());
-            y += height + 2.0;
+fn draw(picture: &mut Picture, state: &State) {
+    picture.beside(PARTS.len(), |picture, part| draw_part(picture, state, part));
+    picture.heading("what the next run finds", "");
+    picture.labelled("wrong");
+    for place in 0..PLACES {
+        let middle = picture.grid(PLACES, PLACES).middle(place);
+        picture.text(middle, picture.y + 10.0, Anchor::Middle, format!("place {place}"));
+    }
+    picture.y += 18.0;
+    for (label, height) in [("right", CELL), ("wrong", 56.0)] {
+        let is_wrong = label == "wrong";
+        picture.text(picture.left, picture.y + height / 2.0 + 4.5, Anchor::Start, label);
+        for (place, words) in state.found.iter().enumerate() {
+            let cell = match words {
+                Some(words) => held('a', words),
+                None if is_wrong => shared(&['b', 'a'], state.unchecked().join("\n")),
+                None => free(""),
+            };
+            let area = picture.grid(PLACES, PLACES).cell(place);
+            picture.cell(Area { height, ..area }, cell);
+        }
+        picture.y += height + 6.0;
+    }
+    picture.labels = 0.0;
+}
+
+/// The header or the rows, field by field, and the byte at which the process was killed.
+fn draw_part(picture: &mut Picture, state: &State, part: usize) {
+    let first = part * PART;
+    let note = match state.fails {
+        Some(fails) if fails == part => "checksum fails",
+        Some(fails) if fails < part => "not even read",
+        _ => "checksum holds",
+    };
+    picture.heading(&format!("place {PLACE}: {}", PARTS[part]), note);
+    let (scale, left, top) = ((picture.width - 2.0) / PART as f64, picture.left + 1.0, picture.y + 18.0);
+    let x = |byte: usize| left + (byte - first) as f64 * scale;
+    for ((name, range, _), word) in FIELDS.iter().zip(&state.fields) {
+        if range.start / PART != part {
+            continue;
+        }
+        let owner = if range.end <= state.written { 'b' } else { 'a' };
+        let cell = if state.fails == Some(part) { again(owner, word) } else { held(owner, word) };
+        picture.cell(Area { x: x(range.start), y: top, width: range.len() as f64 * scale - 2.5, height: CELL }, cell);
+        for (y, text) in [(top - 6.0, name.to_string()), (top + CELL + 15.0, range.start.to_string())] {
+            picture.text(x(range.start), y, Anchor::Start, text);
         }
     }
-    picture.y += 20.0;
-    for (name, height) in ["header", "rows"].into_iter().zip(HEIGHTS) {
-        picture.text(picture.left, picture.y + height / 2.0 + 4.5, Anchor::Start, name);
-        picture.y += height + 2.0;
+    if state.written.checked_sub(first).is_some_and(|written| (1..=PART).contains(&written)) {
+        let at = x(state.written) - 1.25;
+        picture.path("mark", format!("M{at:.1} {:.1}v{:.1}", top - 4.0, CELL + 40.0));
+        picture.text(at + 1.0, top + CELL + 34.0, Anchor::End, format!("killed after {} bytes", state.written));
     }
+    picture.y = top + CELL + 44.0;
 }
