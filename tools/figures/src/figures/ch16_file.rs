@@ -148,7 +148,7 @@ pub fn figure() -> Result<Figure> {
             "The {total} bytes of a record, field by field, before and after two kills, and the {PLACES} places of the \
              file with what the next run finds in them, with checksums and without."
         ),
-        message: "A kill costs the page that was being written, and half of it is never used.".into(),
+        message: "A kill costs the page that was being written, and a half-written page is never used.".into(),
         setup: format!(
             "A file of {PLACES} places for pages of {} tokens. Above, the bytes of one place, each field over the number of its first byte. Wrong is a run that checks no checksum.",
             SHAPE.page_size
