@@ -436,7 +436,7 @@ mod checks {
 
     #[test]
     fn whole_all_caches_of_one_format_agree_bit_for_bit() {
-        let n = 75;
+        let n = 61;
         for format in PACKED {
             let storyteller = storyteller(format, AttentionBackend::PagedKernel);
             let (model, sequence) = (&storyteller.model, tokens(&storyteller, n));
@@ -481,7 +481,7 @@ mod checks {
                 let storyteller = storyteller(format, attention);
                 let slab = slab_of(kv_layout(&storyteller.model), 3, 20);
                 let what = format!("paged cache in {format:?}, attention {attention:?}");
-                storyteller.assert_through(&mut cache(&slab), &what, 24, || {});
+                storyteller.assert_through(&mut cache(&slab), &what, 12, || {});
             }
         }
     }

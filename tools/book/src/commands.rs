@@ -1,9 +1,11 @@
 //! Runs the commands that the pages show, so that none of them greets a reader with an error.
 
 use std::collections::HashSet;
-use std::io::{self, Write};
 use std::path::Path;
 use std::process::{Command, ExitCode};
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::Result;
@@ -16,42 +18,60 @@ const TIME_LIMIT: Duration = Duration::from_secs(600);
 /// How much of a failed command's output to show.
 const LAST_LINES: usize = 40;
 
+/// Pages are run at the same time, because most commands keep one core busy. Those of a page run in its order.
+const AT_ONCE: usize = 2;
+
 pub fn run(root: &Path) -> Result<ExitCode> {
-    let commands = find(root)?;
-    let mut failures = 0;
-    for (command, place) in &commands {
-        print!("{place}: {command} … ");
-        io::stdout().flush()?;
-        let started = Instant::now();
-        let mut shell = Command::new("sh");
-        shell.args(["-c", command]).current_dir(root);
-        let Ended { status, output } = cargo::run(shell, TIME_LIMIT)?;
-        let outcome = match status {
-            Some(status) if status.success() => "ok".to_string(),
-            Some(status) => format!("FAILED ({status})"),
-            None => format!("FAILED (still running after {} s)", TIME_LIMIT.as_secs()),
-        };
-        println!("{outcome}, {:.1} s", started.elapsed().as_secs_f64());
-        if outcome != "ok" {
-            failures += 1;
-            let lines: Vec<&str> = output.lines().collect();
-            for line in &lines[lines.len().saturating_sub(LAST_LINES)..] {
-                println!("    {line}");
+    let pages = find(root)?;
+    let (left, failures) = (Mutex::new(pages.iter()), AtomicUsize::new(0));
+    let work = || -> Result<()> {
+        while let Some(commands) = { left.lock().expect("held without a panic").next() } {
+            for (command, place) in commands {
+                if !run_one(root, command, place)? {
+                    failures.fetch_add(1, Relaxed);
+                }
             }
         }
-    }
-    println!("{} commands, {failures} failed", commands.len());
+        Ok(())
+    };
+    thread::scope(|scope| {
+        let workers: Vec<_> = (0..AT_ONCE).map(|_| scope.spawn(work)).collect();
+        workers.into_iter().try_for_each(|worker| worker.join().expect("commands are run without a panic"))
+    })?;
+    let failures = failures.into_inner();
+    println!("{} commands, {failures} failed", pages.iter().map(Vec::len).sum::<usize>());
     Ok(if failures == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-/// Each command with the first place that shows it, in the order of the book.
-fn find(root: &Path) -> Result<Vec<(String, Place)>> {
+/// Whether the command succeeds.
+fn run_one(root: &Path, command: &str, place: &Place) -> Result<bool> {
+    let started = Instant::now();
+    let mut shell = Command::new("sh");
+    shell.args(["-c", command]).current_dir(root);
+    let Ended { status, output } = cargo::run(shell, TIME_LIMIT)?;
+    let outcome = match status {
+        Some(status) if status.success() => "ok".to_string(),
+        Some(status) => format!("FAILED ({status})"),
+        None => format!("FAILED (still running after {} s)", TIME_LIMIT.as_secs()),
+    };
+    let mut told = format!("{place}: {command} … {outcome}, {:.1} s", started.elapsed().as_secs_f64());
+    if outcome != "ok" {
+        let lines: Vec<&str> = output.lines().collect();
+        told.extend(lines[lines.len().saturating_sub(LAST_LINES)..].iter().map(|line| format!("\n    {line}")));
+    }
+    println!("{told}");
+    Ok(outcome == "ok")
+}
+
+/// The commands of each page, in the order of the book: each with the first place that shows it.
+fn find(root: &Path) -> Result<Vec<Vec<(String, Place)>>> {
     // Whether the pages are in order is for `cargo book build` to say.
     let mut ignored = Findings::default();
     let listed = read_summary(root, &mut ignored)?;
     let mut seen = HashSet::new();
-    let mut commands = Vec::new();
+    let mut pages = Vec::new();
     for page in read_pages(root, &listed, &mut ignored) {
+        let mut commands = Vec::new();
         for block in page.contents.code_blocks.iter().filter(|block| block.info == "console") {
             for (line, command) in typed_lines(&block.text) {
                 if seen.insert(command.clone()) {
@@ -59,8 +79,9 @@ fn find(root: &Path) -> Result<Vec<(String, Place)>> {
                 }
             }
         }
+        pages.push(commands);
     }
-    Ok(commands)
+    Ok(pages)
 }
 
 /// The lines that begin with `$ `, each with its line in the block (from 1). A backslash at the end joins the next
