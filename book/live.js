@@ -51,7 +51,7 @@
             ],
             breaks: { "one-page-twice": "Break it: give one page to both" },
             stepsPerSecond: 6,
-            view: { legend: [], events: ["started", "ended"], names: ["the wolf", "the princess"] },
+            view: { legend: [], events: ["started", "ended"], names: ["the wolf", "the princess"], lists: true },
         },
         table: {
             settings: { pages: 24, page_size: 16, budget: 64, running: 1, prefix_cache: false },
@@ -193,7 +193,7 @@
             const words = [...place.querySelectorAll(":scope > p")].at(-1);
             const breaks = Object.entries(this.experiment.breaks ?? {}).map(([name, label]) => this.breakButton(name, label));
             this.controls.line.before(...breaks);
-            words.after(this.controls.root, element("div", "pbp-live-bar", ...settings, this.bar), this.status);
+            words.after(this.controls.root, element("div", "pbp-live-bar", ...settings, this.bar), this.summary, this.status);
             // Without these, arrow keys turn mdBook's pages, and a quick swipe opens its sidebar.
             place.addEventListener("keydown", (event) => /^Arrow(Left|Right)$/.test(event.key) && event.stopPropagation());
             place.addEventListener("touchstart", (event) => event.stopPropagation(), { passive: true });
@@ -257,7 +257,7 @@
                 this.bar.value = data.loading;
             } else if (data.ready) {
                 this.place.classList.add("pbp-live-on");
-                this.place.append(this.summary, this.drafts, this.root);
+                this.place.append(this.drafts, this.root);
                 this.begin(true);
                 this.bar.hidden = true;
                 this.then();
@@ -314,6 +314,9 @@
         }
 
         take(views) {
+            if (this.settings.mistake === "one-page-twice") {
+                views.forEach(giveToBoth);
+            }
             const view = views.at(-1);
             const isBusy = view.sequences.length > 0;
             const events = this.view.take(views);
@@ -403,6 +406,18 @@
         }
     }
 
+    /** Shows a page that is read by mistake as what it is, the same page on two lists. The one that it displaces isn't handed out. */
+    function giveToBoth({ owners, sequences, watch }) {
+        for (const page of Object.keys(watch.pages).map(Number)) {
+            const at = sequences.find(({ pages }) => pages.includes(page)).pages.indexOf(page);
+            for (const { pages } of sequences.filter(({ pages }) => !pages.includes(page))) {
+                owners[pages[at]] = 0;
+                owners[page] += 1;
+                pages[at] = page;
+            }
+        }
+    }
+
     /** What was read wrongly so far, and why nobody noticed. */
     function readWrongly({ n, first, instead }, isBusy) {
         if (!first) {
@@ -410,7 +425,7 @@
         }
         const right = instead ? ` Without the mistake, ${instead.name} goes on \u201c${instead.text} \u2026\u201d.` : "";
         const count = `${plural(n, "wrong read")} ${isBusy ? "so far" : "in all"}`;
-        return `${count}, and no error: nothing in a page says whose memory it holds. The first: ${first}.${right}`;
+        return `${first}, and went on. No error: nothing in a page says whose memory it holds. All of it is read again for each new token: ${count}.${right}`;
     }
 
     /** A step of speculative decoding: the draft tokens, accepted or not, and the target's own. */

@@ -110,16 +110,17 @@ impl WrongRead {
         format!("attention of {reader}'s token {newest} in layer {layer} reads {found}, {expected}")
     }
 
-    /// The same for somebody who knows no layers: `in place of its own token 8, the wolf read token 8 of the princess`.
-    pub fn in_short(&self, name: impl Fn(u64) -> String) -> String {
+    /// The same for somebody who knows no layers: `In place of its own "wolf", the wolf read the princess's "princess"`.
+    /// `token`: its words.
+    pub fn in_short(&self, name: impl Fn(u64) -> String, token: impl Fn(RowPlace) -> String) -> String {
         let place = match self.position > self.reader.position {
-            true => "beyond its end".into(),
-            false => format!("in place of its own token {}", self.position),
+            true => "Beyond its end".into(),
+            false => format!("In place of its own {}", token(self.reader.at(self.position))),
         };
         let found = match self.found {
             None => "memory that nobody has written".into(),
-            Some(found) if found.sequence == self.reader.sequence => format!("its token {}", found.position),
-            Some(found) => format!("token {} of {}", found.position, name(found.sequence)),
+            Some(found) if found.sequence == self.reader.sequence => format!("its own {}", token(found)),
+            Some(found) => format!("{}'s {}", name(found.sequence), token(found)),
         };
         format!("{place}, {} read {found}", name(self.reader.sequence))
     }

@@ -69,8 +69,8 @@ impl Broken {
         Ok(end)
     }
 
-    /// Follows a step of the pool.
-    pub fn step(&mut self) -> Result<(), String> {
+    /// Follows a step of the pool, which is that of `engine`.
+    pub fn step(&mut self, engine: &Engine<'static>, tokenizer: &Tokenizer) -> Result<(), String> {
         let Step { finished, .. } = self.right.step().map_err(text_of)?;
         let running = PoolView::new(&self.right, &[]).sequences;
         self.texts.extend(running.into_iter().map(|sequence| (sequence.id, sequence.text)));
@@ -79,7 +79,13 @@ impl Broken {
         self.newest = self.watch.take_wrong();
         self.n_wrong += self.newest.len();
         let names = self.scenario.names();
-        let describe = |wrong: &WrongRead| wrong.in_short(|id| names[id as usize].clone());
+        let word = |slot: RowPlace| {
+            let (sequence, _) = engine.scheduler().running().find(|(sequence, _)| sequence.id.0 == slot.sequence)?;
+            let text = tokenizer.decode(sequence.tokens.get(slot.position..=slot.position)?).ok()?;
+            Some(format!("\u{201c}{}\u{201d}", text.trim()))
+        };
+        let token = |slot: RowPlace| word(slot).unwrap_or_else(|| format!("token {}", slot.position));
+        let describe = |wrong: &WrongRead| wrong.in_short(|id| names[id as usize].clone(), token);
         self.first = self.first.take().or_else(|| self.newest.first().map(describe));
         Ok(())
     }

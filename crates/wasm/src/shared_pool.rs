@@ -87,7 +87,7 @@ impl SharedPool {
         self.chunks = step.chunks;
         self.ended.extend(step.finished.iter().map(EndedView::new));
         if let Some((broken, _)) = &mut self.broken {
-            broken.step()?;
+            broken.step(&self.engine, self.tokenizer)?;
         }
         self.start_broken()
     }

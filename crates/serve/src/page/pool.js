@@ -76,7 +76,7 @@
     /**
      * `model`: its name. `cancel(id)`: asks for the end of a sequence; returns `{ status, refusal }`.
      * `say(message, isBad)`: shows a message. `keepsOrder`: cards stay in the order of their numbers, instead of moving
-     * down at their end. `numbers`: whether they are shown. `legend`: the kinds of pages to explain, such as
+     * down at their end. `lists`: each card lists the pages of its sequence; at the end, lists and pages stay as they were. `numbers`: whether they are shown. `legend`: the kinds of pages to explain, such as
      * `["own", "free"]`. `names`: of the sequences. `idle`: the words where there is no sequence. `events`: the kinds of events that are told; all
      * but new pages if it is left out.
      */
@@ -110,13 +110,17 @@
         this.#view = next;
       }
       this.#sequences.classList.remove("stopped");
+      const isOver = wasBusy && this.#view.sequences.length === 0;
+      const { lists } = this.#options;
       this.#drawSequences();
-      this.#drawPages();
+      if (!(isOver && lists)) {
+        this.#drawPages();
+      }
       this.#drawNumbers();
-      if (wasBusy && this.#view.sequences.length === 0) {
+      if (isOver) {
         const areAllFree = this.#view.owners.every((count) => count === 0);
-        const pages = areAllFree ? "All pages are free again." : "The pages that the prefix cache keeps are hatched.";
-        this.#options.say(`All sequences have ended. ${pages}`);
+        const free = lists ? "All pages, shown as they were before, are free again." : "All pages are free again.";
+        this.#options.say(`All sequences have ended. ${areAllFree ? free : "The pages that the prefix cache keeps are hatched."}`);
       }
       return told;
     }
@@ -335,9 +339,10 @@
       const cancel = element("button", "", "Cancel");
       const prompt = element("span", "prompt");
       const output = element("span", "");
+      const list = element("p", "list");
       const story = element("p", "story", prompt, output);
-      const box = element("li", "", element("div", "head", badge, what, cancel), story);
-      const card = { box, what, cancel, story, prompt, output, isBack: false };
+      const box = element("li", "", element("div", "head", badge, what, cancel), ...(this.#options.lists ? [list] : []), story);
+      const card = { box, what, cancel, list, story, prompt, output, isBack: false };
       colour(box, id);
       colour(badge, id);
       Object.assign(cancel, { type: "button", ariaLabel: `Cancel sequence ${letter(id)}` });
@@ -367,7 +372,7 @@
         }
       }
       for (const sequence of order) {
-        const { box, what, cancel, story, prompt, output } = this.#cards.get(sequence.id) ?? this.#makeCard(sequence.id);
+        const { box, what, cancel, list, story, prompt, output } = this.#cards.get(sequence.id) ?? this.#makeCard(sequence.id);
         const isOver = sequence.reason !== undefined;
         box.classList.toggle("over", isOver);
         if (isOver && !cancel.hidden) {
@@ -379,12 +384,22 @@
         const name = this.#options.names?.[sequence.id];
         write(what, (name ? `${name}: ` : "") + activity(sequence, places.get(sequence.id)));
         write(prompt, sequence.prompt);
+        this.#writeList(list, sequence);
         this.#writeOutput(output, sequence);
       }
       this.#arrange(order);
       this.#idle.hidden = order.length > 0;
       const more = waiting.length - MAX_WAITING;
       write(this.#more, more > 0 ? `And ${plural(more, "more sequence")} in the queue.` : "");
+    }
+
+    /** Writes which pages a sequence has, or had at its end. */
+    #writeList(list, { pages }) {
+      if (pages) {
+        const misread = this.#view.watch?.pages ?? {};
+        const items = pages.flatMap((page) => [", ", page in misread ? element("b", "misread", page) : page]);
+        list.replaceChildren("Its list: pages ", ...items.slice(1));
+      }
     }
 
     /** Writes an output. From where it is no longer the right one, it is marked. */
