@@ -17,7 +17,7 @@ use page_by_page_course::figures::{self, escaped};
 use page_by_page_course::stub;
 
 use crate::check::{self, Build};
-use crate::engine::{self, BUILD, Compiler, Engine, Speed};
+use crate::engine::{self, BUILD, Compiler, Engine, SOON};
 use crate::publish::files_ending;
 
 /// Where the reader's copy lies, from the repository root. As deep as the book itself: its pages link to the exercises.
@@ -140,7 +140,7 @@ impl OwnCopy {
             return Ok(Engine::reference(&self.root, says));
         };
         eprintln!("Compiling the engine with your code …");
-        Ok(match compiler.compile(&self.root, Speed::ToCompile)? {
+        Ok(match compiler.compile(&self.root, &SOON)? {
             Ok(module) => Engine { module, says: format!("This engine runs your own {yours}.") },
             Err(output) => {
                 eprintln!("{}", output.trim_end());
