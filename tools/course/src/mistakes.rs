@@ -1,5 +1,6 @@
 //! Misconceptions that readers have, one list a chapter in `mistakes/chNN_name.toml`: each turns the solution into a
-//! wrong one that compiles. The chapter's checks must notice, and the first failure must say what is expected here.
+//! wrong one that compiles. The chapter's checks must notice, and the first failure must say what is expected here. The
+//! page prints what stands between marks, `// ANCHOR: obvious`.
 //!
 //! ```toml
 //! ['sharing adds no owner']
