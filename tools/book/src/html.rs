@@ -8,7 +8,7 @@ use html5ever::tokenizer::{BufferQueue, Tag, TagKind, Token, TokenSink, TokenSin
 
 pub struct Element {
     pub name: String,
-    attributes: Vec<(String, String)>,
+    pub attributes: Vec<(String, String)>,
 }
 
 impl Element {
@@ -20,10 +20,6 @@ impl Element {
     /// The attribute's value, unless it is missing or blank.
     pub fn says(&self, name: &str) -> Option<&str> {
         self.attribute(name).filter(|value| !value.trim().is_empty())
-    }
-
-    pub fn attribute_values(&self) -> impl Iterator<Item = &str> {
-        self.attributes.iter().map(|(_, value)| value.as_str())
     }
 }
 
