@@ -4,7 +4,7 @@ use std::cell::RefCell;
 
 use html5ever::tendril::StrTendril;
 use html5ever::tokenizer::states::RawKind;
-use html5ever::tokenizer::{BufferQueue, Tag, TagKind, Token, TokenSink, TokenSinkResult, Tokenizer};
+use html5ever::tokenizer::{BufferQueue, TagKind, Token, TokenSink, TokenSinkResult, Tokenizer};
 
 pub struct Element {
     pub name: String,
@@ -58,21 +58,14 @@ impl TokenSink for Collector {
                     "style" => then = TokenSinkResult::RawData(RawKind::Rawtext),
                     _ => {}
                 }
-                Piece::Open(element(tag))
+                let attributes = tag.attrs.into_iter();
+                let attributes = attributes.map(|it| (it.name.local.to_string(), it.value.to_string())).collect();
+                Piece::Open(Element { name: tag.name.to_string(), attributes })
             }
             Token::CharacterTokens(text) => Piece::Text(text.to_string()),
             _ => return then,
         };
         self.pieces.borrow_mut().push((line as usize, piece));
         then
-    }
-}
-
-fn element(tag: Tag) -> Element {
-    Element {
-        name: tag.name.to_string(),
-        attributes: (tag.attrs.into_iter())
-            .map(|attribute| (attribute.name.local.to_string(), attribute.value.to_string()))
-            .collect(),
     }
 }
