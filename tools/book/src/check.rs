@@ -135,7 +135,8 @@ fn check_rendered(pages: &[Page], rendered: &RenderedBook, findings: &mut Findin
         }
         for image in &html.wordless_images {
             let next_step = "say in `![…]` or `alt=\"…\"` what it shows";
-            findings.add(page.find_last(image), "the image has no alternative text", next_step);
+            let last = page.expanded.text.rfind(image);
+            findings.add(page.expanded.place(last.unwrap_or(0)), "the image has no alternative text", next_step);
         }
     }
 }

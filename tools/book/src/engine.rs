@@ -79,14 +79,8 @@ pub fn add(root: &Path, folder: &Path, engine: &Engine) -> Result<()> {
     fs::write(folder.join(FOLDER).join("about.json"), about.to_string()).context("writing about.json")
 }
 
-/// What to optimise for.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub enum Speed {
-    /// Compiling, after each edit of a chapter.
-    ToCompile,
-    /// Running the module, and sending it to a browser.
-    ToRun,
-}
+/// What compiles sooner, after each edit of a chapter; the module is larger and slower.
+pub const SOON: [(&str, &str); 2] = [("CARGO_PROFILE_PAGE_LTO", "off"), ("CARGO_PROFILE_PAGE_CODEGEN_UNITS", "16")];
 
 /// A compiler that can make the module.
 pub enum Compiler {
@@ -119,11 +113,9 @@ impl Compiler {
 
     /// Compiles the engine with the reader's chapters, those that are started, and the reference's others. Returns the
     /// module, or what cargo said.
-    pub fn compile(&self, root: &Path, speed: Speed) -> Result<Result<PathBuf, String>> {
+    pub fn compile(&self, root: &Path, variables: &[(&str, &str)]) -> Result<Result<PathBuf, String>> {
         let mut command = self.cargo(root, &["build", "--package", "page-by-page-wasm"]);
-        if speed == Speed::ToCompile {
-            command.env("CARGO_PROFILE_PAGE_LTO", "off").env("CARGO_PROFILE_PAGE_CODEGEN_UNITS", "16");
-        }
+        command.envs(variables.iter().copied());
         let ended = cargo::run(command, BUILD)?;
         if ended.status.is_some_and(|status| status.success()) {
             return Ok(Ok(root.join(BUILT).join("page_by_page_wasm.wasm")));
@@ -173,8 +165,7 @@ pub fn make(root: &Path, to: &Path, is_tested: bool) -> Result<()> {
     if is_tested {
         compiler.test(root)?;
     }
-    let module =
-        compiler.compile(root, Speed::ToRun)?.map_err(|output| anyhow!("the engine does not compile:\n{output}"))?;
+    let module = compiler.compile(root, &[])?.map_err(|output| anyhow!("the engine does not compile:\n{output}"))?;
     let size = fs::copy(&module, to).with_context(|| format!("writing {}", to.display()))?;
     println!("The engine is in {}, {size} bytes", to.display());
     Ok(())

@@ -4,11 +4,11 @@ use std::cell::RefCell;
 
 use html5ever::tendril::StrTendril;
 use html5ever::tokenizer::states::RawKind;
-use html5ever::tokenizer::{BufferQueue, Tag, TagKind, Token, TokenSink, TokenSinkResult, Tokenizer};
+use html5ever::tokenizer::{BufferQueue, TagKind, Token, TokenSink, TokenSinkResult, Tokenizer};
 
 pub struct Element {
     pub name: String,
-    attributes: Vec<(String, String)>,
+    pub attributes: Vec<(String, String)>,
 }
 
 impl Element {
@@ -20,10 +20,6 @@ impl Element {
     /// The attribute's value, unless it is missing or blank.
     pub fn says(&self, name: &str) -> Option<&str> {
         self.attribute(name).filter(|value| !value.trim().is_empty())
-    }
-
-    pub fn attribute_values(&self) -> impl Iterator<Item = &str> {
-        self.attributes.iter().map(|(_, value)| value.as_str())
     }
 }
 
@@ -62,21 +58,14 @@ impl TokenSink for Collector {
                     "style" => then = TokenSinkResult::RawData(RawKind::Rawtext),
                     _ => {}
                 }
-                Piece::Open(element(tag))
+                let attributes = tag.attrs.into_iter();
+                let attributes = attributes.map(|it| (it.name.local.to_string(), it.value.to_string())).collect();
+                Piece::Open(Element { name: tag.name.to_string(), attributes })
             }
             Token::CharacterTokens(text) => Piece::Text(text.to_string()),
             _ => return then,
         };
         self.pieces.borrow_mut().push((line as usize, piece));
         then
-    }
-}
-
-fn element(tag: Tag) -> Element {
-    Element {
-        name: tag.name.to_string(),
-        attributes: (tag.attrs.into_iter())
-            .map(|attribute| (attribute.name.local.to_string(), attribute.value.to_string()))
-            .collect(),
     }
 }

@@ -97,7 +97,7 @@ fn check_element(page: &Page, line: usize, element: &Element, in_svg: usize, fin
         let next_step = "give the `<svg>` role=\"img\" and aria-label=\"what it shows\"";
         add("the figure has no words for those who cannot see it", next_step);
     }
-    let refers = element.attribute_values().any(|value| value.contains("url(#"))
+    let refers = element.attributes.iter().any(|(_, value)| value.contains("url(#"))
         || element.attribute("aria-labelledby").is_some()
         || (name == "use" && element.attribute("href").is_some());
     if in_svg > 0 && refers {

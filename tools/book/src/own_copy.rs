@@ -17,7 +17,7 @@ use page_by_page_course::figures::{self, escaped};
 use page_by_page_course::stub;
 
 use crate::check::{self, Build};
-use crate::engine::{self, BUILD, Compiler, Engine, Speed};
+use crate::engine::{self, BUILD, Compiler, Engine, SOON};
 use crate::publish::files_ending;
 
 /// Where the reader's copy lies, from the repository root. As deep as the book itself: its pages link to the exercises.
@@ -33,20 +33,15 @@ const FIGURE: Duration = Duration::from_secs(40);
 /// A chapter that the reader has started.
 type Started = (Chapter, Exercise);
 
-/// Why a figure stays the reference's.
-#[derive(Clone)]
-struct Reason {
-    /// `chapter 6 is red`
-    what: String,
-    /// The arguments of cargo that show it.
-    command: String,
-}
+/// A figure from the reader's code, and whether it departs from the reference's.
+type Recorded = (String, bool);
 
-/// A figure from the reader's code.
-struct Recorded {
-    html: String,
-    /// How it compares with the reference's, in a line.
-    says: String,
+/// Why a figure stays the reference's, as a note in HTML.
+type Reason = String;
+
+/// `what`: `chapter 6 is red`; `command`: the arguments of cargo that show it.
+fn reason(what: &str, command: &str) -> Reason {
+    format!("From the reference: {} (<code>cargo {}</code>).", escaped(what), escaped(command))
 }
 
 /// The reader's copy, as it was last recorded.
@@ -140,7 +135,7 @@ impl OwnCopy {
             return Ok(Engine::reference(&self.root, says));
         };
         eprintln!("Compiling the engine with your code …");
-        Ok(match compiler.compile(&self.root, Speed::ToCompile)? {
+        Ok(match compiler.compile(&self.root, &SOON)? {
             Ok(module) => Engine { module, says: format!("This engine runs your own {yours}.") },
             Err(output) => {
                 eprintln!("{}", output.trim_end());
@@ -161,7 +156,7 @@ impl OwnCopy {
             None => format!("compiling it took more than {} minutes", BUILD.as_secs() / 60),
         };
         eprintln!("{}\nThe figures stay the reference's: {what}", output.trim_end());
-        Ok(Some(Reason { what, command: command.into() }))
+        Ok(Some(reason(&what, command)))
     }
 
     /// Runs the checks of chapters where that has not been done. Returns why one of them is not to be recorded, if so.
@@ -176,7 +171,7 @@ impl OwnCopy {
                     None => Some(format!("the checks of chapter {number} did not end within {} s", CHECKS.as_secs())),
                 };
                 eprintln!("{}", what.clone().unwrap_or(format!("chapter {number} is green")));
-                self.graded.insert(number, what.map(|what| Reason { what, command }));
+                self.graded.insert(number, what.map(|what| reason(&what, &command)));
             }
             if let Some(Some(reason)) = self.graded.get(&number) {
                 return Ok(Some(reason.clone()));
@@ -195,7 +190,7 @@ impl OwnCopy {
             let html = fs::read_to_string(&file).with_context(|| format!("{} cannot be read", file.display()))?;
             eprintln!("{last}");
             let says = last.split_once(": ").map_or(last, |(_, says)| says);
-            return Ok(Ok(Recorded { html, says: says.into() }));
+            return Ok(Ok((html, says.starts_with("departs"))));
         }
         let told = |sign| output.lines().find(|line| line.starts_with(sign));
         let why = match (told("error: "), told("memory allocation of ")) {
@@ -206,7 +201,7 @@ impl OwnCopy {
         };
         eprintln!("{figure}: not recorded: {why}");
         let command = format!("run --package figures-tool -- mine {figure}");
-        Ok(Err(Reason { what: format!("recording it from your code failed: {why}"), command }))
+        Ok(Err(reason(&format!("recording it from your code failed: {why}"), &command)))
     }
 
     /// Runs cargo as the reader would.
@@ -221,13 +216,10 @@ impl OwnCopy {
         let mut fragments = BTreeMap::new();
         for (figure, outcome) in &self.figures {
             let fragment = match outcome {
-                Ok(recorded) => recorded.html.clone(),
-                Err(Reason { what, command }) => {
+                Ok((html, _)) => html.clone(),
+                Err(note) => {
                     let file = format!("book/src/figures/{figure}.html");
-                    let html = stub::read(&self.root, &file).map_err(Error::msg)?;
-                    let (what, command) = (escaped(what), escaped(command));
-                    let note = format!("From the reference: {what} (<code>cargo {command}</code>).");
-                    figures::with_note(&html, &note)
+                    figures::with_note(&stub::read(&self.root, &file).map_err(Error::msg)?, note)
                 }
             };
             fragments.insert(figure.to_string(), fragment);
@@ -253,7 +245,7 @@ impl OwnCopy {
         }
         let recorded = || self.figures.values().flatten();
         let yours = recorded().count();
-        let unlike = recorded().filter(|figure| figure.says.starts_with("departs")).count();
+        let unlike = recorded().filter(|(_, departs)| *departs).count();
         format!(
             "Your copy of the book, with {}. Figures recorded from your code: {yours}; unlike the reference: {unlike}. Figures that \
              are still the reference\u{2019}s, and say why: {}.",
@@ -267,7 +259,7 @@ impl OwnCopy {
 fn unfinished((chapter, exercise): &Started) -> Option<Reason> {
     let todos = exercise.todos.len();
     let what = format!("chapter {} is not finished, todo! left: {todos}", chapter.number);
-    (exercise.state == ExerciseState::Begun).then(|| Reason { what, command: checks(chapter) })
+    (exercise.state == ExerciseState::Begun).then(|| reason(&what, &checks(chapter)))
 }
 
 /// The arguments of cargo that run the checks of a chapter.

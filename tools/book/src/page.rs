@@ -29,9 +29,4 @@ impl Page {
         let before = self.expanded.text.split_inclusive('\n').take(line.saturating_sub(1));
         self.expanded.place(before.map(str::len).sum())
     }
-
-    /// Where `needle` last occurs; the first line of the page if it does not.
-    pub fn find_last(&self, needle: &str) -> Place {
-        self.expanded.place(self.expanded.text.rfind(needle).unwrap_or(0))
-    }
 }

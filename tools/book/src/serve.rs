@@ -61,7 +61,12 @@ pub fn serve(root: &Path, is_mine: bool, port: u16, open: bool) -> Result<Infall
     // For `cargo learn`, as long as this runs.
     let _announced = served::announce(root, address.port()).context("the folder .page-by-page can't be written")?;
     let address = format!("http://{address}/");
-    let edition = start(listener, root, &site);
+    // A page left open from an earlier run must see that this is another one.
+    let edition = Arc::new(AtomicU64::new(u64::from(std::process::id()) << 32));
+    let (folders, current) = ((root.to_path_buf(), site.clone()), edition.clone());
+    thread::spawn(move || -> Infallible {
+        http::run(&listener, move |address| answer(&folders, address, current.load(Ordering::Relaxed)))
+    });
     println!("Page by Page is at {address} (Ctrl-C stops)");
     if open && !served::open_browser(&address) {
         println!("No browser could be opened: open this address yourself");
@@ -113,20 +118,8 @@ fn listen(port: u16) -> Result<TcpListener> {
     Ok(listener)
 }
 
-/// Starts answering requests; returns the number of the edition that pages compare to know when to reload.
-fn start(listener: TcpListener, root: &Path, site: &Path) -> Arc<AtomicU64> {
-    // A page left open from an earlier run must see that this is another one.
-    let edition = Arc::new(AtomicU64::new(u64::from(std::process::id()) << 32));
-    let root = root.to_path_buf();
-    let site = site.to_path_buf();
-    let current = edition.clone();
-    thread::spawn(move || -> Infallible {
-        http::run(&listener, move |address| answer(&root, &site, address, current.load(Ordering::Relaxed)))
-    });
-    edition
-}
-
-fn answer(root: &Path, site: &Path, address: &str, edition: u64) -> Answer {
+/// `edition`: the number that pages compare to know when to reload.
+fn answer((root, site): &(PathBuf, PathBuf), address: &str, edition: u64) -> Answer {
     if address == EDITION {
         return Answer::text(200, edition.to_string());
     }

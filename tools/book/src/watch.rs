@@ -12,16 +12,14 @@ use crate::publish::BUILD_FOLDER;
 
 /// The book itself and the folders that its pages include from.
 const WATCHED: [&str; 5] = ["book", "src", "solutions", "tests", "assets"];
-/// Edits there show in the reader's own copy only.
-const EXERCISES: &str = "exercises";
 
 /// When a file was written, and how many bytes it has.
 type Written = (Option<SystemTime>, u64);
 
-/// Starts watching the repository at `root`. Exercises are watched if they show.
+/// Starts watching the repository at `root`. Edits of exercises show in the reader's own copy only.
 pub fn start(root: &Path, shows_exercises: bool) -> Watch<Written, impl Fn() -> BTreeMap<String, Written>> {
     let root = root.to_path_buf();
-    let folders: Vec<&str> = WATCHED.into_iter().chain(shows_exercises.then_some(EXERCISES)).collect();
+    let folders: Vec<&str> = WATCHED.into_iter().chain(shows_exercises.then_some("exercises")).collect();
     Watch::start(move || look(&root, &folders))
 }
 

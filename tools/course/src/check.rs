@@ -150,6 +150,7 @@ mod tests {
             (MISTAKES, "", "", "has 0 mistakes; at least 12 are wanted"),
             (MISTAKES, "'self.len as u64'", "'self.length'", "does not find its text, `self.length` …, in"),
             (MISTAKES, "'self.len as u64'", "'self.len'", "finds its text, `self.len` …, "),
+            (MISTAKES, "…\n    }", "…\n  }", "not exactly` does not find its text, `fn extend("),
             (MISTAKES, "&self.layers[0];", "&self.layers[layer];", "layer 0` changes nothing in solutions/ch02"),
             (MISTAKES, "the keys twice", "the keys doubled", "expects the word \"doubled\""),
         ] {

@@ -1,5 +1,6 @@
 //! Misconceptions that readers have, one list a chapter in `mistakes/chNN_name.toml`: each turns the solution into a
-//! wrong one that compiles. The chapter's checks must notice, and the first failure must say what is expected here.
+//! wrong one that compiles. The chapter's checks must notice, and the first failure must say what is expected here. The
+//! page prints what stands between marks, `// ANCHOR: obvious`.
 //!
 //! ```toml
 //! ['sharing adds no owner']
@@ -30,14 +31,20 @@ const PANICS: &str = "index out of bounds: the len is but the index is; attempt 
 /// Mistakes for a chapter, so that its checks are known to be awake.
 const MIN_MISTAKES: usize = 12;
 
+/// In a text to find and in what replaces it.
+const GAP: &str = "\n…";
+
 /// A mistake. Its name in the list says what the reader does, in a few words.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Mistake {
-    /// A text that the solution holds exactly once.
-    pub find: String,
-    /// What the reader writes instead.
-    pub replace: String,
+    /// A text that the solution holds exactly once. A line `…` stands for all that follows, as far as the next line.
+    find: String,
+    /// What the reader writes instead, where `…` stands for the same lines; without it, the text stays.
+    replace: Option<String>,
+    /// Lines that the reader adds.
+    before: Option<String>,
+    after: Option<String>,
     /// What the first failure says.
     pub expect: String,
     /// The chapter's transcript must be red: with this mistake it is tried whether a wrong transcript can be accepted.
@@ -57,14 +64,19 @@ pub fn read_list(root: &Path, chapter: &Chapter) -> Result<BTreeMap<String, Mist
 impl Mistake {
     /// The wrong solution.
     pub fn apply(&self, solution: &str) -> Result<String, String> {
-        let Mistake { find, replace, .. } = self;
+        let Mistake { find, replace, before, after, .. } = self;
+        let text = replace.as_ref().unwrap_or(find);
+        let written = [before.as_deref(), Some(text), after.as_deref()].into_iter().flatten();
+        let written = written.collect::<Vec<_>>().join("\n");
+        let (begin, end) = find.split_once(GAP).unwrap_or((find, ""));
+        let (above, rest) = solution.split_once(begin).unwrap_or_default();
         let first = find.trim_start().lines().next().unwrap_or_default();
-        match solution.matches(find).count() {
+        match (solution.matches(begin).count(), rest.split_once(end)) {
             _ if find.is_empty() => Err("finds the empty text".into()),
-            0 => Err(format!("does not find its text, `{first}` …,")),
-            1 if find == replace => Err("changes nothing".into()),
-            1 => Ok(solution.replacen(find, replace, 1)),
-            n => Err(format!("finds its text, `{first}` …, {n} times")),
+            (0, _) | (_, None) => Err(format!("does not find its text, `{first}` …,")),
+            (1, _) if *find == written => Err("changes nothing".into()),
+            (1, Some((gap, below))) => Ok([above, &written.replace(GAP, gap), below].concat()),
+            (n, _) => Err(format!("finds its text, `{first}` …, {n} times")),
         }
     }
 }

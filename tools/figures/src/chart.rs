@@ -26,23 +26,6 @@ pub struct Chart<'a> {
     pub note: Option<((f64, f64), String)>,
 }
 
-/// Where the axes of a chart lie in a picture.
-struct Axes {
-    left: f64,
-    right: f64,
-    top: f64,
-    bottom: f64,
-    most: (f64, f64),
-}
-
-impl Axes {
-    /// Where a point lies in the picture.
-    fn at(&self, (x, y): (f64, f64)) -> (f64, f64) {
-        let across = self.left + x / self.most.0 * (self.right - self.left);
-        (across, self.bottom - y / self.most.1 * (self.bottom - self.top))
-    }
-}
-
 impl Chart<'_> {
     /// A figure of this chart alone.
     pub fn figure(&self, message: &str, setup: String) -> Figure {
@@ -80,37 +63,38 @@ impl Chart<'_> {
         let last = |ticks: &[u64]| ticks.last().map_or(1.0, |tick| *tick as f64);
         let most = values
             .fold((last(self.ticks_across), last(self.ticks_up)), |most, at| (most.0.max(at.0), most.1.max(at.1)));
-        let axes = Axes {
-            left: picture.left + widest + 10.0,
-            right: picture.right() - if is_named && is_wide { names + SAMPLE + 34.0 } else { 12.0 },
-            top: picture.y + 8.0,
-            bottom: picture.y + 8.0 + HEIGHT,
-            most,
-        };
-        picture.path("line", format!("M{:.1} {:.1}V{:.1}H{:.1}", axes.left, axes.top, axes.bottom, axes.right));
+        let left = picture.left + widest + 10.0;
+        let right = picture.right() - if is_named && is_wide { names + SAMPLE + 34.0 } else { 12.0 };
+        let (top, bottom) = (picture.y + 8.0, picture.y + 8.0 + HEIGHT);
+        // Where a point of the chart lies in the picture.
+        let at = |(x, y): (f64, f64)| (left + x / most.0 * (right - left), bottom - y / most.1 * (bottom - top));
+        picture.path("line", format!("M{left:.1} {top:.1}V{bottom:.1}H{right:.1}"));
         for up in self.ticks_up {
-            let (_, y) = axes.at((0.0, *up as f64));
-            picture.path("tick", format!("M{:.1} {y:.1}H{:.1}", axes.left - 4.0, axes.right));
-            picture.text(axes.left - 8.0, y + 4.5, Anchor::End, tick(up));
+            let (_, y) = at((0.0, *up as f64));
+            picture.path("tick", format!("M{:.1} {y:.1}H{right:.1}", left - 4.0));
+            picture.text(left - 8.0, y + 4.5, Anchor::End, tick(up));
         }
         for across in self.ticks_across {
-            let (x, y) = axes.at((*across as f64, 0.0));
+            let (x, y) = at((*across as f64, 0.0));
             picture.path("line", format!("M{x:.1} {y:.1}v4"));
             picture.text(x, y + 18.0, Anchor::Middle, grouped(*across));
         }
-        picture.text((axes.left + axes.right) / 2.0, axes.bottom + 37.0, Anchor::Middle, self.across);
+        picture.text((left + right) / 2.0, bottom + 37.0, Anchor::Middle, self.across);
+        let mut ends = Vec::new();
         for (index, (_, points)) in self.lines.iter().enumerate() {
-            let places: Vec<(f64, f64)> = points.iter().map(|point| axes.at(*point)).collect();
+            let places: Vec<(f64, f64)> = points.iter().map(|point| at(*point)).collect();
             self.line(picture, index, &places, &places);
+            let (x, y) = places[places.len() - 1];
+            ends.push((y + 4.5, x, index));
         }
         if is_named && is_wide {
-            self.name_ends(picture, &axes);
+            self.name_ends(picture, ends);
         }
         if let Some((point, text)) = &self.note {
-            let (x, y) = axes.at(*point);
+            let (x, y) = at(*point);
             picture.text(x + 4.0, y - 12.0, Anchor::Start, text);
         }
-        picture.y = axes.bottom + 42.0;
+        picture.y = bottom + 42.0;
     }
 
     /// A line through these places, with these points, in its look.
@@ -121,9 +105,7 @@ impl Chart<'_> {
             picture.path(format!("{} o{index}", LOOKS[index]), format!("M{}", line.join("L")));
         }
         let (r, look) = if is_hollow { (5.5, "plot") } else { (3.0, "dots") };
-        let ring =
-            |(x, y): &(f64, f64)| format!("M{:.1} {y:.1}a{r} {r} 0 1 0 {1} 0a{r} {r} 0 1 0 -{1} 0z", x - r, 2.0 * r);
-        picture.path(format!("{look} o{index}"), points.iter().map(ring).collect());
+        picture.path(format!("{look} o{index}"), points.iter().map(|(x, y)| circle(*x, *y, r)).collect());
     }
 
     /// A piece of a line, and its name.
@@ -133,21 +115,22 @@ impl Chart<'_> {
         picture.text(x + SAMPLE + 8.0, y, Anchor::Start, self.lines[index].0);
     }
 
-    /// From the highest to the lowest, no nearer to each other than lines of text are.
-    fn name_ends(&self, picture: &mut Picture, axes: &Axes) {
-        let end = |(index, (_, points)): (usize, &(_, Vec<_>))| {
-            let (x, y) = axes.at(points[points.len() - 1]);
-            (y + 4.5, x, index)
-        };
-        let mut ends: Vec<(f64, f64, usize)> = self.lines.iter().enumerate().map(end).collect();
-        ends.sort_by(|a, b| a.0.total_cmp(&b.0));
-        for n in (0..ends.len().saturating_sub(1)).rev() {
-            ends[n].0 = ends[n].0.min(ends[n + 1].0 - 17.0);
+    /// Names beside the ends of their lines, each with its height, the end and the index: from the highest to the lowest,
+    /// no nearer to each other than lines of text are.
+    fn name_ends(&self, picture: &mut Picture, mut names: Vec<(f64, f64, usize)>) {
+        names.sort_by(|a, b| a.0.total_cmp(&b.0));
+        for n in (0..names.len().saturating_sub(1)).rev() {
+            names[n].0 = names[n].0.min(names[n + 1].0 - 17.0);
         }
-        for (y, x, index) in ends {
+        for (y, x, index) in names {
             self.name(picture, index, (x + 24.0, y));
         }
     }
+}
+
+/// The data of a path around a point.
+pub fn circle(x: f64, y: f64, r: f64) -> String {
+    format!("M{:.1} {y:.1}a{r} {r} 0 1 0 {d} 0a{r} {r} 0 1 0 -{d} 0z", x - r, d = 2.0 * r)
 }
 
 /// A whole number with its thousands apart, any other with one decimal.

@@ -30,10 +30,6 @@ pub struct Slot {
     is_held: bool,
 }
 
-pub fn new_slab(n_pages: usize) -> Result<SharedSlab, CacheError> {
-    PageSlab::new(LAYOUT, PAGE_SIZE, n_pages)
-}
-
 #[derive(Clone, Copy)]
 pub enum Operation {
     /// `extend`, and `write` if there was room. The rows get the letter as a name.
@@ -198,7 +194,7 @@ impl Page {
 /// Sequences a and b in one slab of four pages, after each operation on one of them. The first ones, `earlier`, have
 /// run when the figure starts.
 pub fn figure(message: &str, setup: String, operations: &[(char, Operation)], earlier: usize) -> Result<Figure> {
-    let slab = new_slab(4)?;
+    let slab = PageSlab::new(LAYOUT, PAGE_SIZE, 4)?;
     let mut sequences = [('a', PagedCache::new(&slab)?), ('b', PagedCache::new(&slab)?)];
     let mut figure = Figure { message: message.into(), setup, ..Figure::default() };
     let mut before = SlabState::default();

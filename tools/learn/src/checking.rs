@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use crate::app::{App, View};
 use crate::current::Current;
 use crate::program::Program;
-use crate::run::{CheckRun, Checks, RunResult, Stage};
+use crate::run::{CheckRun, RunResult, Stage};
 
 /// A build with more crates left than this builds dependencies, and takes minutes rather than seconds. After a save it
 /// is fewer than ten.
@@ -44,10 +44,7 @@ impl App {
     }
 
     fn start(&mut self, filter: Vec<String>) {
-        let Current { root, chapter, .. } = &self.current;
-        let (root, chapter) = (root.clone(), chapter.clone());
-        let time_limit = self.time_limit;
-        match CheckRun::start(Checks { root, chapter, filter, time_limit }) {
+        match CheckRun::start(&self.current.root, &self.current.chapter, filter, self.time_limit) {
             Ok(run) => (self.checking.stage, self.checking.run) = (Some(run.stage.clone()), Some(run)),
             Err(problem) => {
                 self.checking = Checking::default();

@@ -10,7 +10,7 @@ use page_by_page_course::chapters::Chapter;
 use page_by_page_course::record::Record;
 
 use crate::current::Current;
-use crate::run::{CheckRun, Checks};
+use crate::run::CheckRun;
 use crate::text::Paragraph;
 use crate::view::verdict::Layout;
 use crate::view::{reading, verdict};
@@ -18,8 +18,7 @@ use crate::view::{reading, verdict};
 pub fn run(root: &Path, chapter: &Chapter, time_limit: Duration, mut record: Record) -> Result<ExitCode> {
     let mut current = Current::new(root, chapter);
     if current.is_started() {
-        let checks = Checks { root: root.into(), chapter: chapter.clone(), filter: Vec::new(), time_limit };
-        let mut run = CheckRun::start(checks).map_err(Error::msg)?;
+        let mut run = CheckRun::start(root, chapter, Vec::new(), time_limit).map_err(Error::msg)?;
         let result = loop {
             match run.update() {
                 Some(result) => break result,

@@ -8,25 +8,21 @@ use anyhow::{Context, Result};
 use page_by_page_course::chapters::Chapter;
 use page_by_page_course::stub;
 
-/// The stub as it was handed out, made from the solution.
-fn handed_out(root: &Path, chapter: &Chapter) -> Result<String> {
-    let file = chapter.solution();
-    let stub = chapter.stub(root).ok().filter(|stub| stub::fingerprint(stub) == chapter.handed_out);
-    stub.with_context(|| {
-        format!(
-            "the stub is made from {file}, which has changed: restore that with `git checkout {file}`, or take the \
-             stub from git with `git checkout {}`",
-            chapter.exercise()
-        )
-    })
-}
-
-/// Writes the stub. Returns where the replaced file is kept, from the root of the repository.
+/// Writes the stub as it was handed out, made from the solution. Returns where the replaced file is kept, from the root
+/// of the repository.
 ///
 /// # Errors
 /// If the stub can't be made or the file can't be copied: nothing is changed then. If the stub can't be written.
 pub fn reset(root: &Path, chapter: &Chapter) -> Result<Option<String>> {
-    let stub = handed_out(root, chapter)?;
+    let solution = chapter.solution();
+    let stub = chapter.stub(root).ok().filter(|stub| stub::fingerprint(stub) == chapter.handed_out);
+    let stub = stub.with_context(|| {
+        format!(
+            "the stub is made from {solution}, which has changed: restore that with `git checkout {solution}`, or take \
+             the stub from git with `git checkout {}`",
+            chapter.exercise()
+        )
+    })?;
     let file = root.join(chapter.exercise());
     let mut kept = None;
     if file.exists() {

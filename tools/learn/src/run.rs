@@ -1,6 +1,6 @@
 //! One run of a chapter's checks: built, followed, ended when a newer one begins or when it takes too long.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::mpsc::TryRecvError;
 use std::time::{Duration, Instant};
 
@@ -34,20 +34,14 @@ pub enum Stage {
     Checking,
 }
 
-/// What to check.
-#[derive(Clone, Debug)]
-pub struct Checks {
-    pub root: PathBuf,
-    pub chapter: Chapter,
-    /// libtest's filter: `task_1_`, or `--skip task_1_`.
-    pub filter: Vec<String>,
-    /// The longest time that the checks may take.
-    pub time_limit: Duration,
-}
-
 /// A run. It ends when this is dropped.
 pub struct CheckRun {
-    checks: Checks,
+    root: PathBuf,
+    chapter: Chapter,
+    /// libtest's filter: `task_1_`, or `--skip task_1_`.
+    filter: Vec<String>,
+    /// The longest time that the checks may take.
+    time_limit: Duration,
     process: Process,
     pub stage: Stage,
     /// Since when the checks run.
@@ -60,17 +54,20 @@ pub struct CheckRun {
 }
 
 impl CheckRun {
-    /// Builds and runs checks.
-    pub fn start(checks: Checks) -> Result<Self, String> {
-        let mut command = cargo::cargo(&checks.root, Environment::Shell);
-        command.args(["test", "--features", "solution", "--test", &checks.chapter.name, "--message-format=json", "--"]);
-        command.args(&checks.filter);
+    /// Builds and runs the checks of a chapter, or those that pass the filter.
+    pub fn start(root: &Path, chapter: &Chapter, filter: Vec<String>, time_limit: Duration) -> Result<Self, String> {
+        let mut command = cargo::cargo(root, Environment::Shell);
+        command.args(["test", "--features", "solution", "--test", &chapter.name, "--message-format=json", "--"]);
+        command.args(&filter);
         cargo::with_progress(&mut command);
         let process = cargo::start(command, Streams::Apart).map_err(|error| {
             format!("cargo cannot be started ({error}): is it installed, and on the PATH? See https://rustup.rs")
         })?;
         Ok(CheckRun {
-            checks,
+            root: root.into(),
+            chapter: chapter.clone(),
+            filter,
+            time_limit,
             process,
             stage: Stage::Compiling(None),
             checking_since: None,
@@ -87,7 +84,7 @@ impl CheckRun {
                 Ok(line) => self.take(line),
                 Err(TryRecvError::Disconnected) => return Some(self.result()),
                 Err(TryRecvError::Empty) => {
-                    let is_late = self.checking_since.is_some_and(|since| since.elapsed() >= self.checks.time_limit);
+                    let is_late = self.checking_since.is_some_and(|since| since.elapsed() >= self.time_limit);
                     return is_late.then(|| RunResult::CutOff(self.why_late()));
                 }
             }
@@ -102,7 +99,7 @@ impl CheckRun {
                 self.stage = Stage::Waiting;
             }
             self.errors += &(text + "\n");
-        } else if self.checking_since.is_some() || !self.build.take(&text, &self.checks.chapter.exercise()) {
+        } else if self.checking_since.is_some() || !self.build.take(&text, &self.chapter.exercise()) {
             self.printed += &(text + "\n");
         } else if self.build.has_succeeded {
             (self.checking_since, self.stage) = (Some(Instant::now()), Stage::Checking);
@@ -124,7 +121,7 @@ impl CheckRun {
         if !suite.ended || suite.tests.len() != suite.announced || has_failed == is_success {
             return RunResult::CutOff(last_words(&self.errors));
         }
-        RunResult::Finished(Verdict::new(&suite, self.checks.chapter.number))
+        RunResult::Finished(Verdict::new(&suite, self.chapter.number))
     }
 
     fn why_late(&self) -> String {
@@ -132,15 +129,15 @@ impl CheckRun {
             "{} of chapter {} was still running after {} seconds, and was stopped. Is there a loop of yours that \
              doesn't end?",
             self.still_running(),
-            self.checks.chapter.number,
-            self.checks.time_limit.as_secs()
+            self.chapter.number,
+            self.time_limit.as_secs()
         )
     }
 
     /// The check that has not ended. They begin in the order of their names, on several threads, so that it is the
     /// first that has no result.
     fn still_running(&self) -> String {
-        let Checks { root, chapter, filter, .. } = &self.checks;
+        let CheckRun { root, chapter, filter, .. } = self;
         let grader = std::fs::read_to_string(root.join(chapter.grader())).unwrap_or_default();
         let words = grader.split(|c: char| !c.is_alphanumeric() && c != '_');
         let is_asked_for = |name: &&str| match &filter[..] {

@@ -1,10 +1,10 @@
 //! Chapter 6: a page as it lies in memory, number by number.
 
-use page_by_page::chapters::ch06_paged::PagedCache;
+use page_by_page::chapters::ch06_paged::{PageSlab, PagedCache};
 
 use super::prelude::*;
 use crate::rows::{self, LAYOUT};
-use crate::slab::{PAGE_SIZE, SlabState, new_slab, pages_of_words};
+use crate::slab::{PAGE_SIZE, SlabState, pages_of_words};
 
 /// The page, layer and slot that the figure points at.
 const PAGE: usize = 2;
@@ -12,7 +12,7 @@ const LAYER: usize = 1;
 const SLOT: usize = 1;
 
 pub fn figure() -> Result<Figure> {
-    let slab = new_slab(4)?;
+    let slab = PageSlab::new(LAYOUT, PAGE_SIZE, 4)?;
     let mut others = (0..PAGE).map(|_| PagedCache::new(&slab)).collect::<Result<Vec<_>, _>>()?;
     others.iter_mut().try_for_each(|other| other.extend(1))?;
     let mut wolf = PagedCache::new(&slab)?;

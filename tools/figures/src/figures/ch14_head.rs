@@ -5,6 +5,7 @@ use page_by_page::chapters::ch14_half_the_bytes::{decode, encode, words};
 use page_by_page::kernels::RowFormat;
 
 use super::prelude::*;
+use crate::chart::circle;
 
 const PROMPT: &str = "Once upon a time";
 const FORMATS: [RowFormat; 3] = [RowFormat::F16, RowFormat::Bf16, RowFormat::Int8];
@@ -97,8 +98,4 @@ fn draw(picture: &mut Picture, key: &[f32], largest: f32, from: f32) {
         picture.text(x(tenth), picture.y + 20.0, Anchor::Middle, format!("{tenth:.1}"));
     }
     picture.y += 28.0;
-}
-
-fn circle(x: f64, y: f64, r: f64) -> String {
-    format!("M{:.1} {y:.1}a{r} {r} 0 1 0 {d} 0a{r} {r} 0 1 0 -{d} 0z", x - r, d = 2.0 * r)
 }

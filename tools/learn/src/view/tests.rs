@@ -53,10 +53,6 @@ const THIRD: &str = "gather\n  your code panicked (x): not yet implemented: ch02
 const OTHER: &str =
     "x\n  your code of chapter 1 panicked (exercises/ch01.rs:9): not yet implemented: ch01 task 2: loop";
 
-fn untouched() -> App {
-    app("")
-}
-
 fn red() -> App {
     let checks = [
         ("task_1_extend_holds_more_tokens", ""),
@@ -87,10 +83,6 @@ fn does_not_compile(is_in_file: bool) -> App {
 
 fn waiting_for_chapter_1() -> App {
     after_checks(&[("task_1_a", ""), ("task_2_a", OTHER), ("task_3_a", OTHER)])
-}
-
-fn one_written() -> App {
-    after_checks(&[("task_1_a", FIRST), ("task_1_b", "wrong\n  yours:    2"), ("task_1_c", FIRST)])
 }
 
 fn others_running() -> App {
@@ -135,9 +127,14 @@ fn what_there_is_to_know_about_each_state_is_in_words() {
     let third = "▸ 3 write the new rows 0/1 | 0 of 1 check green Not written yet: store";
     let all = "Task 1: make room 1 of 2 checks green ✗ task_1_rows | Task 2: gather 0 of 2 checks green, 1 waits for \
                task 3 1 check reaches a todo! of this task | !✗ whole_story | !panicked";
+    let written = || after_checks(&[("task_1_a", FIRST), ("task_1_b", "wrong\n  yours:    2"), ("task_1_c", FIRST)]);
     let cases: [Case; 23] = [
-        (untouched, "", "Not started. Edit exercises/ch02_flat.rs | Task 1: make room todo in exercises/ch02_flat.rs:"),
-        (untouched, "x", "is untouched: there is nothing to reset"),
+        (
+            || app(""),
+            "",
+            "Not started. Edit exercises/ch02_flat.rs | Task 1: make room todo in exercises/ch02_flat.rs:",
+        ),
+        (|| app(""), "x", "is untouched: there is nothing to reset"),
         (red, "", "2 · The flat cache | ▸ 1 make room 1/2 · 2 gather 0/2 | 1 more red check not shown (a shows it)"),
         (red, "a", all),
         (red, "v", "the reference and the questions come once all is green"),
@@ -158,7 +155,7 @@ fn what_there_is_to_know_about_each_state_is_in_words() {
         (|| after_checks(&[("task_1_a", ""), ("task_2_b", THIRD), ("task_3_a", THIRD)]), "", third),
         (waiting_for_chapter_1, "", "2 checks wait for task 2 of chapter 1, which you have begun"),
         // Written code comes before a `todo!`.
-        (one_written, "", "✗ task_1_b wrong yours: 2 2 more red checks not shown (a shows them)"),
+        (written, "", "✗ task_1_b wrong yours: 2 2 more red checks not shown (a shows them)"),
         (others_running, "", "▸ 1 make room | The other checks are running"),
     ];
     for (made, keys, words) in cases {
@@ -190,7 +187,7 @@ fn the_smallest_terminal_shows_the_failure_itself() {
 
 #[test]
 fn every_view_fits_every_terminal() {
-    for mut app in [untouched(), red(), green(), without_page()] {
+    for mut app in [app(""), red(), green(), without_page()] {
         for columns in [1, 39, 40, 57, 80, 200] {
             for rows in [1, 11, 12, 16, 60] {
                 for key in ["h", "a", "t", "?", "v", "c", "\x1b"] {
