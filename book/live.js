@@ -425,7 +425,7 @@
         }
         const right = instead ? ` Without the mistake, ${instead.name} goes on \u201c${instead.text} \u2026\u201d.` : "";
         const count = `${plural(n, "wrong read")} ${isBusy ? "so far" : "in all"}`;
-        return `${first}, and went on. No error: nothing in a page says whose memory it holds. All of it is read again for each new token: ${count}.${right}`;
+        return `${first}, and went on. No error: nothing in a page says whose memory it holds. Every row is read again for each new token: ${count}.${right}`;
     }
 
     /** A step of speculative decoding: the draft tokens, accepted or not, and the target's own. */

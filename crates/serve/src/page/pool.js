@@ -119,7 +119,7 @@
       this.#drawNumbers();
       if (isOver) {
         const areAllFree = this.#view.owners.every((count) => count === 0);
-        const free = lists ? "All pages, shown as they were before, are free again." : "All pages are free again.";
+        const free = `All pages are free again${lists ? ", and shown as they were in the last step" : ""}.`;
         this.#options.say(`All sequences have ended. ${areAllFree ? free : "The pages that the prefix cache keeps are hatched."}`);
       }
       return told;
