@@ -86,10 +86,16 @@ pub fn wait(child: &mut Child) -> Option<ExitStatus> {
     None
 }
 
-/// The exit code of a program that is about to end; `None` if a signal has ended it.
+/// What a program that is about to end has left to say, and how it ends.
 #[track_caller]
-pub fn exit_code(child: &mut Child) -> Option<i32> {
-    wait(child).expect("still running").code()
+pub fn ended(mut child: Child) -> Run {
+    wait(&mut child).expect("still running");
+    Run::of(child.wait_with_output().unwrap())
+}
+
+/// Sends a signal by its name, such as `-INT`, which is Ctrl-C.
+pub fn signal(child: &Child, name: &str) {
+    assert!(Command::new("kill").args([name, &child.id().to_string()]).status().unwrap().success());
 }
 
 pub fn run(arguments: &[&str]) -> Run {

@@ -83,15 +83,8 @@ fn a_closed_output_is_no_failure() {
 
 #[cfg(unix)]
 mod ctrl_c {
-    use std::process::Child;
-
     use super::*;
-    use crate::program::exit_code;
-
-    fn press(child: &Child) {
-        let sent = Command::new("kill").args(["-INT", &child.id().to_string()]).status().unwrap();
-        assert!(sent.success());
-    }
+    use crate::program::{ended, signal};
 
     #[test]
     fn the_first_keeps_what_is_done_and_says_how_far_the_others_are() {
@@ -101,19 +94,17 @@ mod ctrl_c {
         let mut stdin = child.stdin.take().unwrap();
         writeln!(stdin, "{}", json!({ "prompt": "One day", "max_new_tokens": 5 })).unwrap();
         (0..3).for_each(|_| writeln!(stdin, "{sampling}").unwrap());
-        let mut stdout = BufReader::new(child.stdout.take().unwrap());
+        let mut stdout = BufReader::with_capacity(1, child.stdout.as_mut().unwrap());
         let mut first = String::new();
         // It is there before the others are done, and before there is an end of the lines.
         stdout.read_line(&mut first).unwrap();
         assert_eq!(serde_json::from_str::<Value>(&first).unwrap()["finish_reason"], "length");
-        press(&child);
-        assert_eq!(exit_code(&mut child), Some(1));
-        let (mut rest, mut says) = (String::new(), String::new());
-        stdout.read_to_string(&mut rest).unwrap();
-        child.stderr.take().unwrap().read_to_string(&mut says).unwrap();
+        signal(&child, "-INT");
+        let run = ended(child);
+        let (rest, says) = (run.json_lines(), run.stderr);
+        assert_eq!(run.code, Some(1));
         assert!(says.starts_with("interrupted: keeping what is done; "), "{says}");
         assert!(says.contains("error: interrupted: 1 request complete, 3 not, "), "{says}");
-        let rest: Vec<Value> = rest.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
         assert_eq!(rest.iter().map(|result| result["line"].clone()).collect::<Vec<_>>(), [2, 3, 4]);
         let alone = ["--max-new-tokens=1000", "--temperature=1.2", "--top-p=1", "--json"];
         let whole = ok(&[&["generate", "The king had"], &alone[..]].concat()).json();
@@ -139,11 +130,11 @@ mod ctrl_c {
         let lines = "x\n".repeat(20_000);
         let writer = std::thread::spawn(move || drop(stdin.write_all(lines.as_bytes())));
         std::thread::sleep(Duration::from_millis(300));
-        press(&child);
+        signal(&child, "-INT");
         std::thread::sleep(Duration::from_millis(300));
         assert!(child.try_wait().unwrap().is_none(), "the first Ctrl-C lets it finish what it is at");
-        press(&child);
-        assert_eq!(exit_code(&mut child), Some(130));
+        signal(&child, "-INT");
+        assert_eq!(ended(child).code, Some(130));
         drop(stdout);
         writer.join().unwrap();
     }

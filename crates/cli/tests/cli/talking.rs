@@ -77,11 +77,10 @@ mod terminal {
     use std::io::{Read, Write};
     use std::process::{Child, Command, Stdio};
 
-    use rustix::process::{Pid, Signal, kill_process};
     use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
 
     use super::*;
-    use crate::program::exit_code;
+    use crate::program::{ended, signal};
 
     struct Terminal {
         screen: File,
@@ -120,10 +119,6 @@ mod terminal {
                 self.seen += std::str::from_utf8(&bytes[..n]).expect("ASCII");
             }
         }
-
-        fn press_ctrl_c(&self) {
-            kill_process(Pid::from_child(&self.child), Signal::INT).unwrap();
-        }
     }
 
     /// A long answer, generated slowly: it takes seconds, and is always the same.
@@ -138,7 +133,7 @@ mod terminal {
         terminal.type_in("The king had\n");
         terminal.read_until("The king had\r\nmodel> ");
         let begun = terminal.read_until("e");
-        terminal.press_ctrl_c();
+        signal(&terminal.child, "-INT");
         let rest = terminal.read_until("prompt tokens: 0 from the prefix cache, ");
         let costs = terminal.read_until("you>   ");
         assert!(costs.contains(", stopped\n"), "{costs}");
@@ -154,8 +149,8 @@ mod terminal {
         terminal.type_in("/never\n");
         terminal.read_until("error: \"/never\" is none of the commands");
         terminal.read_until("you>   ");
-        terminal.press_ctrl_c();
-        assert_eq!(exit_code(&mut terminal.child), Some(0), "there is no answer to stop: it ends");
+        signal(&terminal.child, "-INT");
+        assert_eq!(ended(terminal.child).code, Some(0), "there is no answer to stop: it ends");
     }
 
     #[test]
@@ -164,11 +159,9 @@ mod terminal {
         child.stdin.as_mut().unwrap().write_all(b"The king had\n").unwrap();
         let mut begun = [0; 20];
         child.stdout.as_mut().unwrap().read_exact(&mut begun).unwrap();
-        kill_process(Pid::from_child(&child), Signal::INT).unwrap();
-        let (mut rest, mut says) = (String::new(), String::new());
-        child.stdout.take().unwrap().read_to_string(&mut rest).unwrap();
-        child.stderr.take().unwrap().read_to_string(&mut says).unwrap();
-        assert_eq!(child.wait().unwrap().code(), Some(1), "{says}");
+        signal(&child, "-INT");
+        let Run { code, stdout: rest, stderr: says } = ended(child);
+        assert_eq!(code, Some(1), "{says}");
         assert!(rest.ends_with('\n') && says.contains(", stopped\nerror: interrupted\n"), "{says}");
     }
 }

@@ -1,6 +1,6 @@
 //! A service that neither its clients nor its own faults can bring to hang; and the command that starts it.
 
-use std::io::{BufRead, BufReader, Read};
+use std::io::{BufRead, BufReader};
 use std::net::SocketAddr;
 use std::process::{Child, Command, Stdio};
 use std::thread;
@@ -20,7 +20,7 @@ use crate::answers::{
     GREEDY, PROMPTS, all_pages_come_back, begin_something_long, long_request, send, storyteller, texts,
 };
 use crate::http::{Connection, ask};
-use crate::program::{PROGRAM, run};
+use crate::program::{PROGRAM, Run, ended, run, signal};
 use crate::serving::{Options, Server, bundled};
 
 #[test]
@@ -258,14 +258,13 @@ fn the_command_serves_until_it_is_asked_to_end() {
         ("-TERM", &["--kv-memory=100MiB"], "2,133 pages of 16 tokens, 34,128 tokens in all, 99.98 MiB\n"),
         ("-INT", &[], "256 pages of 16 tokens, 4,096 tokens in all, 12.00 MiB; more with --kv-memory\n"),
     ] {
-        let (mut child, address) = serve(&[&["--kv-dtype=f32", "--name=teller"], memory].concat());
+        let (child, address) = serve(&[&["--kv-dtype=f32", "--name=teller"], memory].concat());
         let body = json!({ "prompt": PROMPTS[2], "temperature": 0, "max_tokens": 20, "model": "teller" }).to_string();
         let answer = ask(address, "POST", "/v1/completions", &[], body.as_bytes()).json();
         assert_eq!(texts(&answer), [alone.complete(PROMPTS[2], 20, GREEDY).text]);
-        assert!(Command::new("kill").args([name, &child.id().to_string()]).status().unwrap().success());
-        assert_eq!(child.wait().unwrap().code(), Some(0), "{name}");
-        let mut says = String::new();
-        child.stderr.take().unwrap().read_to_string(&mut says).unwrap();
+        signal(&child, name);
+        let Run { code, stderr: says, .. } = ended(child);
+        assert_eq!(code, Some(0), "{name}");
         assert!(says.contains(&format!("KV cache  {pool}")), "{says}");
         assert!(says.contains("stopping: requests under way have 10 seconds more"), "{says}");
     }
