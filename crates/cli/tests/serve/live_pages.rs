@@ -7,9 +7,8 @@ use std::time::{Duration, Instant};
 use page_by_page_serve::connections::ClientLimits;
 use serde_json::{Value, json};
 
-use crate::answers::{GREEDY, PROMPTS, all_pages_come_back, long_request, send, storyteller, texts};
 use crate::http::{Connection, Response, ask};
-use crate::serving::{Options, Server};
+use crate::serving::{GREEDY, Options, PROMPTS, Server, all_pages_come_back, long_request, send, storyteller, texts};
 
 /// Asks to watch. Returns the head of the answer, and the connection that the views come from.
 fn watch(address: SocketAddr, headers: &[(&str, &str)]) -> (Response, Connection) {

@@ -3,9 +3,8 @@
 use page_by_page::serving::schedule::StepLimits;
 use serde_json::{Value, json};
 
-use crate::answers::{GREEDY, PROMPTS, all_pages_come_back, drawn, ids, storyteller};
 use crate::program::ok;
-use crate::serving::{Alone, Options, Server};
+use crate::serving::{Alone, GREEDY, Options, PROMPTS, Server, all_pages_come_back, drawn, ids, storyteller};
 
 /// The numbers that `logits --all` prints, as logarithms of probabilities.
 struct Rows(Vec<Vec<f64>>);

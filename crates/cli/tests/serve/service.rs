@@ -10,18 +10,19 @@ use page_by_page::cache::{CacheError, PageId};
 use page_by_page::chapters::ch04_page_pool::PagePool;
 use page_by_page::chapters::ch05_page_table::PageTable;
 use page_by_page::chapters::ch11_prefix_cache::PrefixTrie;
+use page_by_page::experiments::bundled;
 use page_by_page::prefix_cache::PrefixCache;
 use page_by_page::serving::schedule::StepLimits;
 use page_by_page_serve::ServerError;
 use page_by_page_serve::connections::ClientLimits;
 use serde_json::json;
 
-use crate::answers::{
-    GREEDY, PROMPTS, all_pages_come_back, begin_something_long, long_request, send, storyteller, texts,
-};
 use crate::http::{Connection, ask};
 use crate::program::{PROGRAM, Run, ended, run, signal};
-use crate::serving::{Options, Server, bundled};
+use crate::serving::{
+    GREEDY, Options, PROMPTS, Server, all_pages_come_back, begin_something_long, long_request, metric, send,
+    storyteller, texts,
+};
 
 #[test]
 fn a_full_queue_says_so_and_when_to_ask_again() {
@@ -295,8 +296,8 @@ fn a_server_that_starts_again_finds_the_prompts_of_the_one_before() {
         child.wait().unwrap();
         assert_eq!(texts(&answer), outputs);
         cached.push(answer["usage"]["prompt_tokens_details"]["cached_tokens"].as_u64().unwrap() as usize);
-        assert_eq!(crate::serving::metric(&metrics, "page_by_page:page_file_failed", ""), 0.0);
-        let read = crate::serving::metric(&metrics, "page_by_page:page_file_pages_total", "what=\"read\"");
+        assert_eq!(metric(&metrics, "page_by_page:page_file_failed", ""), 0.0);
+        let read = metric(&metrics, "page_by_page:page_file_pages_total", "what=\"read\"");
         assert_eq!(read > 0.0, cached.len() == 2, "pages read in run {}", cached.len());
     }
     assert_eq!(cached, [0, in_pages], "tokens of the prompts that were not computed, in each run");
