@@ -20,14 +20,6 @@ fn generated(prompt: &str, options: &[&str]) -> Value {
     ok(&[&["generate", "--json", prompt], options].concat()).json()
 }
 
-fn text(generated: &Value) -> String {
-    generated["text"].as_str().unwrap().into()
-}
-
-fn ids(generated: &Value, which: &str) -> Vec<u64> {
-    generated["tokens"][which].as_array().unwrap().iter().map(|id| id.as_u64().unwrap()).collect()
-}
-
 /// What each turn cost: tokens of the prompt, cached, computed, new.
 fn costs(run: &Run) -> Vec<[usize; 4]> {
     let lines = run.stderr.lines().filter(|line| line.contains(" from the prefix cache, "));
@@ -47,9 +39,10 @@ fn a_story_of_several_turns_is_the_one_that_is_generated_at_once() {
         for typed in ["Once upon a time", "", "", " The king said", ", and then"] {
             story += typed;
             let turn = generated(&story, options);
-            let (prompt, new) = (ids(&turn, "prompt"), ids(&turn, "generated"));
-            let answer = text(&turn);
-            story += &answer;
+            let ids = |which: &str| serde_json::from_value(turn["tokens"][which].clone()).unwrap();
+            let (prompt, new): (Vec<u64>, Vec<u64>) = (ids("prompt"), ids("generated"));
+            let answer = turn["text"].as_str().unwrap();
+            story += answer;
             shown += &format!("{}{answer}\n", typed.trim_start());
             let same = computed.iter().zip(&prompt).take_while(|(computed, asked)| computed == asked).count();
             let cached = same.min(prompt.len() - 1) / PAGE * PAGE;
@@ -141,7 +134,7 @@ mod terminal {
         terminal.type_in("/show\n");
         terminal.read_until("/show\r\n");
         let story = terminal.read_until("\r\nyou>   ");
-        let whole = format!("The king had{}", text(&generated("The king had", &LONG)));
+        let whole = format!("The king had{}", generated("The king had", &LONG)["text"].as_str().unwrap());
         assert!(whole.starts_with(&story) && story.len() < whole.len(), "{story:?} is no beginning of {whole:?}");
         let told = story.strip_prefix("The king had").unwrap().trim_start();
         assert!((begun + "e" + &rest).starts_with(told), "what is kept is what was shown");

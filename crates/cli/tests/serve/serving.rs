@@ -175,10 +175,6 @@ fn add(whole: &mut Value, part: &Value) {
     }
 }
 
-pub fn ids(value: &Value) -> Vec<u32> {
-    value.as_array().expect("ids").iter().map(|id| id.as_u64().unwrap() as u32).collect()
-}
-
 /// Sends a request for completions, and leaves the answer to be read.
 pub fn send(address: SocketAddr, body: &Value) -> Connection {
     let mut connection = Connection::open(address).unwrap();
