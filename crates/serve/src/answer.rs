@@ -57,8 +57,7 @@ pub struct Answer {
 impl Answer {
     /// The whole answer, once all of its sequences are finished.
     pub async fn whole(self, mut events: UnboundedReceiver<Event>, n_sequences: usize) -> Result<String, Refusal> {
-        let mut outputs: Vec<(OutputDelta, Option<OutputEnd>)> = Vec::new();
-        outputs.resize_with(n_sequences, Default::default);
+        let mut outputs: Vec<(OutputDelta, Option<OutputEnd>)> = (0..n_sequences).map(|_| Default::default()).collect();
         let mut open = n_sequences;
         while open > 0 {
             let Output { index, delta, end } = events.recv().await.ok_or_else(Refusal::engine_gone)??;
