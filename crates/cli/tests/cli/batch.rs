@@ -2,11 +2,12 @@
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::process::Command;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use crate::program::{ok, run_with, spawn};
+use crate::program::{LONGEST, eventually, ok, run_with, spawn};
+use crate::script::names;
 use grading::checkpoints::Folder;
 use grading::hostile::hostile_json;
 use grading::oracle::{TestRng, seeds};
@@ -27,16 +28,9 @@ fn an_earlier_result_stays_until_all_are_written() {
     std::fs::write(&out, "precious").unwrap();
     let mut child = spawn(&["batch", "-", "--out", out.to_str().unwrap()]);
     child.stdin.as_mut().unwrap().write_all(b"{\"prompt\": \"One day\", \"max_new_tokens\": 2}\n").unwrap();
-    let is_written = || {
-        let entries = std::fs::read_dir(folder.path()).unwrap().map(|entry| entry.unwrap());
-        let mut parts = entries.filter(|entry| entry.file_name() != "out.jsonl");
-        parts.any(|part| part.metadata().is_ok_and(|part| part.len() > 0))
-    };
-    let start = Instant::now();
-    while !is_written() {
-        assert!(start.elapsed() < Duration::from_secs(60), "the first result is not written");
-        std::thread::sleep(Duration::from_millis(5));
-    }
+    let is_written = |name: &String| std::fs::metadata(folder.path().join(name)).is_ok_and(|file| file.len() > 0);
+    let part = || names(folder.path()).into_iter().find(|name| name != "out.jsonl" && is_written(name));
+    eventually(LONGEST, part).expect("the first result is not written");
     child.kill().unwrap();
     child.wait().unwrap();
     assert_eq!(std::fs::read_to_string(&out).unwrap(), "precious");

@@ -7,6 +7,7 @@ use page_by_page_serve::connections::ClientLimits;
 use serde_json::{Value, json};
 
 use crate::http::{Connection, Response, ask};
+use crate::program::eventually;
 use crate::serving::{GREEDY, Options, PROMPTS, Server, all_pages_come_back, long_request, send, storyteller, texts};
 
 /// Asks to watch. Returns the head of the answer, and the connection that the views come from.
@@ -157,11 +158,8 @@ fn watchers_have_a_limit_and_leave_their_place() {
     assert_eq!((refused.status, refused.header("retry-after")), (429, Some("10")));
     // A place is free again as soon as its watcher has gone.
     drop(two);
-    let began = Instant::now();
-    while watch(&server).0.status == 429 {
-        assert!(began.elapsed() < Duration::from_secs(20), "the place is still taken");
-        thread::sleep(Duration::from_millis(5));
-    }
+    let let_in = || (watch(&server).0.status != 429).then_some(());
+    eventually(Duration::from_secs(20), let_in).expect("the place is still taken");
     // Watching does not keep a server from its end.
     let began = Instant::now();
     server.end().unwrap();

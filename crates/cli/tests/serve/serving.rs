@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::net::{SocketAddr, TcpListener};
 use std::path::{Path, PathBuf};
 use std::thread::{self, JoinHandle};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use page_by_page::chapters::ch01_recompute::generate;
 use page_by_page::chapters::ch03_contiguous::ContiguousCache;
@@ -25,7 +25,7 @@ use page_by_page_serve::{self as server, Memory, ServerError, Settings, Stop};
 use serde_json::{Value, json};
 
 use crate::http::{Connection, Response, ask};
-use crate::program::PROGRAM;
+use crate::program::{PROGRAM, eventually};
 
 pub struct Options {
     pub folder: PathBuf,
@@ -108,15 +108,12 @@ impl Server {
 
     #[track_caller]
     pub fn wait_for(&self, name: &str, labels: &str, is_right: impl Fn(f64) -> bool) {
-        let began = Instant::now();
-        loop {
-            let found = self.metric(name, labels);
-            if is_right(found) {
-                return;
-            }
-            assert!(began.elapsed() < Duration::from_secs(180), "{name} {labels} is still {found}");
-            thread::sleep(Duration::from_millis(2));
-        }
+        let mut found = 0.0;
+        let seen = eventually(Duration::from_secs(180), || {
+            found = self.metric(name, labels);
+            is_right(found).then_some(())
+        });
+        assert!(seen.is_some(), "{name} {labels} is still {found}");
     }
 
     pub fn end(self) -> Result<(), ServerError> {
