@@ -106,9 +106,7 @@ impl Answer {
         chunks.push_back(self.next_chunk(index, &delta, end).to_string());
         let Some(ends) = ends.iter().copied().collect::<Option<Vec<OutputEnd>>>() else { return false };
         if self.request.options.include_usage {
-            let mut chunk = self.object(true, Vec::new());
-            chunk["usage"] = self.usage(&ends);
-            chunks.push_back(chunk.to_string());
+            chunks.push_back(self.object(true, Vec::new(), Some(self.usage(&ends))).to_string());
         }
         chunks.push_back("[DONE]".into());
         true
@@ -124,10 +122,8 @@ impl Answer {
             };
             self.with_prompt_ids(index, self.choice(index, delta, Some(end.reason.as_str()), content))
         });
-        let mut object = self.object(false, choices.collect());
         let ends: Vec<OutputEnd> = outputs.iter().map(|(_, end)| *end).collect();
-        object["usage"] = self.usage(&ends);
-        object
+        self.object(false, choices.collect(), Some(self.usage(&ends)))
     }
 
     /// The first chunk of a stream: the role in a chat, or the echoed prompt. A scored prompt comes later, with its
@@ -155,23 +151,23 @@ impl Answer {
     }
 
     fn chunk(&self, choice: Value) -> Value {
-        let mut object = self.object(true, vec![choice]);
-        if self.request.options.include_usage {
-            object["usage"] = Value::Null;
-        }
-        object
+        self.object(true, vec![choice], self.request.options.include_usage.then_some(Value::Null))
     }
 
-    fn object(&self, is_chunk: bool, choices: Vec<Value>) -> Value {
+    fn object(&self, is_chunk: bool, choices: Vec<Value>, usage: Option<Value>) -> Value {
         let object = match (self.endpoint, is_chunk) {
             (Endpoint::Completion, _) => "text_completion",
             (Endpoint::Chat, false) => "chat.completion",
             (Endpoint::Chat, true) => "chat.completion.chunk",
         };
-        json!({
+        let mut object = json!({
             "id": self.id, "object": object, "created": self.created, "model": self.model, "choices": choices,
             "system_fingerprint": concat!("page-by-page-", env!("CARGO_PKG_VERSION")),
-        })
+        });
+        if let Some(usage) = usage {
+            object["usage"] = usage;
+        }
+        object
     }
 
     /// One sequence in an answer or a chunk. `content`: what is shown of it, and the field for that.
