@@ -120,7 +120,7 @@ impl Answer {
                 Endpoint::Completion => ("text", json!(output)),
                 Endpoint::Chat => ("message", json!({ "role": "assistant", "content": output })),
             };
-            self.with_prompt_ids(index, self.choice(index, delta, Some(end.reason.as_str()), content))
+            self.with_prompt_ids(index, self.choice(index, delta, Some(*end), content))
         });
         let ends: Vec<OutputEnd> = outputs.iter().map(|(_, end)| *end).collect();
         self.object(false, choices.collect(), Some(self.usage(&ends)))
@@ -147,7 +147,7 @@ impl Answer {
             Endpoint::Chat if delta.text.is_empty() => ("delta", json!({})),
             Endpoint::Chat => ("delta", json!({ "content": delta.text })),
         };
-        self.chunk(self.choice(index, delta, end.map(|end| end.reason.as_str()), content))
+        self.chunk(self.choice(index, delta, end, content))
     }
 
     fn chunk(&self, choice: Value) -> Value {
@@ -170,14 +170,9 @@ impl Answer {
         object
     }
 
-    /// One sequence in an answer or a chunk. `content`: what is shown of it, and the field for that.
-    fn choice(
-        &self,
-        index: usize,
-        delta: &OutputDelta,
-        reason: Option<&str>,
-        (field, content): (&str, Value),
-    ) -> Value {
+    /// One sequence in an answer or a chunk. `shown`: what is shown of it, after the field for that.
+    fn choice(&self, index: usize, delta: &OutputDelta, end: Option<OutputEnd>, shown: (&str, Value)) -> Value {
+        let (reason, (field, content)) = (end.map(|end| end.reason.as_str()), shown);
         let has_tokens = delta.scores.is_some() || !delta.tokens.is_empty() || delta.end.is_some();
         let logprobs = (self.request.options.logprobs.is_some() && has_tokens).then(|| self.logprobs(index, delta));
         let mut choice = json!({ "index": index, "finish_reason": reason, "logprobs": logprobs });
