@@ -102,9 +102,8 @@ mod terminal {
         fn read_until(&mut self, text: &str) -> String {
             loop {
                 if let Some(end) = self.seen.find(text) {
-                    let rest = self.seen.split_off(end);
-                    let before = std::mem::replace(&mut self.seen, rest[text.len()..].into());
-                    return before.replace("\r\n", "\n");
+                    let read: String = self.seen.drain(..end + text.len()).collect();
+                    return read[..end].replace("\r\n", "\n");
                 }
                 let mut bytes = [0; 64];
                 let n = self.screen.read(&mut bytes).unwrap_or(0);
