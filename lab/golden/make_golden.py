@@ -98,7 +98,7 @@ def main():
     for shape in SHAPES:
         folder = GOLDEN / shape.name
         write_checkpoint(shape, folder)
-        write_golden(folder, folder, random_tokens(shape), all_ids)
+        write_golden(folder, folder, random_tokens(shape), lambda logits: torch.arange(logits.shape[1]))
     for name in ["storyteller", "storyteller-draft"]:
         checkpoint = ASSETS / name
         write_golden(checkpoint, GOLDEN / name, text_tokens(checkpoint, ALICE), spread_ids)
@@ -215,10 +215,6 @@ def text_tokens(checkpoint, text):
     if len(tokens) < BUNDLED_TOKENS:
         sys.exit(f"{text}: {len(tokens)} tokens, {BUNDLED_TOKENS} needed")
     return torch.tensor(tokens[:BUNDLED_TOKENS])
-
-
-def all_ids(logits):
-    return torch.arange(logits.shape[1])
 
 
 def spread_ids(logits):

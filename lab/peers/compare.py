@@ -205,8 +205,6 @@ def check_choices(engines: list, vocabulary: int):
 
 def table(args, engines, tasks, rates) -> str:
     """Medians in tokens a second, and below them ours over each other, least to most of all rounds."""
-    medians = {name: {task: statistics.median(of[task]) if of[task] else None for task in tasks}
-               for name, of in rates.items()}
     lines = [
         f"{args.model.name}, {args.threads} threads, tokens/s, median of {args.rounds} rounds; {processor()}",
         "",
@@ -214,7 +212,7 @@ def table(args, engines, tasks, rates) -> str:
         "|---|---|" + "--:|" * len(tasks),
     ]
     for engine in engines:
-        cells = [show(medians[engine.name][task]) for task in tasks]
+        cells = [show(rates[engine.name][task]) for task in tasks]
         lines.append(f"| {engine.version} | {engine.arithmetic} | " + " | ".join(cells) + " |")
     for own in [engine for engine in engines if engine.name in OURS]:
         for other in [engine for engine in engines if engine.name not in OURS]:
@@ -231,9 +229,11 @@ def ratios(own: list, other: list) -> str:
     return f"{statistics.median(own) / statistics.median(other):.2f} ({min(rounds):.2f}–{max(rounds):.2f})"
 
 
-def show(rate: float | None) -> str:
-    if rate is None:
+def show(rates: list) -> str:
+    """The median, if there is one."""
+    if not rates:
         return "–"
+    rate = statistics.median(rates)
     return f"{rate:,.0f}" if rate >= 100 else f"{rate:.1f}"
 
 

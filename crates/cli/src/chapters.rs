@@ -23,14 +23,11 @@ pub fn ensure_started(numbers: &[usize]) -> Result<()> {
 /// The same, and no task of theirs is left.
 pub fn ensure_written(numbers: &[usize]) -> Result<()> {
     ensure_started(numbers)?;
-    for chapter in numbers.iter().map(|number| chapter(*number)) {
+    for chapter @ CompiledChapter { number, title, name, .. } in numbers.iter().map(|number| chapter(*number)) {
         ensure!(
             is_written(chapter),
-            "chapter {} ({}) is begun and not done: this runs on your code, so finish its tasks first, or set \
-             exercises/{}.rs aside",
-            chapter.number,
-            chapter.title,
-            chapter.name
+            "chapter {number} ({title}) is begun and not done: this runs on your code, so finish its tasks first, or set \
+             exercises/{name}.rs aside"
         );
     }
     Ok(())

@@ -19,9 +19,7 @@ pub struct Line {
     pub text: Result<String, String>,
 }
 
-pub struct LineReader {
-    receiver: Receiver<io::Result<Line>>,
-}
+pub struct LineReader(Receiver<io::Result<Line>>);
 
 pub enum Next {
     Line(Line),
@@ -34,7 +32,7 @@ impl LineReader {
     pub fn read(input: impl Read + Send + 'static) -> io::Result<Self> {
         let (sender, receiver) = sync_channel(AHEAD);
         thread::Builder::new().name("lines".into()).spawn(move || send(BufReader::new(input), &sender))?;
-        Ok(LineReader { receiver })
+        Ok(LineReader(receiver))
     }
 
     /// The next line. `wait`: until there is one, or until Ctrl-C.
@@ -44,9 +42,9 @@ impl LineReader {
     pub fn next(&self, wait: bool, interrupt: &Interrupt) -> io::Result<Next> {
         loop {
             let received = if wait {
-                self.receiver.recv_timeout(POLL).map_err(|error| error == RecvTimeoutError::Disconnected)
+                self.0.recv_timeout(POLL).map_err(|error| error == RecvTimeoutError::Disconnected)
             } else {
-                self.receiver.try_recv().map_err(|error| error == TryRecvError::Disconnected)
+                self.0.try_recv().map_err(|error| error == TryRecvError::Disconnected)
             };
             match received {
                 Ok(line) => return Ok(Next::Line(line?)),

@@ -30,7 +30,16 @@ enum TraceCommand {
 Example:
   cargo page workload shared
   cargo page workload shared --no-prefix-cache")]
-    Shared(Shared),
+    Shared {
+        /// Requests in all, at most 1,000,000
+        #[arg(long, value_name = "N", default_value_t = 300)]
+        requests: usize,
+        /// Sequences that run at the same time, at most
+        #[arg(long, value_name = "N", default_value_t = 16)]
+        running: usize,
+        #[command(flatten)]
+        common: Common,
+    },
     /// 20 chats that take turns, 6 times around
     ///
     /// Each turn asks with all that was said in the chat so far and a new message of 8 to 48 tokens; 8 to 40 are
@@ -49,18 +58,6 @@ Example:
   cargo page workload documents --evict heads")]
     Documents(Common),
     Serving(serving::Serving),
-}
-
-#[derive(Args)]
-struct Shared {
-    /// Requests in all, at most 1,000,000
-    #[arg(long, value_name = "N", default_value_t = 300)]
-    requests: usize,
-    /// Sequences that run at the same time, at most
-    #[arg(long, value_name = "N", default_value_t = 16)]
-    running: usize,
-    #[command(flatten)]
-    common: Common,
 }
 
 #[derive(Args)]
@@ -95,7 +92,7 @@ const MAX_REQUESTS: u64 = 1_000_000;
 impl Workload {
     pub fn run(self) -> Result<()> {
         match self.trace {
-            TraceCommand::Shared(Shared { requests, running, common }) => common.run(Trace::Shared, requests, running),
+            TraceCommand::Shared { requests, running, common } => common.run(Trace::Shared, requests, running),
             TraceCommand::Chats(common) => common.run_whole(Trace::Chats),
             TraceCommand::Documents(common) => common.run_whole(Trace::Documents),
             TraceCommand::Serving(command) => command.run(),

@@ -72,24 +72,38 @@ pub fn limited(limit: &str) -> Command {
 /// For how long a program may go on that is about to end: on a machine that is idle it takes a fraction of a second.
 pub const LONGEST: Duration = Duration::from_secs(60);
 
-/// How a program ends; `None` if it hangs, and had to be killed.
-pub fn wait(child: &mut Child) -> Option<ExitStatus> {
+/// Looks again and again until there is something; `None` if that takes longer than `most`.
+pub fn eventually<T>(most: Duration, mut look: impl FnMut() -> Option<T>) -> Option<T> {
     let begin = Instant::now();
-    while begin.elapsed() < LONGEST {
-        if let Some(status) = child.try_wait().unwrap() {
-            return Some(status);
+    while begin.elapsed() < most {
+        if let Some(found) = look() {
+            return Some(found);
         }
         std::thread::sleep(Duration::from_millis(2));
     }
-    child.kill().unwrap();
-    child.wait().unwrap();
     None
 }
 
-/// The exit code of a program that is about to end; `None` if a signal has ended it.
+/// How a program ends; `None` if it hangs, and had to be killed.
+pub fn wait(child: &mut Child) -> Option<ExitStatus> {
+    let status = eventually(LONGEST, || child.try_wait().unwrap());
+    if status.is_none() {
+        child.kill().unwrap();
+        child.wait().unwrap();
+    }
+    status
+}
+
+/// What a program that is about to end has left to say, and how it ends.
 #[track_caller]
-pub fn exit_code(child: &mut Child) -> Option<i32> {
-    wait(child).expect("still running").code()
+pub fn ended(mut child: Child) -> Run {
+    wait(&mut child).expect("still running");
+    Run::of(child.wait_with_output().unwrap())
+}
+
+/// Sends a signal by its name, such as `-INT`, which is Ctrl-C.
+pub fn signal(child: &Child, name: &str) {
+    assert!(Command::new("kill").args([name, &child.id().to_string()]).status().unwrap().success());
 }
 
 pub fn run(arguments: &[&str]) -> Run {

@@ -57,8 +57,7 @@ pub struct Answer {
 impl Answer {
     /// The whole answer, once all of its sequences are finished.
     pub async fn whole(self, mut events: UnboundedReceiver<Event>, n_sequences: usize) -> Result<String, Refusal> {
-        let mut outputs: Vec<(OutputDelta, Option<OutputEnd>)> = Vec::new();
-        outputs.resize_with(n_sequences, Default::default);
+        let mut outputs: Vec<(OutputDelta, Option<OutputEnd>)> = (0..n_sequences).map(|_| Default::default()).collect();
         let mut open = n_sequences;
         while open > 0 {
             let Output { index, delta, end } = events.recv().await.ok_or_else(Refusal::engine_gone)??;
@@ -107,9 +106,7 @@ impl Answer {
         chunks.push_back(self.next_chunk(index, &delta, end).to_string());
         let Some(ends) = ends.iter().copied().collect::<Option<Vec<OutputEnd>>>() else { return false };
         if self.request.options.include_usage {
-            let mut chunk = self.object(true, Vec::new());
-            chunk["usage"] = self.usage(&ends);
-            chunks.push_back(chunk.to_string());
+            chunks.push_back(self.object(true, Vec::new(), Some(self.usage(&ends))).to_string());
         }
         chunks.push_back("[DONE]".into());
         true
@@ -123,12 +120,10 @@ impl Answer {
                 Endpoint::Completion => ("text", json!(output)),
                 Endpoint::Chat => ("message", json!({ "role": "assistant", "content": output })),
             };
-            self.with_prompt_ids(index, self.choice(index, delta, Some(end.reason.as_str()), content))
+            self.with_prompt_ids(index, self.choice(index, delta, Some(*end), content))
         });
-        let mut object = self.object(false, choices.collect());
         let ends: Vec<OutputEnd> = outputs.iter().map(|(_, end)| *end).collect();
-        object["usage"] = self.usage(&ends);
-        object
+        self.object(false, choices.collect(), Some(self.usage(&ends)))
     }
 
     /// The first chunk of a stream: the role in a chat, or the echoed prompt. A scored prompt comes later, with its
@@ -152,37 +147,32 @@ impl Answer {
             Endpoint::Chat if delta.text.is_empty() => ("delta", json!({})),
             Endpoint::Chat => ("delta", json!({ "content": delta.text })),
         };
-        self.chunk(self.choice(index, delta, end.map(|end| end.reason.as_str()), content))
+        self.chunk(self.choice(index, delta, end, content))
     }
 
     fn chunk(&self, choice: Value) -> Value {
-        let mut object = self.object(true, vec![choice]);
-        if self.request.options.include_usage {
-            object["usage"] = Value::Null;
-        }
-        object
+        self.object(true, vec![choice], self.request.options.include_usage.then_some(Value::Null))
     }
 
-    fn object(&self, is_chunk: bool, choices: Vec<Value>) -> Value {
+    fn object(&self, is_chunk: bool, choices: Vec<Value>, usage: Option<Value>) -> Value {
         let object = match (self.endpoint, is_chunk) {
             (Endpoint::Completion, _) => "text_completion",
             (Endpoint::Chat, false) => "chat.completion",
             (Endpoint::Chat, true) => "chat.completion.chunk",
         };
-        json!({
+        let mut object = json!({
             "id": self.id, "object": object, "created": self.created, "model": self.model, "choices": choices,
             "system_fingerprint": concat!("page-by-page-", env!("CARGO_PKG_VERSION")),
-        })
+        });
+        if let Some(usage) = usage {
+            object["usage"] = usage;
+        }
+        object
     }
 
-    /// One sequence in an answer or a chunk. `content`: what is shown of it, and the field for that.
-    fn choice(
-        &self,
-        index: usize,
-        delta: &OutputDelta,
-        reason: Option<&str>,
-        (field, content): (&str, Value),
-    ) -> Value {
+    /// One sequence in an answer or a chunk. `shown`: what is shown of it, after the field for that.
+    fn choice(&self, index: usize, delta: &OutputDelta, end: Option<OutputEnd>, shown: (&str, Value)) -> Value {
+        let (reason, (field, content)) = (end.map(|end| end.reason.as_str()), shown);
         let has_tokens = delta.scores.is_some() || !delta.tokens.is_empty() || delta.end.is_some();
         let logprobs = (self.request.options.logprobs.is_some() && has_tokens).then(|| self.logprobs(index, delta));
         let mut choice = json!({ "index": index, "finish_reason": reason, "logprobs": logprobs });

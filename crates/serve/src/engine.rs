@@ -10,11 +10,11 @@
 //! ```
 
 use std::collections::{HashMap, VecDeque};
+use std::error::Error;
 use std::rc::Rc;
 use std::sync::mpsc::Receiver;
 use std::time::{Duration, Instant};
 
-use page_by_page::cache::CacheError;
 use page_by_page::model::StepError;
 use page_by_page::serving::disk_tier::DiskTier;
 use page_by_page::serving::schedule::{FinishReason, NextToken, ScheduleError, ScheduledChunk, SequenceId};
@@ -65,15 +65,8 @@ struct Backlog {
     index: usize,
 }
 
-#[derive(Debug, thiserror::Error)]
-pub enum EngineThreadError {
-    #[error(transparent)]
-    Engine(#[from] EngineError),
-    #[error(transparent)]
-    Schedule(#[from] ScheduleError),
-    #[error(transparent)]
-    Pages(#[from] CacheError),
-}
+/// What has stopped the engine: a fault of the loop, of the scheduler or of the page file.
+pub type EngineFault = Box<dyn Error + Send + Sync>;
 
 impl<'m> EngineThread<'m> {
     /// For an engine without sequences. `tier`: the page file under its prefix cache, if there is one.
@@ -96,8 +89,8 @@ impl<'m> EngineThread<'m> {
     /// Runs until it has been stopped and the last sequence is finished, or until no sender of commands is left.
     ///
     /// # Errors
-    /// [`EngineThreadError`]. The sequences that were open get no end.
-    pub fn run(mut self, commands: &Receiver<Command>) -> Result<(), EngineThreadError> {
+    /// [`EngineFault`]. The sequences that were open get no end.
+    pub fn run(mut self, commands: &Receiver<Command>) -> Result<(), EngineFault> {
         self.update_metrics();
         loop {
             if self.is_idle() {
@@ -136,7 +129,7 @@ impl<'m> EngineThread<'m> {
         self.engine.is_done() && self.open.is_empty() && self.n_not_submitted() == 0
     }
 
-    fn handle(&mut self, command: Command) -> Result<(), EngineThreadError> {
+    fn handle(&mut self, command: Command) -> Result<(), EngineFault> {
         match command {
             Command::ViewRequest(request) => self.views.ask(request),
             Command::SetPace(pace, is_known) => {
@@ -164,7 +157,7 @@ impl<'m> EngineThread<'m> {
                 // The client that asks may have gone.
                 let _ = is_known.send(is_open);
             }
-            Command::Stop { until } => self.stop = Some(until),
+            Command::Stop(until) => self.stop = Some(until),
             Command::Submit(request) => {
                 if let Some(refusal) = self.refusal(n_sequences(&request.requests)) {
                     let _ = request.accepted.send(Err(refusal));
@@ -181,7 +174,7 @@ impl<'m> EngineThread<'m> {
         Ok(())
     }
 
-    fn begin(&mut self, request: NewRequest) -> Result<(), EngineThreadError> {
+    fn begin(&mut self, request: NewRequest) -> Result<(), EngineFault> {
         let NewRequest { requests, requester, accepted } = request;
         // All of them are accepted, or none.
         if let Some(error) = requests.iter().find_map(|request| self.engine.check(request).err()) {
@@ -197,7 +190,7 @@ impl<'m> EngineThread<'m> {
     }
 
     /// Hands sequences to the loop, until each request has as many there as can run.
-    fn take_turns(&mut self) -> Result<(), EngineThreadError> {
+    fn take_turns(&mut self) -> Result<(), EngineFault> {
         for Backlog { requester, requests, index } in &mut self.backlogs {
             // Each sequence of this requester holds it once, and so does this backlog.
             let mut room = (self.engine.limits().sequences + 1).saturating_sub(Rc::strong_count(requester));
@@ -243,14 +236,14 @@ impl<'m> EngineThread<'m> {
     }
 
     /// Cancels a sequence without a word to its client. Its pages have been released when this returns.
-    fn cancel(&mut self, id: SequenceId) -> Result<FinishedSequence, EngineThreadError> {
+    fn cancel(&mut self, id: SequenceId) -> Result<FinishedSequence, EngineFault> {
         let finished = self.engine.cancel(id)?;
         self.prefetcher.store(&mut self.engine, std::slice::from_ref(&finished))?;
         Ok(finished)
     }
 
     /// Cancels the sequences whose clients have gone and those that have run out of time.
-    fn cancel_unwanted(&mut self) -> Result<(), EngineThreadError> {
+    fn cancel_unwanted(&mut self) -> Result<(), EngineFault> {
         let now = Instant::now();
         let stopped = self.stop.is_some_and(|until| until <= now);
         let unwanted = |requester: &Requester| requester.events.is_closed() || stopped || requester.until <= now;
@@ -267,7 +260,7 @@ impl<'m> EngineThread<'m> {
         Ok(())
     }
 
-    fn step(&mut self) -> Result<Step, EngineThreadError> {
+    fn step(&mut self) -> Result<Step, EngineFault> {
         self.pace.note_step();
         let step = self.engine.step()?;
         self.prefetcher.store(&mut self.engine, &step.finished)?;

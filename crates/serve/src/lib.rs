@@ -57,7 +57,7 @@ use tokio::sync::{Semaphore, watch};
 
 use access::Access;
 use connections::ClientLimits;
-use engine::{EngineThread, EngineThreadError};
+use engine::{EngineFault, EngineThread};
 use http::ServerState;
 use messages::Command;
 use metrics::Metrics;
@@ -123,7 +123,7 @@ pub enum ServerError {
     #[error("the server cannot reach its clients: {0}")]
     System(#[from] io::Error),
     #[error("the engine has stopped: {0}")]
-    Engine(#[from] EngineThreadError),
+    Engine(#[from] EngineFault),
     #[error("the engine has panicked: {0}")]
     Panic(String),
 }
@@ -193,7 +193,7 @@ fn serve_clients(runtime: Runtime, listener: TcpListener, state: Arc<ServerState
     runtime.spawn(async move {
         drop(stop.wait_for(|stop| *stop).await);
         // The engine may have ended already.
-        let _ = engine.send(Command::Stop { until: Instant::now() + grace });
+        let _ = engine.send(Command::Stop(Instant::now() + grace));
     });
     let (router, grace) = (http::router(state), grace + LAST_ANSWERS);
     let served = runtime.block_on(connections::serve(listener, router, client_limits, stopped, grace));

@@ -27,10 +27,8 @@ pub enum Command {
     SetPace(PaceRequest, oneshot::Sender<bool>),
     /// The watcher with this number has left.
     WatcherLeft(u64),
-    /// Accept no more requests, and finish those under way, `until` they are cut off.
-    Stop {
-        until: Instant,
-    },
+    /// Accept no more requests, and finish those under way; they are cut off then.
+    Stop(Instant),
 }
 
 /// What a client asks for: sequences of one prompt, or of several. They are accepted together, or not at all.

@@ -300,36 +300,28 @@ fn append_to_all(lengths: &[usize], kinds: &[CacheKind]) -> Result<Report> {
 
 /// Appends to caches of one kind, one of each length, in turns.
 fn append_in_turns(kind: CacheKind, layout: KvLayout, lengths: &[usize], sizes: &[CacheSize]) -> Result<Vec<Row>> {
-    /// A cache, and what the newest turn did to it.
-    struct Case {
-        cache: Box<dyn AttentionCache>,
-        times: Times,
-        rows_copied: u64,
-        slots_taken: usize,
-    }
+    // Each cache, and what it held before the newest turn and after it.
     let mut cases = Vec::new();
     for (tokens, size) in lengths.iter().zip(sizes) {
-        let cache = filled(kind, layout, *tokens, *size)?;
-        cases.push(Case { cache, times: Times::default(), rows_copied: 0, slots_taken: 0 });
+        cases.push((filled(kind, layout, *tokens, *size)?, Times::default(), [Usage::default(); 2]));
     }
     let row = rows(layout, 1);
     for _ in turns("appending", 5..50, Duration::from_secs(2)) {
-        for Case { cache, times, rows_copied, slots_taken } in &mut cases {
-            let before = cache.usage();
+        for (cache, times, [before, after]) in &mut cases {
+            *before = cache.usage();
             times.measure(|| (0..TURN).try_for_each(|_| append(cache.as_mut(), &row)))?;
-            let after = cache.usage();
-            (*rows_copied, *slots_taken) = (after.rows_copied - before.rows_copied, after.slots - before.slots);
+            *after = cache.usage();
             cache.rewind(TURN)?;
         }
     }
-    let first = cases.first().map_or(0.0, |case| case.times.median());
-    let costs = cases.iter().zip(lengths).map(|(case, tokens)| {
-        let (pages, shown) = pages_of(kind, case.slots_taken);
-        let (micros, over_first) = (case.times.median() / TURN as f64 * 1e6, case.times.median() / first);
+    let first = cases.first().map_or(0.0, |(_, times, _)| times.median());
+    let costs = cases.iter().zip(lengths).map(|((_, times, [before, after]), tokens)| {
+        let (pages, shown) = pages_of(kind, after.slots - before.slots);
+        let (micros, over_first) = (times.median() / TURN as f64 * 1e6, times.median() / first);
         Row::default()
             .text("cache", kind)
             .count("tokens held", *tokens)
-            .count("rows copied for each", case.rows_copied / TURN as u64)
+            .count("rows copied for each", (after.rows_copied - before.rows_copied) / TURN as u64)
             .cell("pages taken for 16", pages, shown)
             .cell("µs for each", micros, rate(micros))
             .cell("× first", over_first, format!("{over_first:.1}"))

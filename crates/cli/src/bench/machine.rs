@@ -8,7 +8,6 @@ use std::time::Duration;
 
 use anyhow::Result;
 use clap::Args;
-use page_by_page::cache::KvLayout;
 use page_by_page::kernels::multiply_adds;
 use rayon::prelude::*;
 use serde_json::json;
@@ -17,7 +16,7 @@ use super::times::Times;
 use super::{Report, turns};
 use crate::memory;
 use crate::output::{Table, count, mib, rate, thousands};
-use crate::synth::{self, Sizes};
+use crate::synth;
 
 /// Divide this machine's memory and arithmetic by what models need
 ///
@@ -48,7 +47,7 @@ impl MachineBench {
         let (mut columns, mut numbers) = (Vec::new(), Vec::new());
         for name in SHAPES {
             let shape = synth::shape(name);
-            let (weights, token) = (shape.bytes(), slot_bytes(shape));
+            let (weights, token) = (shape.bytes(), memory::slot_bytes(shape.layout(), 1)?);
             memory::ensure("what is added up", weights.min(MOST_BYTES), "close something first")?;
             let [bytes_per_second, multiply_adds_per_second] = self.measure(weights.min(MOST_BYTES));
             let left = available.map(|available| available.saturating_sub(weights));
@@ -109,12 +108,6 @@ const WHAT: [&str; 7] = [
 fn sum(memory: &[u64]) -> u64 {
     let add = |sum: u64, number: &u64| sum.wrapping_add(*number);
     memory.par_chunks(1 << 17).map(|numbers| numbers.iter().fold(0, add)).reduce(|| 0, u64::wrapping_add)
-}
-
-/// Bytes of a token's keys and values, in 32-bit floats.
-fn slot_bytes(shape: &Sizes) -> usize {
-    let KvLayout { n_layers, n_kv_heads, head_dim } = shape.layout();
-    2 * n_layers * n_kv_heads * head_dim * size_of::<f32>()
 }
 
 fn milliseconds(seconds: f64) -> String {

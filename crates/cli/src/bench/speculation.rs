@@ -3,9 +3,10 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use anyhow::{Result, bail, ensure};
+use anyhow::{Context, Result, ensure};
 use clap::Args;
 use page_by_page::cache_kind::{CacheKind, CacheSize};
+use page_by_page::chapters::ch03_contiguous::ContiguousCache;
 use page_by_page::experiments::drafts::{Drafted, Drafts, Stories};
 use page_by_page::experiments::{PAGE_SIZE, PROMPTS};
 use page_by_page::generation::drafting::{AcceptRule, DraftSource};
@@ -84,9 +85,8 @@ impl SpeculationBench {
         let draft_len = self.draft_lens.iter().copied().max().unwrap_or(0);
         let drafting = DraftOptions { drafter: Some(self.draft.clone()), draft_len, accept: self.accept };
         let tokens = longest.max(BEFORE + 1);
-        let Some(mut source) = drafting.open(&model, &tokenizer, self.model.weights, KV, tokens, PAGE_SIZE)? else {
-            bail!("nothing drafts: give --draft");
-        };
+        let source = drafting.open(&model, &tokenizer, self.model.weights, KV, tokens, PAGE_SIZE)?;
+        let mut source = source.context("nothing drafts: give --draft")?;
         let (new_tokens, temperature) = (self.max_new_tokens, self.temperature);
         let stories = Stories { target: &model, cache: KV, prompts: &prompts, new_tokens, temperature };
         let runs = self.runs(&stories, &mut source)?;
@@ -136,11 +136,10 @@ fn passes(model: &Model, source: &DraftSource) -> Result<Vec<Row>> {
     for _ in turns("measuring", ROUNDS, PATIENCE) {
         for (model, n, times) in &mut cases {
             let tokens = vec![1; BEFORE + *n];
-            let size = CacheSize::for_tokens(tokens.len(), PAGE_SIZE)?;
-            let Some(mut cache) = KV.cache(model.kv_layout(), size)? else { bail!("a pass needs a cache") };
-            model.step(&tokens[..BEFORE], Some(cache.as_mut()))?;
-            let rest = &tokens[BEFORE..];
-            times.measure(|| model.forward(vec![model.chunk(rest, Some(cache.as_mut()), rest.len())?]))?;
+            let mut cache = ContiguousCache::new(model.kv_layout(), tokens.len());
+            let (before, rest) = tokens.split_at(BEFORE);
+            model.step(before, Some(&mut cache))?;
+            times.measure(|| model.forward(vec![model.chunk(rest, Some(&mut cache), rest.len())?]))?;
         }
     }
     let one = cases[0].2.best();

@@ -2,7 +2,7 @@
 
 use std::panic::{self, AssertUnwindSafe};
 use std::sync::mpsc::{self, RecvTimeoutError};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, OnceLock};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -31,16 +31,14 @@ pub type Measure = fn() -> Result<Vec<String>>;
 ///
 /// If the code does not return, the program ends with this error, because a thread cannot be stopped in any other way.
 pub fn watched(limits: Limits, number: usize, yours: &[&CompiledChapter], measure: Measure) -> Result<Vec<String>> {
-    let panicked = Arc::new(Mutex::new(None));
+    let panicked = Arc::new(OnceLock::new());
     let usual = panic::take_hook();
     let noted = panicked.clone();
     // The first panic counts, because others follow from it.
     panic::set_hook(Box::new(move |panic| {
         let place = panic.location().map(|at| format!("{}:{}", at.file(), at.line())).unwrap_or_default();
         let message = panics::message(panic.payload()).unwrap_or("no message").to_string();
-        if let Ok(mut noted) = noted.lock() {
-            noted.get_or_insert((place, message));
-        }
+        let _ = noted.set((place, message));
     }));
     let outcome = on_its_own(limits, measure);
     panic::set_hook(usual);
@@ -48,7 +46,7 @@ pub fn watched(limits: Limits, number: usize, yours: &[&CompiledChapter], measur
         Ok(Ok(lines)) => return Ok(lines),
         Ok(Err(error)) => (asks(yours), error),
         Err(_) => {
-            let (place, message) = panicked.lock().ok().and_then(|noted| noted.clone()).unwrap_or_default();
+            let (place, message) = panicked.get().cloned().unwrap_or_default();
             // A place in an exercise says whose checks know more.
             let there: Vec<&CompiledChapter> =
                 yours.iter().copied().filter(|chapter| place.contains(chapter.name)).collect();

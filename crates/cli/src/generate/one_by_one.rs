@@ -61,7 +61,6 @@ struct SingleOutcome {
     drafts: DraftCounters,
     /// Rows that were read under a watch, and how many of them wrongly.
     reads: Option<[u64; 2]>,
-    saved: Option<Saved>,
 }
 
 impl Generate {
@@ -86,19 +85,17 @@ impl Generate {
 
     fn generate_one(&self, request: &OutputRequest<'_>, model: &Model, tokenizer: &Tokenizer) -> Result<()> {
         let mut setup = self.set_up(request, model, tokenizer)?;
-        let (mut outcome, text) = self.generate(&mut setup)?;
+        let (outcome, text) = self.generate(&mut setup)?;
         // The output is written even if its cache cannot be saved.
         let tokens = [&request.prompt[..], &outcome.generated.tokens].concat();
         let saved = self.save(setup.cache.as_deref(), &tokens, model);
-        let not_saved;
-        (outcome.saved, not_saved) = saved.map_or_else(|error| (None, Err(error)), |saved| (saved, Ok(())));
-        let text = text?;
+        let (text, in_file) = (text?, saved.as_ref().ok().and_then(Option::as_ref));
         if self.json {
-            print_json(&self.to_json(&setup, &outcome, &text))?;
+            print_json(&self.to_json(&setup, &outcome, &text, in_file))?;
         } else {
-            say_report(None, &self.lines(&setup, &outcome));
+            say_report(None, &self.lines(&setup, &outcome, in_file));
         }
-        not_saved.context("the output is complete, but its cache was not saved")
+        saved.map(drop).context("the output is complete, but its cache was not saved")
     }
 
     fn chapters(&self) -> Vec<usize> {
@@ -196,10 +193,10 @@ impl Generate {
         let prefill = prefill.unwrap_or_default();
         let decode = start.elapsed() - prefill;
         let reads = watch.map(|watch| [watch.n_reads(), n_wrong]);
-        Ok((SingleOutcome { generated: generated?, prefill, decode, drafts, reads, saved: None }, text))
+        Ok((SingleOutcome { generated: generated?, prefill, decode, drafts, reads }, text))
     }
 
-    fn to_json(&self, setup: &SingleSetup<'_>, outcome: &SingleOutcome, text: &str) -> Value {
+    fn to_json(&self, setup: &SingleSetup<'_>, outcome: &SingleOutcome, text: &str, saved: Option<&Saved>) -> Value {
         let mut json = json!({
             "prompt": setup.request.beginning,
             "text": text,
@@ -210,12 +207,12 @@ impl Generate {
         add(&mut json, "restored", setup.restored);
         add(&mut json, "draft", setup.draft.as_ref().map(|_| outcome.drafts));
         add(&mut json, "reads", outcome.reads);
-        add(&mut json, "saved", outcome.saved.as_ref());
+        add(&mut json, "saved", saved);
         json
     }
 
-    fn lines(&self, setup: &SingleSetup<'_>, outcome: &SingleOutcome) -> ReportLines {
-        let SingleOutcome { generated, prefill, decode, drafts, reads, saved } = outcome;
+    fn lines(&self, setup: &SingleSetup<'_>, outcome: &SingleOutcome, saved: Option<&Saved>) -> ReportLines {
+        let SingleOutcome { generated, prefill, decode, drafts, reads } = outcome;
         let format = setup.model.row_format;
         let packed = if format == RowFormat::F32 { String::new() } else { format!(", rows in {format}") };
         // The first step has computed what the cache did not hold of the prompt.
@@ -233,7 +230,7 @@ impl Generate {
         lines.extend(reads.map(|reads| ("read", super::describe_reads(reads))));
         lines.extend(setup.pool.map(|pool| ("KV cache", pool.describe())));
         let describe = |Saved { file, tokens }: &Saved| format!("{} to {file}", count(*tokens, "token"));
-        lines.extend(saved.as_ref().map(|saved| ("saved", describe(saved))));
+        lines.extend(saved.map(|saved| ("saved", describe(saved))));
         lines.push(("chapters", chapters::describe(&self.chapters())));
         lines
     }

@@ -2,11 +2,12 @@
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::process::Command;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use crate::program::{ok, run_with, spawn};
+use crate::program::{LONGEST, eventually, ok, run_with, spawn};
+use crate::script::names;
 use grading::checkpoints::Folder;
 use grading::hostile::hostile_json;
 use grading::oracle::{TestRng, seeds};
@@ -27,16 +28,9 @@ fn an_earlier_result_stays_until_all_are_written() {
     std::fs::write(&out, "precious").unwrap();
     let mut child = spawn(&["batch", "-", "--out", out.to_str().unwrap()]);
     child.stdin.as_mut().unwrap().write_all(b"{\"prompt\": \"One day\", \"max_new_tokens\": 2}\n").unwrap();
-    let is_written = || {
-        let entries = std::fs::read_dir(folder.path()).unwrap().map(|entry| entry.unwrap());
-        let mut parts = entries.filter(|entry| entry.file_name() != "out.jsonl");
-        parts.any(|part| part.metadata().is_ok_and(|part| part.len() > 0))
-    };
-    let start = Instant::now();
-    while !is_written() {
-        assert!(start.elapsed() < Duration::from_secs(60), "the first result is not written");
-        std::thread::sleep(Duration::from_millis(5));
-    }
+    let is_written = |name: &String| std::fs::metadata(folder.path().join(name)).is_ok_and(|file| file.len() > 0);
+    let part = || names(folder.path()).into_iter().find(|name| name != "out.jsonl" && is_written(name));
+    eventually(LONGEST, part).expect("the first result is not written");
     child.kill().unwrap();
     child.wait().unwrap();
     assert_eq!(std::fs::read_to_string(&out).unwrap(), "precious");
@@ -83,15 +77,8 @@ fn a_closed_output_is_no_failure() {
 
 #[cfg(unix)]
 mod ctrl_c {
-    use std::process::Child;
-
     use super::*;
-    use crate::program::exit_code;
-
-    fn press(child: &Child) {
-        let sent = Command::new("kill").args(["-INT", &child.id().to_string()]).status().unwrap();
-        assert!(sent.success());
-    }
+    use crate::program::{ended, signal};
 
     #[test]
     fn the_first_keeps_what_is_done_and_says_how_far_the_others_are() {
@@ -101,19 +88,17 @@ mod ctrl_c {
         let mut stdin = child.stdin.take().unwrap();
         writeln!(stdin, "{}", json!({ "prompt": "One day", "max_new_tokens": 5 })).unwrap();
         (0..3).for_each(|_| writeln!(stdin, "{sampling}").unwrap());
-        let mut stdout = BufReader::new(child.stdout.take().unwrap());
+        let mut stdout = BufReader::with_capacity(1, child.stdout.as_mut().unwrap());
         let mut first = String::new();
         // It is there before the others are done, and before there is an end of the lines.
         stdout.read_line(&mut first).unwrap();
         assert_eq!(serde_json::from_str::<Value>(&first).unwrap()["finish_reason"], "length");
-        press(&child);
-        assert_eq!(exit_code(&mut child), Some(1));
-        let (mut rest, mut says) = (String::new(), String::new());
-        stdout.read_to_string(&mut rest).unwrap();
-        child.stderr.take().unwrap().read_to_string(&mut says).unwrap();
+        signal(&child, "-INT");
+        let run = ended(child);
+        let (rest, says) = (run.json_lines(), run.stderr);
+        assert_eq!(run.code, Some(1));
         assert!(says.starts_with("interrupted: keeping what is done; "), "{says}");
         assert!(says.contains("error: interrupted: 1 request complete, 3 not, "), "{says}");
-        let rest: Vec<Value> = rest.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
         assert_eq!(rest.iter().map(|result| result["line"].clone()).collect::<Vec<_>>(), [2, 3, 4]);
         let alone = ["--max-new-tokens=1000", "--temperature=1.2", "--top-p=1", "--json"];
         let whole = ok(&[&["generate", "The king had"], &alone[..]].concat()).json();
@@ -139,11 +124,11 @@ mod ctrl_c {
         let lines = "x\n".repeat(20_000);
         let writer = std::thread::spawn(move || drop(stdin.write_all(lines.as_bytes())));
         std::thread::sleep(Duration::from_millis(300));
-        press(&child);
+        signal(&child, "-INT");
         std::thread::sleep(Duration::from_millis(300));
         assert!(child.try_wait().unwrap().is_none(), "the first Ctrl-C lets it finish what it is at");
-        press(&child);
-        assert_eq!(exit_code(&mut child), Some(130));
+        signal(&child, "-INT");
+        assert_eq!(ended(child).code, Some(130));
         drop(stdout);
         writer.join().unwrap();
     }

@@ -1,14 +1,13 @@
 //! `--help`, `logits` and `synth`.
 
 use std::path::Path;
-use std::process::{Child, Command, Stdio};
 
 use page_by_page::model::Model;
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
 use crate::flags::commands;
-use crate::program::{PROGRAM, ok, run};
+use crate::program::{LONGEST, eventually, ok, run, spawn};
 use crate::script::names;
 
 #[test]
@@ -79,13 +78,10 @@ fn synth_repeats_itself_with_the_same_seed_only() {
 #[test]
 fn synth_removes_what_a_killed_run_left_and_nothing_that_is_in_use() {
     let (parent, out) = new_folder();
-    let large = ["synth", "--shape", "qwen3-0.6b", "--out", &out, "--threads", "1"];
-    let mut large: Child = Command::new(PROGRAM).args(large).stderr(Stdio::null()).spawn().unwrap();
+    let mut large = spawn(&["synth", "--shape", "qwen3-0.6b", "--out", &out, "--threads", "1"]);
     let config = parent.path().join("model.partial/config.json");
-    while std::fs::metadata(&config).map_or(0, |config| config.len()) == 0 {
-        assert!(large.try_wait().unwrap().is_none(), "it takes seconds");
-        std::thread::sleep(std::time::Duration::from_millis(1));
-    }
+    let begun = || std::fs::metadata(&config).ok().filter(|config| config.len() > 0);
+    eventually(LONGEST, begun).expect("it takes seconds");
     let refused = run(&["synth", "--shape", "tiny", "--out", &out]);
     assert!(refused.stderr.contains("another program is writing there at the moment"), "{}", refused.stderr);
     assert!(large.try_wait().unwrap().is_none() && config.exists(), "it goes on");

@@ -3,13 +3,12 @@
 //! The options are read from `--help`, so that a new one takes part by itself. A new command asks for a line in
 //! [`QUICK`].
 
-use std::io::{Read, Seek};
 use std::process::Stdio;
 
 use rayon::prelude::*;
 use serde_json::json;
 
-use crate::program::{LONGEST, limited, ok, wait};
+use crate::program::{LONGEST, Run, limited, ok, wait};
 use grading::checkpoints::Folder;
 
 const VALUES: [&str; 14] = [
@@ -108,16 +107,13 @@ pub fn commands(command: Vec<String>) -> Vec<(Vec<String>, Vec<Flag>)> {
 
 fn trouble(arguments: &[String]) -> Option<String> {
     let place = tempfile::tempdir().unwrap();
-    let mut stderr = tempfile::tempfile().unwrap();
     let mut command = limited("-v 2097152");
     command.args(arguments).current_dir(place.path()).env("RAYON_NUM_THREADS", "1");
-    command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(stderr.try_clone().unwrap());
-    let Some(status) = wait(&mut command.spawn().unwrap()) else {
+    let mut child = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
+    let Some(status) = wait(&mut child) else {
         return Some(format!("still running after {LONGEST:?}"));
     };
-    let mut says = String::new();
-    stderr.rewind().unwrap();
-    stderr.read_to_string(&mut says).unwrap();
+    let says = Run::of(child.wait_with_output().unwrap()).stderr;
     let fine = matches!(status.code(), Some(0..=2)) && !says.contains("panicked") && !says.contains("overflow");
     let explained = status.success() || says.starts_with("error: ") || says.contains("\nerror: ");
     (!fine || !explained).then(|| format!("{status}\n{says}"))

@@ -49,19 +49,18 @@ fn other_words() -> Folder {
 
 #[test]
 fn every_refusal_says_what_is_wrong_and_leaves_nothing_behind() {
-    let golden = Folder::copy_of("bf16-gqa3");
     let other_tokenizer = Folder::copy_of("bf16-gqa3");
     other_tokenizer.write("tokenizer.json", Folder::copy_of("storyteller").read("tokenizer.json"));
-    let script = Script::new().file("blank.txt", "\n \r\n").model("models/golden", &golden).in_a_gibibyte();
-    let others = [
-        ("models/other-tokenizer", other_tokenizer),
-        ("models/12-positions", with_positions(12)),
-        ("models/30-positions", with_positions(30)),
-        ("models/16777216-positions", with_positions(1 << 24)),
-        ("models/overflowing", overflowing("bf16-gqa3")),
-        ("models/other-words", other_words()),
-    ];
-    let script = others.iter().fold(script, |script, (name, folder)| script.model(name, folder));
+    let script = Script::new()
+        .file("blank.txt", "\n \r\n")
+        .model("models/golden", Folder::copy_of("bf16-gqa3"))
+        .model("models/other-tokenizer", other_tokenizer)
+        .model("models/12-positions", with_positions(12))
+        .model("models/30-positions", with_positions(30))
+        .model("models/16777216-positions", with_positions(1 << 24))
+        .model("models/overflowing", overflowing("bf16-gqa3"))
+        .model("models/other-words", other_words())
+        .in_a_gibibyte();
     for (command, Run { code, stdout, stderr }) in script.check("refusals") {
         assert!(matches!(code, Some(1 | 2)) && stdout.is_empty(), "{command}: {code:?} {stdout}");
         let is_short = code == Some(2) || stderr.lines().count() <= 2;

@@ -16,14 +16,11 @@ fn one_prompt() {
     half.write("generation_config.json", r#"{"temperature": 0.5, "top_k": 20, "top_p": 1.0}"#);
     let third = ok(&["generate", "--json"]).json()["tokens"]["generated"][2].clone();
     Script::new()
-        .model("models/asks-for-nothing", &nothing)
-        .model("models/asks-for-half", &half)
-        .model(
-            "models/ends-early",
-            &changed("storyteller", "generation_config.json", "eos_token_id", json!([0, third])),
-        )
-        .model("models/16-positions", &changed("storyteller", "config.json", "max_position_embeddings", json!(16)))
-        .model("models/overflowing", &overflowing("storyteller-draft"))
+        .model("models/asks-for-nothing", nothing)
+        .model("models/asks-for-half", half)
+        .model("models/ends-early", changed("storyteller", "generation_config.json", "eos_token_id", json!([0, third])))
+        .model("models/16-positions", changed("storyteller", "config.json", "max_position_embeddings", json!(16)))
+        .model("models/overflowing", overflowing("storyteller-draft"))
         .check("generate");
 }
 
@@ -38,7 +35,7 @@ fn scripts_that_need_no_file() {
 fn saved_caches() {
     let other = Folder::copy_of("storyteller");
     other.change_tensor("model.layers.3.self_attn.k_proj.weight", |tensor| tensor.data[100] ^= 1);
-    Script::new().model("models/one-bit-differs", &other).check("saved");
+    Script::new().model("models/one-bit-differs", other).check("saved");
 }
 
 #[test]
@@ -64,7 +61,7 @@ fn page_files() {
 #[test]
 fn stories_typed_line_by_line() {
     let short = changed("storyteller", "config.json", "max_position_embeddings", json!(40));
-    Script::new().model("models/40-positions", &short).check("story");
+    Script::new().model("models/40-positions", short).check("story");
 }
 
 #[cfg(feature = "serve")]
@@ -74,7 +71,7 @@ fn chats() {
                             {% if add_generation_prompt %}{{ name | default('teller') }}:{% endif %}";
     let teller = Folder::copy_of("storyteller");
     teller.write("chat_template.jinja", TEMPLATE);
-    Script::new().model("models/teller", &teller).check("chat");
+    Script::new().model("models/teller", teller).check("chat");
 }
 
 #[test]

@@ -29,10 +29,10 @@ use grading::checkpoints::Folder;
 /// What stands after a number that is measured.
 const UNITS: [&str; 5] = ["ms", "s", "tokens/s", "threads", "thread"];
 
-/// A folder to run commands in, and the names of model folders elsewhere.
+/// A folder to run commands in, and model folders elsewhere, with their names.
 pub struct Script {
     place: TempDir,
-    models: Vec<(&'static str, String)>,
+    models: Vec<(&'static str, Folder)>,
     is_limited: bool,
 }
 
@@ -47,8 +47,8 @@ impl Script {
     }
 
     /// In the script's commands and its output, `name` stands for this folder.
-    pub fn model(mut self, name: &'static str, folder: &Folder) -> Self {
-        self.models.push((name, folder.path().into()));
+    pub fn model(mut self, name: &'static str, folder: Folder) -> Self {
+        self.models.push((name, folder));
         self
     }
 
@@ -105,7 +105,9 @@ impl Script {
     /// The arguments of a command line, as a shell reads them.
     fn words(&self, command: &str) -> Vec<String> {
         let words = shlex::split(command).expect(command).into_iter();
-        words.map(|word| self.models.iter().fold(word, |word, (name, path)| word.replace(name, path))).collect()
+        words
+            .map(|word| self.models.iter().fold(word, |word, (name, folder)| word.replace(name, folder.path())))
+            .collect()
     }
 
     /// What a run has printed, without what is never the same twice; of lines that begin with a word, only these.
@@ -114,8 +116,8 @@ impl Script {
         let mut rendered = String::new();
         for (number, text) in [(1, &run.stdout), (2, &run.stderr)] {
             let mut text = text.replace(self.place.path().to_str().unwrap(), "PLACE");
-            for (name, path) in &self.models {
-                text = text.replace(path, name);
+            for (name, folder) in &self.models {
+                text = text.replace(folder.path(), name);
             }
             let mut lines =
                 in_json(&text).unwrap_or_else(|| text.lines().map(|line| without_times(line, is_measured)).collect());

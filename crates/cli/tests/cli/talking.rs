@@ -20,14 +20,6 @@ fn generated(prompt: &str, options: &[&str]) -> Value {
     ok(&[&["generate", "--json", prompt], options].concat()).json()
 }
 
-fn text(generated: &Value) -> String {
-    generated["text"].as_str().unwrap().into()
-}
-
-fn ids(generated: &Value, which: &str) -> Vec<u64> {
-    generated["tokens"][which].as_array().unwrap().iter().map(|id| id.as_u64().unwrap()).collect()
-}
-
 /// What each turn cost: tokens of the prompt, cached, computed, new.
 fn costs(run: &Run) -> Vec<[usize; 4]> {
     let lines = run.stderr.lines().filter(|line| line.contains(" from the prefix cache, "));
@@ -47,9 +39,10 @@ fn a_story_of_several_turns_is_the_one_that_is_generated_at_once() {
         for typed in ["Once upon a time", "", "", " The king said", ", and then"] {
             story += typed;
             let turn = generated(&story, options);
-            let (prompt, new) = (ids(&turn, "prompt"), ids(&turn, "generated"));
-            let answer = text(&turn);
-            story += &answer;
+            let ids = |which: &str| serde_json::from_value(turn["tokens"][which].clone()).unwrap();
+            let (prompt, new): (Vec<u64>, Vec<u64>) = (ids("prompt"), ids("generated"));
+            let answer = turn["text"].as_str().unwrap();
+            story += answer;
             shown += &format!("{}{answer}\n", typed.trim_start());
             let same = computed.iter().zip(&prompt).take_while(|(computed, asked)| computed == asked).count();
             let cached = same.min(prompt.len() - 1) / PAGE * PAGE;
@@ -77,11 +70,10 @@ mod terminal {
     use std::io::{Read, Write};
     use std::process::{Child, Command, Stdio};
 
-    use rustix::process::{Pid, Signal, kill_process};
     use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
 
     use super::*;
-    use crate::program::exit_code;
+    use crate::program::{ended, signal};
 
     struct Terminal {
         screen: File,
@@ -110,19 +102,14 @@ mod terminal {
         fn read_until(&mut self, text: &str) -> String {
             loop {
                 if let Some(end) = self.seen.find(text) {
-                    let rest = self.seen.split_off(end);
-                    let before = std::mem::replace(&mut self.seen, rest[text.len()..].into());
-                    return before.replace("\r\n", "\n");
+                    let read: String = self.seen.drain(..end + text.len()).collect();
+                    return read[..end].replace("\r\n", "\n");
                 }
                 let mut bytes = [0; 64];
                 let n = self.screen.read(&mut bytes).unwrap_or(0);
                 assert!(n > 0, "it has ended, and {text:?} is not in {:?}", self.seen);
                 self.seen += std::str::from_utf8(&bytes[..n]).expect("ASCII");
             }
-        }
-
-        fn press_ctrl_c(&self) {
-            kill_process(Pid::from_child(&self.child), Signal::INT).unwrap();
         }
     }
 
@@ -138,7 +125,7 @@ mod terminal {
         terminal.type_in("The king had\n");
         terminal.read_until("The king had\r\nmodel> ");
         let begun = terminal.read_until("e");
-        terminal.press_ctrl_c();
+        signal(&terminal.child, "-INT");
         let rest = terminal.read_until("prompt tokens: 0 from the prefix cache, ");
         let costs = terminal.read_until("you>   ");
         assert!(costs.contains(", stopped\n"), "{costs}");
@@ -146,7 +133,7 @@ mod terminal {
         terminal.type_in("/show\n");
         terminal.read_until("/show\r\n");
         let story = terminal.read_until("\r\nyou>   ");
-        let whole = format!("The king had{}", text(&generated("The king had", &LONG)));
+        let whole = format!("The king had{}", generated("The king had", &LONG)["text"].as_str().unwrap());
         assert!(whole.starts_with(&story) && story.len() < whole.len(), "{story:?} is no beginning of {whole:?}");
         let told = story.strip_prefix("The king had").unwrap().trim_start();
         assert!((begun + "e" + &rest).starts_with(told), "what is kept is what was shown");
@@ -154,8 +141,8 @@ mod terminal {
         terminal.type_in("/never\n");
         terminal.read_until("error: \"/never\" is none of the commands");
         terminal.read_until("you>   ");
-        terminal.press_ctrl_c();
-        assert_eq!(exit_code(&mut terminal.child), Some(0), "there is no answer to stop: it ends");
+        signal(&terminal.child, "-INT");
+        assert_eq!(ended(terminal.child).code, Some(0), "there is no answer to stop: it ends");
     }
 
     #[test]
@@ -164,11 +151,9 @@ mod terminal {
         child.stdin.as_mut().unwrap().write_all(b"The king had\n").unwrap();
         let mut begun = [0; 20];
         child.stdout.as_mut().unwrap().read_exact(&mut begun).unwrap();
-        kill_process(Pid::from_child(&child), Signal::INT).unwrap();
-        let (mut rest, mut says) = (String::new(), String::new());
-        child.stdout.take().unwrap().read_to_string(&mut rest).unwrap();
-        child.stderr.take().unwrap().read_to_string(&mut says).unwrap();
-        assert_eq!(child.wait().unwrap().code(), Some(1), "{says}");
+        signal(&child, "-INT");
+        let Run { code, stdout: rest, stderr: says } = ended(child);
+        assert_eq!(code, Some(1), "{says}");
         assert!(rest.ends_with('\n') && says.contains(", stopped\nerror: interrupted\n"), "{says}");
     }
 }

@@ -10,10 +10,7 @@ use serde_json::Value;
 /// For how long an answer may not come before a test counts as hanging.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-pub struct Connection {
-    stream: BufReader<TcpStream>,
-    address: SocketAddr,
-}
+pub struct Connection(BufReader<TcpStream>);
 
 #[derive(Debug)]
 pub struct Response {
@@ -39,10 +36,7 @@ impl Response {
         assert_eq!((self.status, self.header("content-type")), (200, Some("text/event-stream")), "{}", self.body);
         let data = self.body.split("\n\n").filter_map(|event| event.strip_prefix("data: "));
         let mut data: Vec<&str> = data.collect();
-        let is_done = data.last() == Some(&"[DONE]");
-        if is_done {
-            data.pop();
-        }
+        let is_done = data.pop_if(|last| *last == "[DONE]").is_some();
         (data.into_iter().map(|data| serde_json::from_str(data).expect("JSON in an event")).collect(), is_done)
     }
 }
@@ -53,17 +47,17 @@ impl Connection {
         stream.set_read_timeout(Some(PATIENCE))?;
         stream.set_write_timeout(Some(PATIENCE))?;
         stream.set_nodelay(true)?;
-        Ok(Connection { stream: BufReader::new(stream), address })
+        Ok(Connection(BufReader::new(stream)))
     }
 
     pub fn send_raw(&mut self, bytes: &[u8]) -> io::Result<()> {
-        self.stream.get_mut().write_all(bytes)
+        self.0.get_mut().write_all(bytes)
     }
 
     /// Sends a request. A body is JSON unless the headers say something else.
     pub fn send(&mut self, method: &str, path: &str, headers: &[(&str, &str)], body: &[u8]) -> io::Result<()> {
         let has = |name: &str| headers.iter().any(|(found, _)| found.eq_ignore_ascii_case(name));
-        let (host, length) = (self.address.to_string(), body.len().to_string());
+        let (host, length) = (self.0.get_ref().peer_addr()?.to_string(), body.len().to_string());
         let mut all = vec![("host", host.as_str())];
         if !body.is_empty() {
             all.push(("content-type", "application/json"));
@@ -77,7 +71,7 @@ impl Connection {
 
     fn line(&mut self) -> io::Result<String> {
         let mut line = String::new();
-        if self.stream.read_line(&mut line)? == 0 {
+        if self.0.read_line(&mut line)? == 0 {
             return Err(io::ErrorKind::UnexpectedEof.into());
         }
         Ok(line.trim_end().into())
@@ -89,9 +83,7 @@ impl Connection {
         let status = first.split(' ').nth(1).and_then(|status| status.parse().ok());
         let status = status.ok_or_else(|| io::Error::other(format!("{first:?} is no status line")))?;
         let mut headers = Vec::new();
-        loop {
-            let line = self.line()?;
-            let Some((name, value)) = line.split_once(':') else { break };
+        while let Some((name, value)) = self.line()?.split_once(':') {
             headers.push((name.to_lowercase(), value.trim().to_string()));
         }
         Ok(Response { status, headers, body: String::new() })
@@ -101,7 +93,7 @@ impl Connection {
     pub fn read_chunk(&mut self) -> io::Result<String> {
         let size = usize::from_str_radix(&self.line()?, 16).map_err(io::Error::other)?;
         let mut chunk = vec![0; size + 2];
-        self.stream.read_exact(&mut chunk)?;
+        self.0.read_exact(&mut chunk)?;
         chunk.truncate(size);
         String::from_utf8(chunk).map_err(io::Error::other)
     }
@@ -118,16 +110,14 @@ impl Connection {
             }
         }
         let mut body = vec![0; response.header("content-length").and_then(|len| len.parse().ok()).unwrap_or(0)];
-        self.stream.read_exact(&mut body)?;
+        self.0.read_exact(&mut body)?;
         response.body = String::from_utf8(body).map_err(io::Error::other)?;
         Ok(response)
     }
 
     /// All that still comes, up to where the server closes the connection.
     pub fn read_to_end(&mut self) -> io::Result<String> {
-        let mut bytes = Vec::new();
-        self.stream.read_to_end(&mut bytes)?;
-        String::from_utf8(bytes).map_err(io::Error::other)
+        io::read_to_string(&mut self.0)
     }
 }
 

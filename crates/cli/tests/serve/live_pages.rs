@@ -1,20 +1,19 @@
 //! The pages, live: what a client that watches the server sees.
 
-use std::net::SocketAddr;
 use std::thread;
 use std::time::{Duration, Instant};
 
 use page_by_page_serve::connections::ClientLimits;
 use serde_json::{Value, json};
 
-use crate::answers::{GREEDY, PROMPTS, all_pages_come_back, long_request, send, storyteller, texts};
 use crate::http::{Connection, Response, ask};
-use crate::serving::{Options, Server};
+use crate::program::eventually;
+use crate::serving::{GREEDY, Options, PROMPTS, Server, all_pages_come_back, long_request, send, storyteller, texts};
 
 /// Asks to watch. Returns the head of the answer, and the connection that the views come from.
-fn watch(address: SocketAddr, headers: &[(&str, &str)]) -> (Response, Connection) {
-    let mut connection = Connection::open(address).unwrap();
-    connection.send("GET", "/pages", headers, b"").unwrap();
+fn watch(server: &Server) -> (Response, Connection) {
+    let mut connection = Connection::open(server.address).unwrap();
+    connection.send("GET", "/pages", &[], b"").unwrap();
     let head = connection.read_head().unwrap();
     (head, connection)
 }
@@ -30,7 +29,7 @@ struct Views {
 
 impl Views {
     fn of(server: &Server, n_pages: usize) -> Self {
-        let (head, connection) = watch(server.address, &[]);
+        let (head, connection) = watch(server);
         assert_eq!((head.status, head.header("content-type")), (200, Some("text/event-stream")));
         Views { connection, n_pages, version: 0 }
     }
@@ -155,15 +154,12 @@ fn watchers_have_a_limit_and_leave_their_place() {
     let server = Server::start(Options::default());
     let (mut one, two) = (Views::of(&server, 600), Views::of(&server, 600));
     one.next();
-    let (refused, _) = watch(server.address, &[]);
+    let (refused, _) = watch(&server);
     assert_eq!((refused.status, refused.header("retry-after")), (429, Some("10")));
     // A place is free again as soon as its watcher has gone.
     drop(two);
-    let began = Instant::now();
-    while watch(server.address, &[]).0.status == 429 {
-        assert!(began.elapsed() < Duration::from_secs(20), "the place is still taken");
-        thread::sleep(Duration::from_millis(5));
-    }
+    let let_in = || (watch(&server).0.status != 429).then_some(());
+    eventually(Duration::from_secs(20), let_in).expect("the place is still taken");
     // Watching does not keep a server from its end.
     let began = Instant::now();
     server.end().unwrap();
@@ -174,7 +170,7 @@ fn watchers_have_a_limit_and_leave_their_place() {
 fn a_slow_watcher_sees_the_newest_state_and_delays_no_step() {
     let server = Server::start(Options::default());
     // One that never reads, and one that does.
-    let _deaf = watch(server.address, &[]);
+    let _deaf = watch(&server);
     let mut views = Views::of(&server, 600);
     views.next();
     let (steps, began) = (|| server.metric("page_by_page:steps_total", ""), Instant::now());

@@ -1,6 +1,5 @@
 //! The server's tests: clients of every kind, one server each. `cargo test-server` runs them.
 
-mod answers;
 mod hostile_templates;
 mod http;
 mod live_pages;

@@ -2,10 +2,9 @@
 
 use serde_json::{Value, json};
 
-use crate::answers::all_pages_come_back;
 use crate::http::{Response, ask};
 use crate::program::check_script;
-use crate::serving::{Options, Server};
+use crate::serving::{Options, Server, all_pages_come_back};
 use grading::checkpoints::Folder;
 use page_by_page_serve::access::Access;
 

@@ -3,9 +3,8 @@
 use page_by_page::serving::schedule::StepLimits;
 use serde_json::{Value, json};
 
-use crate::answers::{GREEDY, PROMPTS, all_pages_come_back, drawn, ids, storyteller};
 use crate::program::ok;
-use crate::serving::{Alone, Options, Server};
+use crate::serving::{Alone, GREEDY, Options, PROMPTS, Server, all_pages_come_back, drawn, storyteller};
 
 /// The numbers that `logits --all` prints, as logarithms of probabilities.
 struct Rows(Vec<Vec<f64>>);
@@ -14,8 +13,8 @@ impl Rows {
     fn of(text: &[u32]) -> Self {
         let list = text.iter().map(u32::to_string).collect::<Vec<_>>().join(",");
         let printed = ok(&["logits", "--all", "--tokens", &list]).json();
-        let rows = printed["logits"].as_array().unwrap().iter().map(|row| {
-            let row: Vec<f64> = row.as_array().unwrap().iter().map(|logit| logit.as_f64().unwrap()).collect();
+        let rows: Vec<Vec<f64>> = serde_json::from_value(printed["logits"].clone()).unwrap();
+        let rows = rows.iter().map(|row| {
             let max = row.iter().copied().fold(f64::MIN, f64::max);
             let sum = row.iter().map(|logit| (logit - max).exp()).sum::<f64>().ln();
             row.iter().map(|logit| logit - max - sum).collect()
@@ -64,7 +63,8 @@ fn new_tokens_have_the_log_probabilities_of_the_model() {
             "return_token_ids": true,
         });
         let choice = server.complete(&body)["choices"][0].clone();
-        let text = [&prompt[..], &ids(&choice["token_ids"])].concat();
+        let new: Vec<u32> = serde_json::from_value(choice["token_ids"].clone()).unwrap();
+        let text = [&prompt[..], &new].concat();
         Rows::of(&text).check(&alone, &text, prompt.len(), top, &choice["logprobs"]);
     }
 }

@@ -1,6 +1,6 @@
 //! A service that neither its clients nor its own faults can bring to hang; and the command that starts it.
 
-use std::io::{BufRead, BufReader, Read};
+use std::io::{BufRead, BufReader};
 use std::net::SocketAddr;
 use std::process::{Child, Command, Stdio};
 use std::thread;
@@ -10,18 +10,19 @@ use page_by_page::cache::{CacheError, PageId};
 use page_by_page::chapters::ch04_page_pool::PagePool;
 use page_by_page::chapters::ch05_page_table::PageTable;
 use page_by_page::chapters::ch11_prefix_cache::PrefixTrie;
+use page_by_page::experiments::bundled;
 use page_by_page::prefix_cache::PrefixCache;
 use page_by_page::serving::schedule::StepLimits;
 use page_by_page_serve::ServerError;
 use page_by_page_serve::connections::ClientLimits;
 use serde_json::json;
 
-use crate::answers::{
-    GREEDY, PROMPTS, all_pages_come_back, begin_something_long, long_request, send, storyteller, texts,
-};
 use crate::http::{Connection, ask};
-use crate::program::{PROGRAM, run};
-use crate::serving::{Options, Server, bundled};
+use crate::program::{PROGRAM, Run, ended, run, signal};
+use crate::serving::{
+    GREEDY, Options, PROMPTS, Server, all_pages_come_back, begin_something_long, long_request, metric, send,
+    storyteller, texts,
+};
 
 #[test]
 fn a_full_queue_says_so_and_when_to_ask_again() {
@@ -99,9 +100,7 @@ fn a_client_has_its_time_to_ask_and_to_listen() {
     slow.read_to_end().unwrap();
     assert!((short..20 * short).contains(&began.elapsed()), "{:?}", began.elapsed());
     // A body that never ends.
-    let mut slow = Connection::open(server.address).unwrap();
-    slow.send("POST", "/v1/completions", &[("content-length", "100")], b"{").unwrap();
-    assert_eq!(slow.read().unwrap().status, 408);
+    assert_eq!(ask(server.address, "POST", "/v1/completions", &[("content-length", "100")], b"{").status, 408);
     // Too long headers, too much of a body, declared or not.
     let long = "x".repeat(40 << 10);
     assert_eq!(ask(server.address, "GET", "/health", &[("x-long", &long)], b"").status, 431);
@@ -110,9 +109,8 @@ fn a_client_has_its_time_to_ask_and_to_listen() {
     let chunked = format!("{:x}\r\n{body}\r\n0\r\n\r\n", body.len());
     let coded = [("transfer-encoding", "chunked")];
     assert_eq!(ask(server.address, "POST", "/v1/completions", &coded, chunked.as_bytes()).status, 413);
-    let mut huge = Connection::open(server.address).unwrap();
-    huge.send("POST", "/v1/completions", &[("content-length", "99999999999")], b"{").unwrap();
-    assert_eq!(huge.read().unwrap().status, 413);
+    let huge = [("content-length", "99999999999")];
+    assert_eq!(ask(server.address, "POST", "/v1/completions", &huge, b"{").status, 413);
     // One that sends everything before it listens hears why, too.
     let patient = Server::start(Options::default());
     let body = json!({ "prompt": "a".repeat(20 << 20) });
@@ -258,14 +256,13 @@ fn the_command_serves_until_it_is_asked_to_end() {
         ("-TERM", &["--kv-memory=100MiB"], "2,133 pages of 16 tokens, 34,128 tokens in all, 99.98 MiB\n"),
         ("-INT", &[], "256 pages of 16 tokens, 4,096 tokens in all, 12.00 MiB; more with --kv-memory\n"),
     ] {
-        let (mut child, address) = serve(&[&["--kv-dtype=f32", "--name=teller"], memory].concat());
+        let (child, address) = serve(&[&["--kv-dtype=f32", "--name=teller"], memory].concat());
         let body = json!({ "prompt": PROMPTS[2], "temperature": 0, "max_tokens": 20, "model": "teller" }).to_string();
         let answer = ask(address, "POST", "/v1/completions", &[], body.as_bytes()).json();
         assert_eq!(texts(&answer), [alone.complete(PROMPTS[2], 20, GREEDY).text]);
-        assert!(Command::new("kill").args([name, &child.id().to_string()]).status().unwrap().success());
-        assert_eq!(child.wait().unwrap().code(), Some(0), "{name}");
-        let mut says = String::new();
-        child.stderr.take().unwrap().read_to_string(&mut says).unwrap();
+        signal(&child, name);
+        let Run { code, stderr: says, .. } = ended(child);
+        assert_eq!(code, Some(0), "{name}");
         assert!(says.contains(&format!("KV cache  {pool}")), "{says}");
         assert!(says.contains("stopping: requests under way have 10 seconds more"), "{says}");
     }
@@ -296,8 +293,8 @@ fn a_server_that_starts_again_finds_the_prompts_of_the_one_before() {
         child.wait().unwrap();
         assert_eq!(texts(&answer), outputs);
         cached.push(answer["usage"]["prompt_tokens_details"]["cached_tokens"].as_u64().unwrap() as usize);
-        assert_eq!(crate::serving::metric(&metrics, "page_by_page:page_file_failed", ""), 0.0);
-        let read = crate::serving::metric(&metrics, "page_by_page:page_file_pages_total", "what=\"read\"");
+        assert_eq!(metric(&metrics, "page_by_page:page_file_failed", ""), 0.0);
+        let read = metric(&metrics, "page_by_page:page_file_pages_total", "what=\"read\"");
         assert_eq!(read > 0.0, cached.len() == 2, "pages read in run {}", cached.len());
     }
     assert_eq!(cached, [0, in_pages], "tokens of the prompts that were not computed, in each run");

@@ -1,14 +1,17 @@
-//! A server in this process, on a port of its own, and what its sequences are when they are generated alone.
+//! A server in this process, on a port of its own; questions that many tests ask it, and how they read the answers; and
+//! what its sequences are when they are generated alone.
 
+use std::collections::BTreeMap;
 use std::net::{SocketAddr, TcpListener};
 use std::path::{Path, PathBuf};
 use std::thread::{self, JoinHandle};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use page_by_page::chapters::ch01_recompute::generate;
 use page_by_page::chapters::ch03_contiguous::ContiguousCache;
 use page_by_page::chapters::ch06_paged::PageSlab;
 use page_by_page::chapters::ch11_prefix_cache::PrefixTrie;
+use page_by_page::experiments::bundled;
 use page_by_page::generation::sampler::{Sampler, Sampling};
 use page_by_page::generation::{CachedModel, Limits};
 use page_by_page::model::Model;
@@ -19,10 +22,10 @@ use page_by_page_serve::access::Access;
 use page_by_page_serve::connections::ClientLimits;
 use page_by_page_serve::template::ChatTemplate;
 use page_by_page_serve::{self as server, Memory, ServerError, Settings, Stop};
-use serde_json::Value;
+use serde_json::{Value, json};
 
-use crate::http::{Response, ask};
-use crate::program::PROGRAM;
+use crate::http::{Connection, Response, ask};
+use crate::program::{PROGRAM, eventually};
 
 pub struct Options {
     pub folder: PathBuf,
@@ -52,10 +55,6 @@ impl Default for Options {
             prefixes: Box::new(|page_size| Box::new(PrefixTrie::new(page_size).unwrap())),
         }
     }
-}
-
-pub fn bundled(name: &str) -> PathBuf {
-    grading::root().join("assets").join(name)
 }
 
 /// A server that runs until it is dropped.
@@ -109,15 +108,12 @@ impl Server {
 
     #[track_caller]
     pub fn wait_for(&self, name: &str, labels: &str, is_right: impl Fn(f64) -> bool) {
-        let began = Instant::now();
-        loop {
-            let found = self.metric(name, labels);
-            if is_right(found) {
-                return;
-            }
-            assert!(began.elapsed() < Duration::from_secs(180), "{name} {labels} is still {found}");
-            thread::sleep(Duration::from_millis(2));
-        }
+        let mut found = 0.0;
+        let seen = eventually(Duration::from_secs(180), || {
+            found = self.metric(name, labels);
+            is_right(found).then_some(())
+        });
+        assert!(seen.is_some(), "{name} {labels} is still {found}");
     }
 
     pub fn end(self) -> Result<(), ServerError> {
@@ -145,6 +141,76 @@ pub fn metric(page: &str, name: &str, labels: &str) -> f64 {
     let line = lines.next().unwrap_or_else(|| panic!("{name} {labels} is not in\n{page}"));
     assert!(lines.next().is_none(), "{name} {labels} is there twice");
     line.rsplit(' ').next().and_then(|value| value.parse().ok()).expect("a number")
+}
+
+/// The outputs of an answer, by their place.
+pub fn texts<'a>(answer: &'a Value) -> Vec<&'a str> {
+    let choices = answer["choices"].as_array().expect("choices");
+    let message = |choice: &'a Value| choice["message"].get("content").or(choice["delta"].get("content"));
+    choices.iter().map(|choice| choice.get("text").or(message(choice)).and_then(Value::as_str).unwrap()).collect()
+}
+
+/// What the events of a stream say together: the choices of a whole answer.
+pub fn together(events: &[Value]) -> Value {
+    let mut choices: BTreeMap<u64, Value> = BTreeMap::new();
+    for part in events.iter().flat_map(|event| event["choices"].as_array().expect("choices")) {
+        let choice = choices.entry(part["index"].as_u64().unwrap()).or_default();
+        assert!(choice["finish_reason"].is_null(), "nothing comes after the end");
+        add(choice, part);
+    }
+    json!({ "choices": choices.into_values().collect::<Vec<_>>() })
+}
+
+/// Texts and lists grow; null adds nothing.
+fn add(whole: &mut Value, part: &Value) {
+    match (whole, part) {
+        (whole, Value::Object(part)) => part.iter().for_each(|(key, part)| add(&mut whole[key], part)),
+        (Value::Array(whole), Value::Array(part)) => whole.extend(part.iter().cloned()),
+        (Value::String(whole), Value::String(part)) => *whole += part,
+        (_, Value::Null) => {}
+        (whole, part) => *whole = part.clone(),
+    }
+}
+
+/// Sends a request for completions, and leaves the answer to be read.
+pub fn send(address: SocketAddr, body: &Value) -> Connection {
+    let mut connection = Connection::open(address).unwrap();
+    connection.send("POST", "/v1/completions", &[], body.to_string().as_bytes()).unwrap();
+    connection
+}
+
+/// Asks for sequences of which every token is drawn at random: they take seconds, and are always the same.
+pub fn long_request(prompt: Value, sequences: usize, max_tokens: usize) -> Value {
+    json!({ "prompt": prompt, "n": sequences, "max_tokens": max_tokens, "temperature": 1000, "seed": 1, "stream": true })
+}
+
+/// Begins a stream that goes on for seconds, and reads the first piece of output.
+pub fn begin_something_long(server: &Server, sequences: usize) -> Connection {
+    let mut connection = send(server.address, &long_request(json!(PROMPTS[0]), sequences, 900));
+    assert_eq!(connection.read_head().unwrap().status, 200);
+    assert!(connection.read_chunk().unwrap().starts_with("data: "));
+    connection
+}
+
+/// Waits until no sequence runs or waits, and checks that no page is lost.
+#[track_caller]
+pub fn all_pages_come_back(server: &Server, n_pages: usize) {
+    server.wait_for("vllm:num_requests_running", "", |n| n == 0.0);
+    server.wait_for("vllm:num_requests_waiting", "", |n| n == 0.0);
+    let pages = |state: &str| server.metric("page_by_page:pages", &format!("state=\"{state}\""));
+    assert_eq!((pages("used"), pages("free") + pages("cached")), (0.0, n_pages as f64));
+    assert_eq!(server.metric("vllm:kv_cache_usage_perc", ""), 0.0);
+}
+
+pub const GREEDY: Sampling = Sampling::GREEDY;
+pub const PROMPTS: [&str; 4] = ["Once upon a time", "The king had a", "One day the", "Once upon a time there"];
+
+pub fn drawn(seed: u64) -> Sampling {
+    Sampling { temperature: 1.0, top_k: 0, top_p: 0.9, seed }
+}
+
+pub fn storyteller() -> Alone {
+    Alone::open(&bundled("storyteller"))
 }
 
 /// A model, its tokenizer, and what they generate alone.

@@ -5,8 +5,7 @@ use page_by_page::generation::sampler::Sampling;
 use page_by_page::serving::schedule::StepLimits;
 use serde_json::{Value, json};
 
-use crate::answers::{drawn, storyteller};
-use crate::serving::{Alone, Options, Server};
+use crate::serving::{Alone, Options, Server, drawn, storyteller};
 
 const PROMPT: &str = "Once upon a time";
 const EOS: u32 = 0;
