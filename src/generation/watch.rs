@@ -21,9 +21,6 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 
 use crate::cache::attention::{AttentionCache, Rows};
 use crate::cache::{CacheError, KvCache, KvLayout, Rewind, Usage};
-use crate::model::{Model, StepError};
-
-use super::{LanguageModel, RewindableModel, rows};
 
 /// Where the row of a token belongs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -320,54 +317,5 @@ impl AttentionCache for WatchedCache<'_> {
         };
         let [k, v] = self.numbers(layer, &in_runs(lent.keys), &in_runs(lent.values));
         Rows::dense((k.into(), v.into()), self.layout())
-    }
-}
-
-/// A model whose cache is watched: a [`CachedModel`](super::CachedModel) otherwise.
-pub struct WatchedModel<'a> {
-    model: &'a Model,
-    cache: &'a mut dyn AttentionCache,
-    watch: &'a ReadWatch,
-    sequence: u64,
-    rows_projected: u64,
-}
-
-impl<'a> WatchedModel<'a> {
-    /// `sequence`: the number by which the watch knows it.
-    pub fn new(model: &'a Model, cache: &'a mut dyn AttentionCache, watch: &'a ReadWatch, sequence: u64) -> Self {
-        WatchedModel { model, cache, watch, sequence, rows_projected: 0 }
-    }
-
-    /// Tokens that have gone through the model since this was created.
-    pub fn rows_projected(&self) -> u64 {
-        self.rows_projected
-    }
-
-    fn compute(&mut self, tokens: &[u32], n: usize) -> Result<Vec<f32>, StepError> {
-        let new_tokens = &tokens[self.cache.len()..];
-        let mut cache = self.watch.watched(self.sequence, tokens, self.cache);
-        let logits = self.model.forward(vec![self.model.chunk(new_tokens, Some(&mut cache), n)?])?;
-        self.rows_projected += new_tokens.len() as u64;
-        Ok(logits)
-    }
-}
-
-impl LanguageModel for WatchedModel<'_> {
-    fn next_logits(&mut self, tokens: &[u32]) -> Result<Vec<f32>, StepError> {
-        self.compute(tokens, 1)
-    }
-}
-
-impl RewindableModel for WatchedModel<'_> {
-    fn cached_len(&self) -> usize {
-        self.cache.len()
-    }
-
-    fn last_logits(&mut self, tokens: &[u32], n: usize) -> Result<Vec<Vec<f32>>, StepError> {
-        Ok(rows(&self.compute(tokens, n)?, self.model))
-    }
-
-    fn rewind(&mut self, n: usize) -> Result<(), CacheError> {
-        self.cache.rewind(n)
     }
 }
