@@ -1,6 +1,7 @@
 //! What the loop knows of a sequence, beside its tokens and pages: how it draws them, when it ends, and its output.
 
 use std::mem;
+use std::rc::Rc;
 
 use super::detokenizer::Detokenizer;
 use super::{FinishedSequence, OutputDelta, OutputToken, SequenceError, StopRules, view};
@@ -36,13 +37,11 @@ impl GenerationRequest {
 
 /// A sequence that has not finished.
 pub(super) struct ActiveSequence<'t> {
+    /// What it is one of the sequences of.
+    request: Rc<GenerationRequest>,
     sampler: Sampler,
-    stop_rules: StopRules,
-    max_new_tokens: usize,
-    logprobs: Option<usize>,
     /// The scores of its prompt so far; `None` if none are asked for, or once all are.
     pub(super) scoring: Option<Scoring>,
-    scores_prompt: bool,
     /// Tokens drawn so far: those it has generated.
     drawn: usize,
     /// The other samples of its prompt, until it has computed that.
@@ -71,8 +70,8 @@ pub(super) struct Next {
 }
 
 impl<'t> ActiveSequence<'t> {
-    pub(super) fn new(request: &GenerationRequest, sampler: Sampler, tokenizer: Option<&'t Tokenizer>) -> Self {
-        let GenerationRequest { prompt, max_new_tokens, stop_rules, logprobs, scores_prompt, .. } = request;
+    pub(super) fn new(request: &Rc<GenerationRequest>, sampler: Sampler, tokenizer: Option<&'t Tokenizer>) -> Self {
+        let GenerationRequest { prompt, stop_rules, logprobs, scores_prompt, .. } = &**request;
         let text = tokenizer.map(|tokenizer| Text {
             prompt: view::prompt_preview(
                 &tokenizer.decode(view::previewed_tokens(prompt)).unwrap_or_default(),
@@ -81,12 +80,9 @@ impl<'t> ActiveSequence<'t> {
             detokenizer: Detokenizer::new(tokenizer, stop_rules),
         });
         ActiveSequence {
+            request: request.clone(),
             sampler,
-            stop_rules: stop_rules.clone(),
-            max_new_tokens: *max_new_tokens,
-            logprobs: *logprobs,
             scoring: scores_prompt.then(|| Scoring::new(prompt.clone(), logprobs.unwrap_or(0))),
-            scores_prompt: *scores_prompt,
             drawn: 0,
             samples: Vec::new(),
             error: None,
@@ -107,15 +103,15 @@ impl<'t> ActiveSequence<'t> {
             Ok(row) => row,
             Err(error) => return Next { end: Some(Err(error.clone().into())), ..Next::default() },
         };
-        if self.drawn == self.max_new_tokens {
+        if self.drawn == self.request.max_new_tokens {
             // Its prompt was to be scored, and that is all.
             return Next { end: Some(Ok(FinishReason::Length)), ..Next::default() };
         }
-        let (id, ends) = self.stop_rules.draw(&mut self.sampler, row, self.drawn, end_of_text);
+        let (id, ends) = self.request.stop_rules.draw(&mut self.sampler, row, self.drawn, end_of_text);
         self.drawn += 1;
-        let logprobs = self.logprobs.map(|top| token_logprobs(row, id, top));
+        let logprobs = self.request.logprobs.map(|top| token_logprobs(row, id, top));
         if ends {
-            self.end_token = self.scores_prompt.then_some(OutputToken { id, offset: 0, logprobs });
+            self.end_token = self.request.scores_prompt.then_some(OutputToken { id, offset: 0, logprobs });
             return Next { end: Some(Ok(FinishReason::Stop)), ..Next::default() };
         }
         let end = match self.push(id, logprobs) {
