@@ -219,13 +219,12 @@ impl WatchedCache<'_> {
         let memory = &mut *self.watch.memory.borrow_mut();
         let own = RowPlace { sequence: self.sequence, layer, position: 0 };
         let mut numbers = [Vec::new(), Vec::new()];
-        let n_rows =
-            self.watch.placement.map_or(k.len() / width, |placement| (placement.rows)(self.sequence, k.len() / width));
-        for position in 0..n_rows {
-            let labels: [Vec<u32>; 2] = match self.watch.placement {
+        let (placement, held) = (self.watch.placement, k.len() / width);
+        for position in 0..placement.map_or(held, |placement| (placement.rows)(self.sequence, held)) {
+            let place = placement.map(|placement| (placement.read)(own.at(position), self.len()));
+            let labels: [Vec<u32>; 2] = match place {
                 None => [k, v].map(|all| all[position * width..][..width].iter().map(|n| n.to_bits()).collect()),
-                Some(Placement { read, .. }) => {
-                    let slot = read(own.at(position), self.len());
+                Some(slot) => {
                     let held = || k.get(position * width).map(|n| (n.to_bits() >> 1) / width as u32);
                     // A prefix that it shares was written by a different sequence.
                     let is_shared = |row: &u32| {
@@ -254,8 +253,6 @@ impl WatchedCache<'_> {
                     numbers.push(written.map_or(0.0, |written| written.rows[(bits & 1) as usize][number]));
                     if !is_right && memory.reported.insert((self.sequence, newest, position)) {
                         let (reader, found) = (own.at(newest), written.map(|written| written.slot));
-                        let place =
-                            self.watch.placement.map(|placement| (placement.read)(own.at(position), self.len()));
                         memory.wrong.push(WrongRead { reader, position, found, place });
                     }
                 }
