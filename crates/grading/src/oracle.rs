@@ -8,7 +8,7 @@ use page_by_page::cache::{CacheError, KvCache, KvLayout, Rewind};
 use crate::calls::in_call;
 use crate::history::History;
 use crate::limits;
-use crate::rows::{self, KINDS, Kind};
+use crate::rows::{self, KINDS};
 use crate::words::count;
 
 /// A sequence whose rows are never moved, shared or freed: nothing can go wrong with it.
@@ -72,7 +72,7 @@ impl Oracle {
     }
 
     #[track_caller]
-    fn check_rows(&self, layout: KvLayout, layer: usize, kind: Kind, found: &[f32], place: &dyn Fn(usize) -> String) {
+    fn check_rows(&self, layout: KvLayout, layer: usize, kind: &str, found: &[f32], place: &dyn Fn(usize) -> String) {
         let width = layout.kv_width();
         let len = self.tokens.len();
         let at = self.history.at();
