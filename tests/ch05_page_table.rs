@@ -59,14 +59,6 @@ mod checks {
         same!(table.pages_needed(n), pages, "pages_needed({}) when {held} {verb} held, page size {size}", argument(n));
     }
 
-    /// Compares the place of a position; `pages` are those of the table.
-    #[track_caller]
-    fn assert_lies_at(table: &PageTable, position: usize, page: u32, slot: usize) {
-        let (len, size, pages) = (table.len(), table.page_size(), page_list(table.pages()));
-        let expected = Ok(Slot { page: PageId(page), slot });
-        same!(table.locate(position), expected, "position {position} of {len} tokens in {pages}, of {size} slots each");
-    }
-
     #[track_caller]
     fn past_the_end(table: &PageTable, position: usize) {
         let len = table.len();
@@ -166,8 +158,10 @@ mod checks {
         for size in [4, 1, 2, 3, 5, 7, 10] {
             let mut pool = pool_that_gives(&[12, 5, 3]);
             let table = table(size, 2 * size + 1, &mut pool);
+            let told = format!("{} tokens in {}, of {size} slots each", table.len(), page_list(table.pages()));
             for position in 0..=2 * size {
-                assert_lies_at(&table, position, [12, 5, 3][position / size], position % size);
+                let place = Slot { page: PageId([12, 5, 3][position / size]), slot: position % size };
+                same!(table.locate(position), Ok(place), "position {position} of {told}");
             }
         }
     }

@@ -236,7 +236,8 @@ mod checks {
                     let before = Content::of(&slab, &cache);
                     let [new, held] = [count(n, "row"), count(first + n, "token")];
                     let write = format!("page size {size}: write of {new} to layer {layer}, {held} held");
-                    write_layer(&mut cache, layer, &tokens);
+                    let [k, v] = KINDS.map(|kind| rows::rows(LAYOUT, &tokens, layer, kind));
+                    in_call(format!("write of {new} to layer {layer}, {held} held"), || cache.write(layer, &k, &v));
                     before.assert_kept_but(&slab, &write, |(page, its_layer, slot)| {
                         its_layer == layer && places.iter().any(|at| (at.page.index(), at.slot) == (page, slot))
                     });
@@ -244,14 +245,6 @@ mod checks {
                 check_slots(&slab, &cache, &(100..next).collect::<Vec<_>>());
             }
         }
-    }
-
-    /// Writes the rows of the newest tokens to one layer.
-    #[track_caller]
-    fn write_layer(cache: &mut PagedCache, layer: usize, tokens: &[usize]) {
-        let [k, v] = KINDS.map(|kind| rows::rows(LAYOUT, tokens, layer, kind));
-        let [new, held] = [count(tokens.len(), "row"), count(cache.len(), "token")];
-        in_call(format!("write of {new} to layer {layer}, {held} held"), || cache.write(layer, &k, &v));
     }
 
     #[test]

@@ -26,18 +26,8 @@ mod checks {
 
     use grading::calls;
     use grading::history::{History, assert_refused, fact};
-    use grading::pools::check_owners;
+    use grading::pools::{check_owners, setup, with_prefix_cache};
     use grading::prelude::*;
-
-    /// Pages of 4, and no prefix cache.
-    fn setup(n_pages: usize, budget: usize, sequences: usize) -> Setup {
-        let limits = StepLimits { tokens: budget, sequences };
-        Setup { page_size: 4, n_pages, limits, keeps_prefixes: false }
-    }
-
-    fn with_prefix_cache(setup: Setup) -> Setup {
-        Setup { keeps_prefixes: true, ..setup }
-    }
 
     fn ids(sequences: &[SequenceState]) -> Vec<u64> {
         sequences.iter().map(|sequence| sequence.id.0).collect()

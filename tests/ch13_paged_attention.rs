@@ -59,14 +59,7 @@ mod checks {
         Run { start, rows }
     }
 
-    /// Where the rows must lie, worked out from the pages.
-    fn runs_of(page_size: usize, pages: &[PageId], tokens: usize, layer: usize) -> Vec<Run> {
-        let start = |page: &PageId| (page.index() * LAYOUT.n_layers + layer) * page_size * LAYOUT.kv_width();
-        let rows = |i: usize| page_size.min(tokens - i * page_size);
-        pages.iter().enumerate().map(|(i, page)| run(start(page), rows(i))).collect()
-    }
-
-    /// Compares the runs of every layer; a run is shown as its start and its rows.
+    /// Compares the runs of every layer with those worked out from the pages.
     fn check_runs(cache: &PagedCache, page_size: usize) {
         let (tokens, pages) = (cache.len(), cache.table().pages().to_vec());
         for layer in 0..LAYOUT.n_layers {
@@ -74,7 +67,10 @@ mod checks {
             let at = format!(
                 "runs({layer}) as start+rows, {held} in {pages_held}, page size {page_size}, 3 layers of 10 numbers"
             );
-            same!(shown(&cache.runs(layer)), shown(&runs_of(page_size, &pages, tokens, layer)), "{at}");
+            let start = |page: &PageId| (page.index() * LAYOUT.n_layers + layer) * page_size * LAYOUT.kv_width();
+            let rows = |i: usize| page_size.min(tokens - i * page_size);
+            let expected: Vec<_> = pages.iter().enumerate().map(|(i, page)| run(start(page), rows(i))).collect();
+            same!(shown(&cache.runs(layer)), shown(&expected), "{at}");
         }
     }
 

@@ -122,7 +122,10 @@ impl Snapshot {
         })?;
         let shape = PageShape::for_model(model, found.page_size);
         shape.check_same(&found).map_err(|error| error.to_string())?;
-        check_len(found.page_size, model)?;
+        let (len, max) = (found.page_size, model.config().max_positions);
+        if len > max {
+            return Err(format!("{len} tokens are more than the model's {max} positions; save a shorter sequence"));
+        }
         if record.len() != shape.record_bytes() {
             let (tokens, found) = (shape.page_size, bytes.len());
             return Err(damaged(format!("{tokens} tokens take {} bytes, and it has {found}", shape.offset(1))));
@@ -165,12 +168,6 @@ fn unwritable(file: &Path, error: &std::io::Error) -> FileError {
 
 fn damaged(problem: impl std::fmt::Display) -> String {
     format!("the saved cache is damaged: {problem}; save it again")
-}
-
-fn check_len(len: usize, model: &Model) -> Result<(), String> {
-    let max = model.config().max_positions;
-    let than = || format!("{len} tokens are more than the model's {max} positions; save a shorter sequence");
-    if len > max { Err(than()) } else { Ok(()) }
 }
 
 /// The first number of some rows that is NaN or an infinity, and the index of its head among all of the rows.

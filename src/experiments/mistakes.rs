@@ -125,11 +125,8 @@ pub fn all() -> Vec<Mistake> {
 /// Those that aren't bugs of engines.
 const MISTAKES: &[Mistake] = &[
     Mistake {
-        name: "newest-token-only",
-        chapter: 1,
-        about: "the model gets the newest token only",
         invariant: "each token is computed from all tokens before it",
-        shows: Shows::Forgetful(QUEEN),
+        ..mistake(1, "newest-token-only", "the model gets the newest token only")
     },
     mistake(2, "one-tensor", "all layers are kept in one tensor").breaks(
         "each layer reads its own rows",

@@ -72,21 +72,15 @@ struct Candidate {
 }
 
 /// The state of a search: up to `width` beams, best first, and the continuations that have finished.
-pub struct BeamSearch {
+struct BeamSearch<'a> {
     width: usize,
-    end_of_text: Vec<u32>,
+    /// Tokens that end a continuation.
+    end_of_text: &'a [u32],
     beams: Vec<Beam>,
     finished: Vec<Continuation>,
 }
 
-impl BeamSearch {
-    /// One beam without a token, after a prompt whose rows `cache` holds; the first [`step`](Self::step) makes up to
-    /// `width` of it, 1 or more. `end_of_text`: tokens that end a continuation.
-    fn new(cache: ForkCache, width: usize, end_of_text: &[u32]) -> Self {
-        let beam = Beam { tokens: Vec::new(), log_probability: 0.0, cache };
-        BeamSearch { width, end_of_text: end_of_text.to_vec(), beams: vec![beam], finished: Vec::new() }
-    }
-
+impl BeamSearch<'_> {
     /// Replaces the beams by the best `width` candidates, best first: every beam with every token. Equal candidates are
     /// in the order of their beams, then of their tokens. A candidate that ends its text takes no beam's place; it goes
     /// to `finished`, unless `width` beams are better.
@@ -185,7 +179,9 @@ pub fn search(
     let mut logits = model.forward(vec![chunk])?;
     counters.count(prompt.len(), slab);
     counters.prefill = start.elapsed();
-    let mut search = BeamSearch::new(cache, width, limits.end_of_text);
+    // The first step makes up to `width` of this beam.
+    let beam = Beam { tokens: Vec::new(), log_probability: 0.0, cache };
+    let mut search = BeamSearch { width, end_of_text: limits.end_of_text, beams: vec![beam], finished: Vec::new() };
     for n_new in 1..=limits.max_new_tokens {
         let rows: Vec<Vec<f32>> = logits.chunks_exact(model.config().vocab_size).map(log_softmax).collect();
         search.step(&rows)?;
@@ -219,12 +215,12 @@ impl SearchCounters {
     }
 }
 
-fn rows_copied(search: &BeamSearch) -> u64 {
+fn rows_copied(search: &BeamSearch<'_>) -> u64 {
     search.beams.iter().map(|beam| beam.cache.usage().rows_copied).sum()
 }
 
 /// The continuations that have finished and, if they are fewer than `width`, those that still grow; best score first.
-fn found(search: BeamSearch) -> Vec<Continuation> {
+fn found(search: BeamSearch<'_>) -> Vec<Continuation> {
     let mut found = search.finished;
     if found.len() < search.width {
         found.extend(search.beams.into_iter().map(|beam| Continuation::new(beam.tokens, beam.log_probability, false)));

@@ -2,13 +2,13 @@
 
 use serde::Serialize;
 
+use super::one_sequence::SequenceModel;
 use super::prompt_lookup::PromptLookup;
 use super::sampler::{Sampler, Sampling};
-use super::{CachedModel, Draft, Drafter, RewindableModel};
+use super::{Draft, Drafter};
 use crate::cache::CacheError;
 use crate::cache::attention::AttentionCache;
 use crate::cache_kind::{CacheKind, CacheSize};
-use crate::chapters::ch01_recompute::Recompute;
 use crate::chapters::ch08_speculative::{DraftModel, accept_matching};
 use crate::chapters::ch09_chance::{SamplingDraftModel, accept_sampled};
 use crate::model::Model;
@@ -140,17 +140,7 @@ impl DraftSource {
         match self {
             DraftSource::Lookup(lookup) => work(lookup),
             DraftSource::Model { model, cache } => {
-                let (mut cached, mut recompute);
-                let model: &mut dyn RewindableModel = match cache {
-                    Some(cache) => {
-                        cached = CachedModel::new(model, cache.as_mut());
-                        &mut cached
-                    }
-                    None => {
-                        recompute = Recompute::new(model);
-                        &mut recompute
-                    }
-                };
+                let model = &mut SequenceModel::new(model, cache.as_deref_mut());
                 match rule {
                     AcceptRule::Match => work(&mut DraftModel::new(model)),
                     AcceptRule::Sample => {

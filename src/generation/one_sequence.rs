@@ -2,7 +2,7 @@
 
 use std::cell::Cell;
 
-use super::watch::{ReadWatch, WatchedModel};
+use super::watch::ReadWatch;
 use super::{Accept, CachedModel, Drafter, LanguageModel, Limits, RewindableModel};
 use crate::cache::attention::AttentionCache;
 use crate::cache::{CacheError, Usage};
@@ -72,62 +72,80 @@ impl Generation<'_> {
             tokens.push(token);
             on_token(token);
         };
-        let generate = |model: &mut dyn RewindableModel| match generate(
-            &mut Cancellable { model, is_cancelled: self.is_cancelled },
-            &mut on_token,
-        ) {
-            Ok(_) | Err(StepError::Cancelled) => Ok(()),
-            Err(error) => Err(error),
-        };
-        let (rows_projected, usage) = match (cache, self.watch) {
-            (Some(cache), Some(watch)) => {
-                let mut model = WatchedModel::new(self.model, cache, watch, 0);
-                generate(&mut model)?;
-                (model.rows_projected(), cache.usage())
-            }
-            (Some(cache), None) => {
-                let mut model = CachedModel::new(self.model, cache);
-                generate(&mut model)?;
-                (model.rows_projected(), cache.usage())
-            }
-            (None, _) => {
-                let mut model = Recompute::new(self.model);
-                generate(&mut model)?;
-                (model.rows_projected(), Usage::default())
-            }
-        };
+        let (watch, is_cancelled) = (self.watch, self.is_cancelled);
+        let mut model = SequenceModel { watch, is_cancelled, ..SequenceModel::new(self.model, cache) };
+        match generate(&mut model, &mut on_token) {
+            Ok(_) | Err(StepError::Cancelled) => {}
+            Err(error) => return Err(error),
+        }
+        let rows_projected = model.rows_projected + model.recompute.rows_projected();
+        let usage = model.cache.map_or_else(Usage::default, |cache| cache.usage());
         Ok(Generated { tokens, rows_projected, usage })
     }
 }
 
-/// A model that computes nothing more once its sequence was cancelled.
-struct Cancellable<'a> {
-    model: &'a mut dyn RewindableModel,
+/// A model with the cache of one sequence, or without one: then it recomputes everything.
+pub(super) struct SequenceModel<'a> {
+    model: &'a Model,
+    cache: Option<&'a mut (dyn AttentionCache + 'static)>,
+    watch: Option<&'a ReadWatch>,
+    /// Once it is set, nothing more is computed.
     is_cancelled: Option<&'a Cell<bool>>,
+    /// Computes if there is no cache.
+    recompute: Recompute<'a>,
+    /// Tokens that went through the model to the cache.
+    rows_projected: u64,
 }
 
-impl Cancellable<'_> {
-    fn model(&mut self) -> Result<&mut dyn RewindableModel, StepError> {
-        if self.is_cancelled.is_some_and(Cell::get) { Err(StepError::Cancelled) } else { Ok(self.model) }
+impl<'a> SequenceModel<'a> {
+    /// Nobody watches it or cancels its sequence.
+    pub(super) fn new(model: &'a Model, cache: Option<&'a mut (dyn AttentionCache + 'static)>) -> Self {
+        let recompute = Recompute::new(model);
+        SequenceModel { model, cache, watch: None, is_cancelled: None, recompute, rows_projected: 0 }
+    }
+
+    /// Asks the model that has, or has not, the cache.
+    fn ask<T>(
+        &mut self,
+        tokens: &[u32],
+        question: impl FnOnce(&mut dyn RewindableModel) -> Result<T, StepError>,
+    ) -> Result<T, StepError> {
+        if self.is_cancelled.is_some_and(Cell::get) {
+            return Err(StepError::Cancelled);
+        }
+        let Some(cache) = self.cache.as_deref_mut() else { return question(&mut self.recompute) };
+        let ask_with = |cache: &mut dyn AttentionCache| {
+            let mut model = CachedModel::new(self.model, cache);
+            let answer = question(&mut model);
+            self.rows_projected += model.rows_projected();
+            answer
+        };
+        match self.watch {
+            Some(watch) => ask_with(&mut watch.watched(0, tokens, cache)),
+            None => ask_with(cache),
+        }
     }
 }
 
-impl LanguageModel for Cancellable<'_> {
+impl LanguageModel for SequenceModel<'_> {
     fn next_logits(&mut self, tokens: &[u32]) -> Result<Vec<f32>, StepError> {
-        self.model()?.next_logits(tokens)
+        self.ask(tokens, |model| model.next_logits(tokens))
     }
 }
 
-impl RewindableModel for Cancellable<'_> {
+impl RewindableModel for SequenceModel<'_> {
     fn cached_len(&self) -> usize {
-        self.model.cached_len()
+        self.cache.as_ref().map_or(self.recompute.cached_len(), |cache| cache.len())
     }
 
     fn last_logits(&mut self, tokens: &[u32], n: usize) -> Result<Vec<Vec<f32>>, StepError> {
-        self.model()?.last_logits(tokens, n)
+        self.ask(tokens, |model| model.last_logits(tokens, n))
     }
 
     fn rewind(&mut self, n: usize) -> Result<(), CacheError> {
-        self.model.rewind(n)
+        match &mut self.cache {
+            Some(cache) => cache.rewind(n),
+            None => self.recompute.rewind(n),
+        }
     }
 }

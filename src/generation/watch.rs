@@ -21,9 +21,6 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 
 use crate::cache::attention::{AttentionCache, Rows};
 use crate::cache::{CacheError, KvCache, KvLayout, Rewind, Usage};
-use crate::model::{Model, StepError};
-
-use super::{LanguageModel, RewindableModel, rows};
 
 /// Where the row of a token belongs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -223,13 +220,12 @@ impl WatchedCache<'_> {
         let memory = &mut *self.watch.memory.borrow_mut();
         let own = RowPlace { sequence: self.sequence, layer, position: 0 };
         let mut numbers = [Vec::new(), Vec::new()];
-        let n_rows =
-            self.watch.placement.map_or(k.len() / width, |placement| (placement.rows)(self.sequence, k.len() / width));
-        for position in 0..n_rows {
-            let labels: [Vec<u32>; 2] = match self.watch.placement {
+        let (placement, held) = (self.watch.placement, k.len() / width);
+        for position in 0..placement.map_or(held, |placement| (placement.rows)(self.sequence, held)) {
+            let place = placement.map(|placement| (placement.read)(own.at(position), self.len()));
+            let labels: [Vec<u32>; 2] = match place {
                 None => [k, v].map(|all| all[position * width..][..width].iter().map(|n| n.to_bits()).collect()),
-                Some(Placement { read, .. }) => {
-                    let slot = read(own.at(position), self.len());
+                Some(slot) => {
                     let held = || k.get(position * width).map(|n| (n.to_bits() >> 1) / width as u32);
                     // A prefix that it shares was written by a different sequence.
                     let is_shared = |row: &u32| {
@@ -258,8 +254,6 @@ impl WatchedCache<'_> {
                     numbers.push(written.map_or(0.0, |written| written.rows[(bits & 1) as usize][number]));
                     if !is_right && memory.reported.insert((self.sequence, newest, position)) {
                         let (reader, found) = (own.at(newest), written.map(|written| written.slot));
-                        let place =
-                            self.watch.placement.map(|placement| (placement.read)(own.at(position), self.len()));
                         memory.wrong.push(WrongRead { reader, position, found, place });
                     }
                 }
@@ -321,54 +315,5 @@ impl AttentionCache for WatchedCache<'_> {
         };
         let [k, v] = self.numbers(layer, &in_runs(lent.keys), &in_runs(lent.values));
         Rows::dense((k.into(), v.into()), self.layout())
-    }
-}
-
-/// A model whose cache is watched: a [`CachedModel`](super::CachedModel) otherwise.
-pub struct WatchedModel<'a> {
-    model: &'a Model,
-    cache: &'a mut dyn AttentionCache,
-    watch: &'a ReadWatch,
-    sequence: u64,
-    rows_projected: u64,
-}
-
-impl<'a> WatchedModel<'a> {
-    /// `sequence`: the number by which the watch knows it.
-    pub fn new(model: &'a Model, cache: &'a mut dyn AttentionCache, watch: &'a ReadWatch, sequence: u64) -> Self {
-        WatchedModel { model, cache, watch, sequence, rows_projected: 0 }
-    }
-
-    /// Tokens that have gone through the model since this was created.
-    pub fn rows_projected(&self) -> u64 {
-        self.rows_projected
-    }
-
-    fn compute(&mut self, tokens: &[u32], n: usize) -> Result<Vec<f32>, StepError> {
-        let new_tokens = &tokens[self.cache.len()..];
-        let mut cache = self.watch.watched(self.sequence, tokens, self.cache);
-        let logits = self.model.forward(vec![self.model.chunk(new_tokens, Some(&mut cache), n)?])?;
-        self.rows_projected += new_tokens.len() as u64;
-        Ok(logits)
-    }
-}
-
-impl LanguageModel for WatchedModel<'_> {
-    fn next_logits(&mut self, tokens: &[u32]) -> Result<Vec<f32>, StepError> {
-        self.compute(tokens, 1)
-    }
-}
-
-impl RewindableModel for WatchedModel<'_> {
-    fn cached_len(&self) -> usize {
-        self.cache.len()
-    }
-
-    fn last_logits(&mut self, tokens: &[u32], n: usize) -> Result<Vec<Vec<f32>>, StepError> {
-        Ok(rows(&self.compute(tokens, n)?, self.model))
-    }
-
-    fn rewind(&mut self, n: usize) -> Result<(), CacheError> {
-        self.cache.rewind(n)
     }
 }

@@ -32,27 +32,23 @@ impl Model {
         out: &mut [f32],
     ) {
         let kv_width = self.config.kv_layout().kv_width();
-        let mut rows = Vec::with_capacity(batch.len());
         let mut first = 0;
+        let mut new_rows = Vec::with_capacity(batch.len());
         for chunk in batch.iter_mut() {
             let numbers = first * kv_width..(first + chunk.tokens.len()) * kv_width;
             let (k, v) = (self.stored(&k[numbers.clone()]), self.stored(&v[numbers]));
-            match &mut chunk.cache {
-                None => rows.push(Some(Rows::dense((k, v), self.kv_layout()))),
-                Some(cache) => {
-                    cache.write(layer, &k, &v);
-                    rows.push(None);
-                }
+            if let Some(cache) = &mut chunk.cache {
+                cache.write(layer, &k, &v);
             }
+            new_rows.push((k, v));
             first += chunk.tokens.len();
         }
-        for (chunk, rows) in batch.iter().zip(&mut rows) {
-            if let Some(cache) = &chunk.cache {
-                *rows = Some(self.attention.rows(&**cache, layer));
-            }
-        }
-        let sequences =
-            batch.iter().zip(&rows).filter_map(|(chunk, rows)| Some(rows.as_ref()?.sequence_rows(chunk.tokens.len())));
+        let rows = batch.iter().zip(new_rows).map(|(chunk, new_rows)| match &chunk.cache {
+            Some(cache) => self.attention.rows(&**cache, layer),
+            None => Rows::dense(new_rows, self.kv_layout()),
+        });
+        let rows: Vec<Rows<'_>> = rows.collect();
+        let sequences = batch.iter().zip(&rows).map(|(chunk, rows)| rows.sequence_rows(chunk.tokens.len()));
         self.attend(&sequences.collect::<Vec<_>>(), q, out);
     }
 

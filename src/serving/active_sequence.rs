@@ -1,6 +1,7 @@
 //! What the loop knows of a sequence, beside its tokens and pages: how it draws them, when it ends, and its output.
 
 use std::mem;
+use std::rc::Rc;
 
 use super::detokenizer::Detokenizer;
 use super::{FinishedSequence, OutputDelta, OutputToken, SequenceError, StopRules, view};
@@ -36,31 +37,25 @@ impl GenerationRequest {
 
 /// A sequence that has not finished.
 pub(super) struct ActiveSequence<'t> {
+    /// What it is one of the sequences of.
+    request: Rc<GenerationRequest>,
     sampler: Sampler,
-    stop_rules: StopRules,
-    max_new_tokens: usize,
-    logprobs: Option<usize>,
     /// The scores of its prompt so far; `None` if none are asked for, or once all are.
     pub(super) scoring: Option<Scoring>,
-    scores_prompt: bool,
     /// Tokens drawn so far: those it has generated.
     drawn: usize,
     /// The other samples of its prompt, until it has computed that.
     pub(super) samples: Vec<Sequence>,
     /// Why it failed, if it did.
     pub(super) error: Option<SequenceError>,
+    /// How its prompt begins; empty without a tokenizer.
+    prompt_text: String,
     /// `None` without a tokenizer.
-    text: Option<Text<'t>>,
+    detokenizer: Option<Detokenizer<'t>>,
     /// Its output since it was last taken.
     pub(super) delta: OutputDelta,
     /// The end-of-text token that a sequence whose prompt is scored reports.
     end_token: Option<OutputToken>,
-}
-
-struct Text<'t> {
-    /// How its prompt begins.
-    prompt: String,
-    detokenizer: Detokenizer<'t>,
 }
 
 /// What a sequence's logits lead to: its next token, its end, or both.
@@ -71,26 +66,20 @@ pub(super) struct Next {
 }
 
 impl<'t> ActiveSequence<'t> {
-    pub(super) fn new(request: &GenerationRequest, sampler: Sampler, tokenizer: Option<&'t Tokenizer>) -> Self {
-        let GenerationRequest { prompt, max_new_tokens, stop_rules, logprobs, scores_prompt, .. } = request;
-        let text = tokenizer.map(|tokenizer| Text {
-            prompt: view::prompt_preview(
-                &tokenizer.decode(view::previewed_tokens(prompt)).unwrap_or_default(),
-                prompt.len(),
-            ),
-            detokenizer: Detokenizer::new(tokenizer, stop_rules),
-        });
+    pub(super) fn new(request: &Rc<GenerationRequest>, sampler: Sampler, tokenizer: Option<&'t Tokenizer>) -> Self {
+        let GenerationRequest { prompt, stop_rules, logprobs, scores_prompt, .. } = &**request;
+        let preview = |tokenizer: &Tokenizer| {
+            view::prompt_preview(&tokenizer.decode(view::previewed_tokens(prompt)).unwrap_or_default(), prompt.len())
+        };
         ActiveSequence {
+            request: request.clone(),
             sampler,
-            stop_rules: stop_rules.clone(),
-            max_new_tokens: *max_new_tokens,
-            logprobs: *logprobs,
             scoring: scores_prompt.then(|| Scoring::new(prompt.clone(), logprobs.unwrap_or(0))),
-            scores_prompt: *scores_prompt,
             drawn: 0,
             samples: Vec::new(),
             error: None,
-            text,
+            prompt_text: tokenizer.map_or_else(String::new, preview),
+            detokenizer: tokenizer.map(|tokenizer| Detokenizer::new(tokenizer, stop_rules)),
             delta: OutputDelta::default(),
             end_token: None,
         }
@@ -98,7 +87,7 @@ impl<'t> ActiveSequence<'t> {
 
     /// How its prompt begins, and its output so far.
     pub(super) fn text(&self) -> (&str, &str) {
-        self.text.as_ref().map_or(("", ""), |text| (&text.prompt, text.detokenizer.output()))
+        (&self.prompt_text, self.detokenizer.as_ref().map_or("", Detokenizer::output))
     }
 
     /// Draws its next token from these logits, `[vocab_size]`, and adds it to its output.
@@ -107,15 +96,15 @@ impl<'t> ActiveSequence<'t> {
             Ok(row) => row,
             Err(error) => return Next { end: Some(Err(error.clone().into())), ..Next::default() },
         };
-        if self.drawn == self.max_new_tokens {
+        if self.drawn == self.request.max_new_tokens {
             // Its prompt was to be scored, and that is all.
             return Next { end: Some(Ok(FinishReason::Length)), ..Next::default() };
         }
-        let (id, ends) = self.stop_rules.draw(&mut self.sampler, row, self.drawn, end_of_text);
+        let (id, ends) = self.request.stop_rules.draw(&mut self.sampler, row, self.drawn, end_of_text);
         self.drawn += 1;
-        let logprobs = self.logprobs.map(|top| token_logprobs(row, id, top));
+        let logprobs = self.request.logprobs.map(|top| token_logprobs(row, id, top));
         if ends {
-            self.end_token = self.scores_prompt.then_some(OutputToken { id, offset: 0, logprobs });
+            self.end_token = self.request.scores_prompt.then_some(OutputToken { id, offset: 0, logprobs });
             return Next { end: Some(Ok(FinishReason::Stop)), ..Next::default() };
         }
         let end = match self.push(id, logprobs) {
@@ -127,11 +116,11 @@ impl<'t> ActiveSequence<'t> {
 
     /// Adds a token to its output. Returns whether a stop string ends it.
     fn push(&mut self, id: u32, logprobs: Option<TokenLogprobs>) -> Result<bool, SequenceError> {
-        let Some(text) = &mut self.text else {
+        let Some(detokenizer) = &mut self.detokenizer else {
             self.delta.tokens.push(OutputToken { id, offset: 0, logprobs });
             return Ok(false);
         };
-        let (delta, is_stopped) = text.detokenizer.push(id, logprobs)?;
+        let (delta, is_stopped) = detokenizer.push(id, logprobs)?;
         self.delta.append(delta);
         Ok(is_stopped)
     }
@@ -143,8 +132,8 @@ impl<'t> ActiveSequence<'t> {
         mut end: Result<FinishReason, SequenceError>,
     ) -> FinishedSequence {
         let mut delta = mem::take(&mut self.delta);
-        let (mut offset, mut output, mut prompt_text) = (0, String::new(), String::new());
-        if let Some(Text { prompt, mut detokenizer }) = self.text {
+        let (mut offset, mut output) = (0, String::new());
+        if let Some(mut detokenizer) = self.detokenizer {
             match detokenizer.finish() {
                 Ok((rest, is_stopped)) => {
                     delta.append(rest);
@@ -154,9 +143,9 @@ impl<'t> ActiveSequence<'t> {
                 }
                 Err(error) => end = end.and(Err(error.into())),
             }
-            (offset, output, prompt_text) = (detokenizer.output_chars, detokenizer.output().into(), prompt);
+            (offset, output) = (detokenizer.output_chars, detokenizer.output().into());
         }
         delta.end = self.end_token.map(|token| OutputToken { offset, ..token });
-        FinishedSequence { sequence, text: output, delta, prompt_text, end }
+        FinishedSequence { sequence, text: output, delta, prompt_text: self.prompt_text, end }
     }
 }

@@ -104,10 +104,8 @@ impl CheckedScheduler {
                 expected => Err(EngineError::EmptyPlan { expected, waiting, running }),
             };
         }
-        let inputs = self.inner.inputs();
-        if let Some((chunk, _)) =
-            plan.iter().zip(0..).find(|(chunk, i)| inputs.get(*i).map(|it| it.chunk) != Some(**chunk))
-        {
+        let mut inputs = self.inner.inputs().into_iter().map(|input| input.chunk);
+        if let Some(chunk) = plan.iter().find(|chunk| inputs.next() != Some(**chunk)) {
             return Err(EngineError::NotAmongInputs(chunk.sequence));
         }
         self.totals.steps += 1;

@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, HashMap};
 use super::{ActiveSequence, Engine, EngineError, SCORED_AT_ONCE};
 use crate::cache::attention::AttentionCache;
 use crate::chapters::ch10_fork::ForkCache;
-use crate::generation::scoring::{Scoring, TokenLogprobs};
+use crate::generation::scoring::Scoring;
 use crate::generation::watch::ReadWatch;
 use crate::model::{Model, StepError};
 use crate::serving::schedule::{ChunkInput, ScheduleError, ScheduledChunk, SequenceId, StepLimits};
@@ -16,17 +16,13 @@ use crate::serving::schedule::{ChunkInput, ScheduleError, ScheduledChunk, Sequen
 pub(super) struct Computed {
     /// The logits after the newest token of each sequence that has caught up, `[vocab_size]`, and the errors of all
     /// that failed. In the order of the plan.
-    pub(super) logits: Vec<(SequenceId, Result<Vec<f32>, StepError>)>,
+    pub(super) logits: Vec<Newest>,
     /// Forks of the caches that have computed a prompt, one for each of its other samples.
     pub(super) forks: HashMap<SequenceId, Vec<ForkCache>>,
 }
 
-/// What a pass of the model has computed.
-#[derive(Default)]
-struct Pass {
-    newest: Vec<(SequenceId, Vec<f32>)>,
-    scores: Vec<(SequenceId, TokenLogprobs)>,
-}
+/// The logits after the newest token of a sequence, or why there are none.
+type Newest = (SequenceId, Result<Vec<f32>, StepError>);
 
 impl Engine<'_> {
     /// Computes the tokens of a plan. The scores of the prompts that are complete now go to their sequences' output.
@@ -36,14 +32,14 @@ impl Engine<'_> {
         let mut inputs = self.scheduler.inner.inputs();
         let mut computed = Computed::default();
         let watch = self.watch.as_deref();
-        if let Ok(pass) = forward(self.model, watch, &self.active, at_once, &mut inputs) {
-            pass.record(&mut computed, &mut self.active);
+        if let Ok(newest) = forward(self.model, watch, &mut self.active, at_once, &mut inputs) {
+            computed.logits = newest;
         } else {
             // Which sequence's logits failed is not known: each is computed alone, and gives the same rows again.
             for input in &mut inputs {
                 self.scheduler.totals.rows_projected += input.chunk.tokens as u64;
-                match forward(self.model, watch, &self.active, at_once, std::slice::from_mut(input)) {
-                    Ok(pass) => pass.record(&mut computed, &mut self.active),
+                match forward(self.model, watch, &mut self.active, at_once, std::slice::from_mut(input)) {
+                    Ok(newest) => computed.logits.extend(newest),
                     Err(error) => {
                         let sequence = input.chunk.sequence;
                         // The prefix cache must not get any of its pages.
@@ -69,27 +65,15 @@ impl Engine<'_> {
     }
 }
 
-impl Pass {
-    /// Adds its logits and scores to the results. Called only when the whole pass has succeeded.
-    fn record(self, computed: &mut Computed, active: &mut BTreeMap<SequenceId, ActiveSequence<'_>>) {
-        for (sequence, score) in self.scores {
-            if let Some(scoring) = active.get_mut(&sequence).and_then(|state| state.scoring.as_mut()) {
-                scoring.push(score);
-            }
-        }
-        computed.logits.extend(self.newest.into_iter().map(|(sequence, logits)| (sequence, Ok(logits))));
-    }
-}
-
-/// One pass for all: the logits of those that have caught up, and the scores of the rows that have none yet. At most
-/// `at_once` rows of logits are there at the same time, beside those that are returned.
+/// One pass for all: returns the logits of those that have caught up. If the whole pass succeeds, the rows that had no
+/// score yet have one. At most `at_once` rows of logits are there at the same time, beside those that are returned.
 fn forward(
     model: &Model,
     watch: Option<&ReadWatch>,
-    active: &BTreeMap<SequenceId, ActiveSequence<'_>>,
+    active: &mut BTreeMap<SequenceId, ActiveSequence<'_>>,
     at_once: usize,
     inputs: &mut [ChunkInput<'_>],
-) -> Result<Pass, StepError> {
+) -> Result<Vec<Newest>, StepError> {
     let scoring_of = |sequence| active.get(&sequence)?.scoring.as_ref();
     // For each row of logits: its sequence, its number there, and whether the next token is chosen from it.
     let mut wanted = Vec::new();
@@ -114,15 +98,20 @@ fn forward(
         wanted.extend((first..len).map(|row| (sequence, row, caught_up && row + 1 == len)));
         chunks.push(model.chunk_with_room(tokens, cache, len - first)?);
     }
-    let mut pass = Pass::default();
+    let (mut newest, mut scores) = (Vec::new(), Vec::new());
     model.forward_in_parts(chunks, at_once, &mut |index, logits| {
         let (sequence, row, is_newest) = wanted[index];
         if let Some(scoring) = scoring_of(sequence).filter(|scoring| scoring.wants(row)) {
-            pass.scores.push((sequence, scoring.score(row, logits)));
+            scores.push((sequence, scoring.score(row, logits)));
         }
         if is_newest {
-            pass.newest.push((sequence, logits.to_vec()));
+            newest.push((sequence, Ok(logits.to_vec())));
         }
     })?;
-    Ok(pass)
+    for (sequence, score) in scores {
+        if let Some(scoring) = active.get_mut(&sequence).and_then(|state| state.scoring.as_mut()) {
+            scoring.push(score);
+        }
+    }
+    Ok(newest)
 }

@@ -159,6 +159,7 @@ impl<'m> Engine<'m> {
     pub fn submit_request(&mut self, mut request: GenerationRequest) -> Result<Vec<SequenceId>, EngineError> {
         self.check(&request)?;
         let samplers = std::mem::take(&mut request.samplers);
+        let request = Rc::new(request);
         // Without a new token there is nothing to compute, and nothing to share.
         let are_forks = request.max_new_tokens > 0 && !request.scores_prompt;
         let (mut ids, mut samples) = (Vec::new(), Vec::new());

@@ -139,12 +139,11 @@ impl PoolView {
                 preemptions: sequence.counters.preemptions,
             }
         });
-        let sequences = sequences.collect();
         PoolView {
             steps: totals.steps,
             page_size: engine.page_size,
             owners: owners(slab.pool()),
-            sequences,
+            sequences: sequences.collect(),
             scheduled_tokens: step.iter().map(|chunk| chunk.tokens).sum(),
             budget: limits.tokens,
             max_running: limits.sequences,

@@ -255,18 +255,16 @@ impl TestedScheduler for PlantedScheduler {
     }
 
     fn cancel(&mut self, id: SequenceId) -> Result<(), ScheduleError> {
-        if let Some(index) = self.index_of(id) {
+        let sequence = if let Some(index) = self.index_of(id) {
             let Running { sequence, cache } = self.inner.running.remove(index);
-            let in_its_prompt = cache.len() < sequence.n_prompt;
-            if self.has(Bug::CancelLeaks) && in_its_prompt {
+            if self.has(Bug::CancelLeaks) && cache.len() < sequence.n_prompt {
                 self.lost.push(cache);
             }
-            self.finish(sequence, FinishReason::Abort);
-            return Ok(());
-        }
-        let index = self.inner.waiting.iter().position(|sequence| sequence.id == id);
-        let sequence =
-            index.and_then(|index| self.inner.waiting.remove(index)).ok_or(ScheduleError::UnknownSequence(id))?;
+            sequence
+        } else {
+            let index = self.inner.waiting.iter().position(|sequence| sequence.id == id);
+            index.and_then(|index| self.inner.waiting.remove(index)).ok_or(ScheduleError::UnknownSequence(id))?
+        };
         self.finish(sequence, FinishReason::Abort);
         Ok(())
     }

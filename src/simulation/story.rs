@@ -87,11 +87,8 @@ fn write_event(
 ) -> Result<(), Violation> {
     let arrived = world.arrived();
     let cancelled = if let Event::Cancel { name } = event { world.id(name) } else { None };
-    let begin = lines.len();
-    // Written before it is done, because the scheduler might stop in the middle.
-    let _ = writeln!(lines, "  {}", if_stopped(world, event, cancelled));
-    let transition = world.apply(event)?;
-    lines.truncate(begin);
+    let stopped = if_stopped(world, event, cancelled);
+    let transition = world.apply(event).inspect_err(|_| *lines += &format!("  {stopped}\n"))?;
     let strangers = transition.before.strangers.len().abs_diff(transition.after.strangers.len());
     let line = match event {
         Event::Arrive { prompt, max_new_tokens, .. } if world.arrived() == arrived => {

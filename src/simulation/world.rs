@@ -6,7 +6,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::rc::Rc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use crate::cache::{CacheError, KvCache, PageId};
+use crate::cache::{CacheError, KvCache};
 use crate::chapters::ch04_page_pool::PagePool;
 use crate::chapters::ch05_page_table::PageTable;
 use crate::chapters::ch06_paged::{PageSlab, SharedSlab};
@@ -14,6 +14,7 @@ use crate::chapters::ch10_fork::ForkCache;
 use crate::panics;
 use crate::prefix_cache::{CachedPage, PrefixCache, new_prefix_cache};
 use crate::serving::schedule::{Finished, NextToken, ScheduleError, Sequence, SequenceId, max_rows};
+use crate::serving::view::owners;
 
 use super::stand_in_model::{LAYOUT, Rows, prompt, rows};
 use super::tested_scheduler::without_pages;
@@ -294,11 +295,10 @@ impl World {
         catch_panic("looking at it", || {
             let slab = slab.borrow();
             let pool = slab.pool();
-            let page_ids = (0..pool.n_pages() as u32).map(PageId);
             let mut cached: Vec<_> = scheduler.as_scheduler().prefixes().pages().iter().map(|held| held.page).collect();
             cached.sort_unstable();
             WorldState {
-                owners: page_ids.map(|page| pool.owners(page).unwrap_or(0)).collect(),
+                owners: owners(pool),
                 n_free: pool.n_free(),
                 cached,
                 strangers: strangers.iter().flat_map(|stranger| stranger.table().pages().to_vec()).collect(),

@@ -64,14 +64,8 @@ impl HashChain {
 
     /// The hashes of a sequence's full pages, in order.
     fn hashes(&self, tokens: &[u32]) -> Vec<PrefixHash> {
-        let mut before = None;
-        let mut hashes = Vec::new();
-        for page in tokens.chunks_exact(self.page_size) {
-            let hash = self.key.hash_one((before, page));
-            hashes.push(hash);
-            before = Some(hash);
-        }
-        hashes
+        let hash = |before: &mut Option<PrefixHash>, page| *before.insert(self.key.hash_one((*before, page)));
+        tokens.chunks_exact(self.page_size).scan(None, |before, page| Some(hash(before, page))).collect()
     }
 }
 

@@ -26,10 +26,8 @@ pub use traces::{Trace, TraceDefaults, TraceRequest};
 use crate::cache::CacheError;
 use crate::chapters::ch04_page_pool::PagePool;
 use crate::chapters::ch05_page_table::PageTable;
-use crate::chapters::ch11_prefix_cache::PrefixTrie;
 use crate::english::count;
-use crate::prefix_cache::NoPrefixCache;
-use crate::prefix_cache::PrefixCache;
+use crate::prefix_cache::{PrefixCache, new_prefix_cache};
 
 /// What is kept of the sequences that have finished.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -99,9 +97,8 @@ pub enum WorkloadError {
 impl PrefixCacheKind {
     fn cache(self, page_size: usize) -> Result<Box<dyn PrefixCache>, CacheError> {
         Ok(match self {
-            PrefixCacheKind::None => Box::new(NoPrefixCache::new(page_size)?),
-            PrefixCacheKind::Trie => Box::new(PrefixTrie::new(page_size)?),
             PrefixCacheKind::HashChain(order) => Box::new(HashChain::new(page_size, order)?),
+            kind => new_prefix_cache(page_size, kind == PrefixCacheKind::Trie)?,
         })
     }
 }

@@ -10,59 +10,43 @@ use page_by_page::model::{Model, StepError};
 
 use grading::story::assets;
 
-type Hypothesis = (Vec<u32>, f64);
-
-/// A step over lists of tokens: no cache, no fork, all candidates sorted.
-fn naive_step(
-    width: usize,
-    end_of_text: &[u32],
-    rows: &[Vec<f32>],
-    (beams, finished): &mut (Vec<Hypothesis>, Vec<Hypothesis>),
-) {
-    let mut candidates: Vec<(f64, usize, u32)> = Vec::new();
-    for (beam, row) in rows.iter().enumerate() {
-        candidates.extend((0..).zip(row).map(|(token, x)| (beams[beam].1 + f64::from(*x), beam, token)));
-    }
-    // The sort is stable: equal candidates stay in the order of beams, then of tokens.
-    candidates.sort_by(|a, b| b.0.partial_cmp(&a.0).unwrap());
-    let mut next: Vec<Hypothesis> = Vec::new();
-    for (log_probability, beam, token) in candidates {
-        if next.len() == width {
-            break;
-        }
-        let tokens = beams[beam].0.clone();
-        if end_of_text.contains(&token) {
-            finished.push((tokens, log_probability));
-        } else {
-            next.push(([tokens, vec![token]].concat(), log_probability));
-        }
-    }
-    *beams = next;
-}
-
 fn bundled(model: &str) -> Model {
     Model::open(&assets().join(model)).unwrap()
 }
 
-/// The same search without a cache, without a batch and without forks: every beam is a list of tokens.
+/// The same search over lists of tokens: without a cache, a batch and forks, and with all candidates sorted.
 fn recomputed(model: &Model, prompt: &[u32], width: usize, limits: Limits<'_>) -> Vec<Continuation> {
     let found = |tokens: Vec<u32>, log_probability: f64, has_ended: bool| {
         let score = log_probability / ((tokens.len() + usize::from(has_ended)) as f64).powf(LENGTH_PENALTY);
         Continuation { tokens, log_probability, score, has_ended }
     };
-    let mut state: (Vec<Hypothesis>, Vec<Hypothesis>) = (vec![(Vec::new(), 0.0)], Vec::new());
+    let (mut beams, mut all): (Vec<(Vec<u32>, f64)>, _) = (vec![(Vec::new(), 0.0)], Vec::new());
     for _ in 0..limits.max_new_tokens {
-        let row = |beam: &Hypothesis| log_softmax(&model.step(&[prompt, &beam.0[..]].concat(), None).unwrap());
-        let rows: Vec<Vec<f32>> = state.0.iter().map(row).collect();
-        naive_step(width, limits.end_of_text, &rows, &mut state);
-        if state.1.len() >= width {
-            state.0.clear();
+        let mut candidates: Vec<(f64, &[u32], u32)> = Vec::new();
+        for (tokens, sum) in &beams {
+            let row = log_softmax(&model.step(&[prompt, tokens].concat(), None).unwrap());
+            candidates.extend((0..).zip(row).map(|(token, x)| (sum + f64::from(x), &tokens[..], token)));
+        }
+        // The sort is stable: equal candidates stay in the order of beams, then of tokens.
+        candidates.sort_by(|a, b| b.0.partial_cmp(&a.0).unwrap());
+        let mut next = Vec::new();
+        for (log_probability, tokens, token) in candidates {
+            if next.len() == width {
+                break;
+            }
+            if limits.end_of_text.contains(&token) {
+                all.push(found(tokens.to_vec(), log_probability, true));
+            } else {
+                next.push(([tokens, &[token]].concat(), log_probability));
+            }
+        }
+        beams = next;
+        if all.len() >= width {
+            beams.clear();
             break;
         }
     }
-    let finished = state.1.into_iter().map(|(tokens, sum)| found(tokens, sum, true));
-    let growing = state.0.into_iter().map(|(tokens, sum)| found(tokens, sum, false));
-    let mut all: Vec<Continuation> = finished.chain(growing).collect();
+    all.extend(beams.into_iter().map(|(tokens, sum)| found(tokens, sum, false)));
     all.sort_by(|a, b| b.score.total_cmp(&a.score));
     all
 }

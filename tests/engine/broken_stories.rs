@@ -6,8 +6,7 @@ use page_by_page::cache::KvCache;
 use page_by_page::chapters::ch03_contiguous::ContiguousCache;
 use page_by_page::english::wrapped;
 use page_by_page::experiments::mistakes::{Mistake, Shows, Teller, Told, all};
-use page_by_page::generation::LanguageModel;
-use page_by_page::generation::watch::{ReadWatch, WatchedModel};
+use page_by_page::generation::watch::ReadWatch;
 
 use grading::story::Storyteller;
 use grading::transcript::{Transcript, assert_transcript};
@@ -92,16 +91,16 @@ fn a_watch_names_the_rows_that_a_wrong_cache_returns_and_changes_no_right_one() 
     ];
     for (spoil, expected) in tries {
         let (mut cache, watch) = (ContiguousCache::new(layout, 6), ReadWatch::new(None));
-        WatchedModel::new(&storyteller.model, &mut cache, &watch, 0).next_logits(&tokens[..5]).unwrap();
+        storyteller.model.step(&tokens[..5], Some(&mut watch.watched(0, &tokens, &mut cache))).unwrap();
         for layer in 0..layout.n_layers {
             let (mut k, mut v) = (cache.gather(layer).0.to_vec(), cache.gather(layer).1.to_vec());
             spoil(layer, &mut k, &mut v, layout.kv_width());
             cache.write(layer, &k, &v);
         }
-        let logits = WatchedModel::new(&storyteller.model, &mut cache, &watch, 0).next_logits(&tokens).unwrap();
+        let newest = storyteller.model.step(&tokens[5..], Some(&mut watch.watched(0, &tokens, &mut cache)));
         let wrong = watch.take_wrong();
         let found = wrong.first().map_or(String::new(), ToString::to_string);
         assert_eq!(found.trim_start_matches("attention of sequence 0's token 5 in "), expected);
-        assert_eq!(logits == alone, expected.is_empty(), "{expected:?}");
+        assert_eq!(newest.unwrap() == alone, expected.is_empty(), "{expected:?}");
     }
 }

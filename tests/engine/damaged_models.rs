@@ -15,11 +15,6 @@ const MODEL: &str = "bf16-gqa3";
 const WEIGHTS: &str = "model.safetensors";
 const INDEX: &str = "model.safetensors.index.json";
 
-/// A safetensors file with this header and sixteen bytes of data.
-fn with_header(header: &str) -> Vec<u8> {
-    [&(header.len() as u64).to_le_bytes()[..], header.as_bytes(), &[0; 16]].concat()
-}
-
 #[test]
 fn a_folder_or_a_file_that_is_not_there() {
     let open = |path: &Path| Model::open(path).map(drop);
@@ -103,8 +98,9 @@ fn a_weights_file_that_is_cut_or_lies_about_its_lengths() {
         r#"{"a":{"dtype":"F32","shape":[5],"data_offsets":[0,16]}}"#,
         r#"{"a":{"dtype":"F31","shape":[4],"data_offsets":[0,16]}}"#,
     ] {
-        let says = [WEIGHTS, "download the file again"];
-        model_refused(MODEL, |folder| folder.write(WEIGHTS, with_header(header)), &says);
+        let (says, len) = ([WEIGHTS, "download the file again"], header.len() as u64);
+        let file = [&len.to_le_bytes(), header.as_bytes(), &[0; 16]].concat();
+        model_refused(MODEL, |folder| folder.write(WEIGHTS, file), &says);
     }
 }
 

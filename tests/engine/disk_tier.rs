@@ -6,6 +6,7 @@ use std::sync::{Arc, Condvar, Mutex};
 use std::time::Duration;
 
 use grading::checkpoints::Folder;
+use grading::pools::{setup, with_prefix_cache};
 use page_by_page::disk::memory_disk::MemoryDisk;
 use page_by_page::disk::{Disk, PageFileError};
 use page_by_page::generation::sampler::{Sampler, Sampling};
@@ -13,7 +14,7 @@ use page_by_page::model::Model;
 use page_by_page::serving::Engine;
 use page_by_page::serving::disk_tier::DiskTier;
 
-use crate::serving::{engine, setting, with_prefixes};
+use crate::serving::engine;
 
 /// A disk that can be read when its gate is open. A read that waits for long gets an error.
 #[derive(Clone)]
@@ -59,9 +60,9 @@ impl Disk for Gated {
 
 /// An empty memory whose pages go to this file.
 fn serve<'m>(model: &'m Model, disk: &Gated) -> (Engine<'m>, DiskTier) {
-    let setting = with_prefixes(setting(60, 16, 4));
-    let tier = DiskTier::open(disk.clone(), model, setting.page_size, 1 << 24).unwrap();
-    (engine(model, setting, &[]).0, tier)
+    let setup = with_prefix_cache(setup(60, 16, 4));
+    let tier = DiskTier::open(disk.clone(), model, setup.page_size, 1 << 24).unwrap();
+    (engine(model, setup, &[]).0, tier)
 }
 
 /// Generates one sequence to its end, in however many steps.

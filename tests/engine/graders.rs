@@ -43,11 +43,6 @@ fn outside_the_repository_nothing_may_accept_a_transcript() {
 }
 
 #[test]
-fn cargo_keeps_the_snapshots_here() {
-    grading::snapshot_guard::assert_snapshots_are_kept();
-}
-
-#[test]
 fn a_panic_in_an_earlier_chapter_is_not_called_the_readers() {
     let told = |grader, file: &str| {
         let is_grader = |chapter: &&CompiledChapter| chapter.name == grader;

@@ -6,10 +6,11 @@ use page_by_page::generation::sampler::{Sampler, Sampling};
 use page_by_page::model::Model;
 use page_by_page::serving::schedule::{FinishReason, SequenceId, StepLimits};
 use page_by_page::serving::{Engine, FinishedSequence, GenerationRequest};
+use page_by_page::simulation::Setup;
 
-use crate::serving::{ASKED, Ended, SEEDED, Setting, alone, engine, note_tokens, run_to_end, setting, tiny_model};
+use crate::serving::{ASKED, Ended, SEEDED, alone, engine, note_tokens, run_to_end, tiny_model};
 use grading::oracle::TestRng;
-use grading::pools::check_pool;
+use grading::pools::{check_pool, setup};
 
 fn request(prompt: &[u32], most: usize, n: u64) -> GenerationRequest {
     let samplers = (0..n).map(|sample| Sampler::new(Sampling { seed: SEEDED.seed + sample, ..SEEDED })).collect();
@@ -48,7 +49,7 @@ fn each_sample_is_the_sequence_generated_alone_in_pages_of_any_size_and_number()
         }
         let n_pages = least + random(6);
         let run = format!("run {run}: {asked:?} in {n_pages} pages of {page_size}, {limits:?}");
-        let setting = Setting { page_size, n_pages, limits, keeps_prefixes: false };
+        let setting = Setup { page_size, n_pages, limits, keeps_prefixes: false };
         let (mut engine, slab) = engine(&model, setting, &ends);
         for (prompt, most, n) in &asked {
             engine.submit_request(request(prompt, *most, *n)).unwrap();
@@ -85,7 +86,7 @@ fn samples_share_all_full_pages_and_copy_the_rest_but_once() {
     let model = tiny_model();
     let prompt: Vec<u32> = (0..49).map(|place| 5 + place * 7 % 80).collect();
     let limits = StepLimits { tokens: 100, sequences: 8 };
-    let setting = Setting { page_size: 16, n_pages: 3 + 8 * 2, limits, keeps_prefixes: false };
+    let setting = Setup { page_size: 16, n_pages: 3 + 8 * 2, limits, keeps_prefixes: false };
     let (mut engine, slab) = engine(&model, setting, &[]);
     let n_free = || slab.borrow().pool().n_free();
     engine.submit_request(request(&prompt, 25, 8)).unwrap();
@@ -114,7 +115,7 @@ fn cancelled_samples_leave_the_others_as_they_are() {
     {
         for keeps_prefixes in [false, true] {
             let run = format!("{cancelled:?} after {steps}, {keeps_prefixes}");
-            let (mut engine, slab) = engine(&model, Setting { keeps_prefixes, ..setting(60, 6, 8) }, &[]);
+            let (mut engine, slab) = engine(&model, Setup { keeps_prefixes, ..setup(60, 6, 8) }, &[]);
             let ids = engine.submit_request(request(ASKED[2].0, ASKED[2].1, 4)).unwrap();
             assert_eq!(ids, [0, 1, 2, 3].map(SequenceId), "{run}");
             (0..steps).for_each(|_| drop(engine.step().unwrap()));
@@ -139,7 +140,7 @@ fn cancelled_samples_leave_the_others_as_they_are() {
 #[test]
 fn samples_that_never_begin_leave_no_page() {
     let model = tiny_model();
-    let (mut engine, slab) = engine(&model, setting(9, 20, 1), &[]);
+    let (mut engine, slab) = engine(&model, setup(9, 20, 1), &[]);
     engine.submit_request(request(ASKED[0].0, 5, 3)).unwrap();
     engine.step().unwrap();
     assert_eq!(engine.cancel_all().unwrap().len(), 3);

@@ -2,19 +2,20 @@
 //! time.
 
 use grading::limits::peak_held;
+use grading::pools::{setup, with_prefix_cache};
 use grading::story::assets;
 use page_by_page::generation::sampler::{Sampler, Sampling};
 use page_by_page::model::Model;
 use page_by_page::serving::{GenerationRequest, SCORED_AT_ONCE};
 
-use crate::serving::{engine, setting, with_prefixes};
+use crate::serving::engine;
 
 /// Tokens of the prompt.
 const TOKENS: usize = 500;
 
 /// The most bytes that a step takes which reads a prompt, with scores or without.
 fn taken(model: &Model, is_scored: bool) -> usize {
-    let (mut engine, _) = engine(model, with_prefixes(setting(160, TOKENS, 2)), &[]);
+    let (mut engine, _) = engine(model, with_prefix_cache(setup(160, TOKENS, 2)), &[]);
     let prompt = (0..TOKENS as u32).map(|place| 7 * place % 4096).collect();
     let request = GenerationRequest::new(prompt, 1, vec![Sampler::new(Sampling::GREEDY)]);
     let logprobs = is_scored.then_some(1);

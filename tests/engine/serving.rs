@@ -13,9 +13,11 @@ use page_by_page::serving::schedule::{FinishReason, ScheduleError, Sequence, Seq
 use page_by_page::serving::{
     Engine, EngineError, EngineTotals, FinishedSequence, GenerationRequest, SequenceError, Step,
 };
+use page_by_page::simulation::Setup;
 use safetensors::Dtype;
 
 use grading::checkpoints::Folder;
+use grading::pools::{setup, with_prefix_cache};
 
 pub const SEEDED: Sampling = Sampling { temperature: 0.8, top_k: 0, top_p: 0.95, seed: 23 };
 /// Prompts, as ids of the tiny model, and new tokens at most. Some begin alike, two are the same, one gets no token.
@@ -102,25 +104,8 @@ fn ends(model: &Model, sampling: Sampling) -> Vec<u32> {
     vec![third[third.len() - 5], first[first.len() - 9]]
 }
 
-#[derive(Clone, Copy, Debug)]
-pub struct Setting {
-    pub page_size: usize,
-    pub n_pages: usize,
-    pub limits: StepLimits,
-    pub keeps_prefixes: bool,
-}
-
-/// Pages of 4, and no prefix cache unless it is asked for.
-pub const fn setting(n_pages: usize, tokens: usize, sequences: usize) -> Setting {
-    Setting { page_size: 4, n_pages, limits: StepLimits { tokens, sequences }, keeps_prefixes: false }
-}
-
-pub const fn with_prefixes(setting: Setting) -> Setting {
-    Setting { keeps_prefixes: true, ..setting }
-}
-
-pub fn engine<'m>(model: &'m Model, setting: Setting, ends: &[u32]) -> (Engine<'m>, SharedSlab) {
-    let Setting { page_size, n_pages, limits, keeps_prefixes } = setting;
+pub fn engine<'m>(model: &'m Model, setting: Setup, ends: &[u32]) -> (Engine<'m>, SharedSlab) {
+    let Setup { page_size, n_pages, limits, keeps_prefixes } = setting;
     let slab = PageSlab::new(model.config().kv_layout(), page_size, n_pages).unwrap();
     let prefixes = new_prefix_cache(page_size, keeps_prefixes).unwrap();
     (Engine::new(model, &slab, prefixes, limits, ends).unwrap(), slab)
@@ -156,7 +141,7 @@ pub fn note_tokens(reported: &mut HashMap<SequenceId, Vec<u32>>, step: &Step) {
 /// counted, and how often a sequence was seen without pages in the middle of a prompt.
 fn generate(
     model: &Model,
-    setting: Setting,
+    setting: Setup,
     sampling: Sampling,
     ends: &[u32],
     alone: &Alone,
@@ -199,7 +184,7 @@ fn generate(
 }
 
 /// All settings of these, each with each.
-fn settings() -> Vec<Setting> {
+fn settings() -> Vec<Setup> {
     let mut settings = Vec::new();
     for page_size in [1, 3, 16] {
         let least = MAX_SLOTS.div_ceil(page_size);
@@ -207,7 +192,7 @@ fn settings() -> Vec<Setting> {
             for (tokens, texts) in [(1, 1), (1, 8), (2, 3), (7, 2), (7, 8), (64, 5), (1000, 1000)] {
                 for keeps_prefixes in [true, false] {
                     let limits = StepLimits { tokens, sequences: texts };
-                    settings.push(Setting { page_size, n_pages, limits, keeps_prefixes });
+                    settings.push(Setup { page_size, n_pages, limits, keeps_prefixes });
                 }
             }
         }
@@ -237,7 +222,7 @@ fn each_sequence_is_the_one_generated_alone_in_every_setting_scored_or_not() {
     assert!(found > 1000 && found_again > 100, "{found} {found_again}");
 }
 
-fn check_counters(setting: Setting, finished: &[FinishedSequence], totals: EngineTotals) {
+fn check_counters(setting: Setup, finished: &[FinishedSequence], totals: EngineTotals) {
     let sum = |of: fn(&FinishedSequence) -> u64| finished.iter().map(of).sum::<u64>();
     assert_eq!(totals.rows_projected, sum(|finished| finished.sequence.counters.computed), "{setting:?}");
     assert_eq!(totals.recomputed, sum(|finished| finished.sequence.counters.recomputed), "{setting:?}");
@@ -278,7 +263,7 @@ fn logits_that_are_not_finite_end_their_sequence_and_no_other() {
         prompts_failed += alone.scores.iter().filter(|scores| scores.is_err()).count();
         for (n_pages, tokens) in [(MAX_SLOTS.div_ceil(4), 20), (100, 20), (100, 3)] {
             for keeps_prefixes in [true, false] {
-                generate(&model, Setting { keeps_prefixes, ..setting(n_pages, tokens, 6) }, SEEDED, &[], &alone);
+                generate(&model, Setup { keeps_prefixes, ..setup(n_pages, tokens, 6) }, SEEDED, &[], &alone);
             }
         }
     }
@@ -289,7 +274,7 @@ fn logits_that_are_not_finite_end_their_sequence_and_no_other() {
 #[test]
 fn a_request_that_never_fits_is_refused_at_once_and_nothing_changes() {
     let model = tiny_model();
-    let (mut engine, _) = engine(&model, with_prefixes(setting(3, 8, 2)), &[]);
+    let (mut engine, _) = engine(&model, with_prefix_cache(setup(3, 8, 2)), &[]);
     let mut submit = |prompt: &[u32], most| engine.submit(prompt.to_vec(), most, Sampler::new(SEEDED));
     assert_eq!(submit(&[], 3), Err(EngineError::Model(StepError::NoTokens)));
     let unknown = StepError::UnknownToken { token: 97, vocab_size: 97 };
@@ -310,13 +295,13 @@ fn a_request_that_never_fits_is_refused_at_once_and_nothing_changes() {
 fn cancelled_sequences_keep_what_they_have_and_the_others_go_on() {
     let model = tiny_model();
     // Steps that only compute parts of prompts are no stall, however many of these are cancelled.
-    let (mut idle, _) = engine(&model, setting(20, 1, 1), &[]);
+    let (mut idle, _) = engine(&model, setup(20, 1, 1), &[]);
     for _ in 0..20 {
         let id = idle.submit(ASKED[2].0.to_vec(), 5, Sampler::new(SEEDED)).unwrap();
         (0..3).for_each(|_| assert_eq!(idle.step().unwrap().new_tokens, [], "3 of 17 tokens are computed"));
         drop(idle.cancel(id).unwrap());
     }
-    let (mut engine, slab) = engine(&model, setting(30, 64, 3), &[]);
+    let (mut engine, slab) = engine(&model, setup(30, 64, 3), &[]);
     let mut submit = |index: usize| {
         let (prompt, most) = ASKED[index];
         engine.submit(prompt.to_vec(), most, Sampler::new(SEEDED)).unwrap()

@@ -3,12 +3,12 @@
 use std::ffi::OsString;
 use std::ops::Range;
 
-use page_by_page::cache::{KvCache, KvLayout, Rewind};
+use page_by_page::cache::{CacheError, KvCache, KvLayout, Rewind};
 
 use crate::calls::in_call;
 use crate::history::History;
 use crate::limits;
-use crate::rows::{self, KINDS, Kind};
+use crate::rows::{self, KINDS};
 use crate::words::count;
 
 /// A sequence whose rows are never moved, shared or freed: nothing can go wrong with it.
@@ -29,10 +29,7 @@ impl Oracle {
     pub fn append(&mut self, cache: &mut dyn KvCache, tokens: &[usize]) {
         self.history.record(format!("extend({}) and write", tokens.len()));
         let (n, len) = (tokens.len(), cache.len());
-        let question = format!("extend({n}) on {}", count(len, "token"));
-        if let Err(error) = in_call(format!("{question}, {}", self.history.at()), || cache.extend(n)) {
-            panic!("{question} failed: {error}\n  {}", self.history.at());
-        }
+        self.expect(format!("extend({n}) on {}", count(len, "token")), || cache.extend(n));
         self.tokens.extend_from_slice(tokens);
         same!(cache.len(), self.tokens.len(), "tokens held after extend({n})\n  {}", self.history.at());
         in_call(self.history.at(), || write(cache, tokens));
@@ -42,12 +39,16 @@ impl Oracle {
     pub fn rewind(&mut self, cache: &mut dyn Rewind, n: usize) {
         self.history.record(format!("rewind({n})"));
         let len = self.tokens.len();
-        let question = format!("rewind({n}) on {}", count(len, "token"));
-        if let Err(error) = in_call(format!("{question}, {}", self.history.at()), || cache.rewind(n)) {
-            panic!("{question} failed: {error}\n  {}", self.history.at());
-        }
+        self.expect(format!("rewind({n}) on {}", count(len, "token")), || cache.rewind(n));
         self.tokens.truncate(len - n);
         same!(cache.len(), self.tokens.len(), "tokens held after rewind({n})\n  {}", self.history.at());
+    }
+
+    /// Makes a call that there is no reason to refuse.
+    fn expect(&self, question: String, call: impl FnOnce() -> Result<(), CacheError>) {
+        if let Err(error) = in_call(format!("{question}, {}", self.history.at()), call) {
+            panic!("{question} failed: {error}\n  {}", self.history.at());
+        }
     }
 
     /// Compares every row of every layer, bit for bit.
@@ -71,7 +72,7 @@ impl Oracle {
     }
 
     #[track_caller]
-    fn check_rows(&self, layout: KvLayout, layer: usize, kind: Kind, found: &[f32], place: &dyn Fn(usize) -> String) {
+    fn check_rows(&self, layout: KvLayout, layer: usize, kind: &str, found: &[f32], place: &dyn Fn(usize) -> String) {
         let width = layout.kv_width();
         let len = self.tokens.len();
         let at = self.history.at();

@@ -6,6 +6,8 @@ use page_by_page::cache::{CacheError, KvLayout, PageId};
 use page_by_page::chapters::ch04_page_pool::PagePool;
 use page_by_page::chapters::ch05_page_table::PageTable;
 use page_by_page::chapters::ch06_paged::{PageSlab, SharedSlab};
+use page_by_page::serving::schedule::StepLimits;
+use page_by_page::simulation::Setup;
 
 use crate::calls::{expect_ok, in_call};
 use crate::history::{Fact, fact};
@@ -17,6 +19,15 @@ pub const LAYOUT: KvLayout = KvLayout { n_layers: 3, n_kv_heads: 2, head_dim: 5 
 
 /// One number for each token.
 pub const ONE_NUMBER: KvLayout = KvLayout { n_layers: 1, n_kv_heads: 1, head_dim: 1 };
+
+/// A pool of pages of 4 for a scheduler, without a prefix cache.
+pub const fn setup(n_pages: usize, tokens: usize, sequences: usize) -> Setup {
+    Setup { page_size: 4, n_pages, limits: StepLimits { tokens, sequences }, keeps_prefixes: false }
+}
+
+pub const fn with_prefix_cache(setup: Setup) -> Setup {
+    Setup { keeps_prefixes: true, ..setup }
+}
 
 /// What is seen of a pool that a call has nothing to do with.
 pub fn of_other_pool(pool: &PagePool) -> [Fact; 2] {

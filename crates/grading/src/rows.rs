@@ -1,36 +1,20 @@
 //! Rows that can be recognised: each number encodes its token, its layer, keys or values, and its place.
 
-use std::fmt;
-
 use page_by_page::cache::KvLayout;
 
 use crate::words;
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
-    Keys,
-    Values,
-}
-
-pub const KINDS: [Kind; 2] = [Kind::Keys, Kind::Values];
-
-impl fmt::Display for Kind {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Kind::Keys => "keys",
-            Kind::Values => "values",
-        })
-    }
-}
+/// The kinds of rows, as failures name them.
+pub const KINDS: [&str; 2] = ["keys", "values"];
 
 /// The row of a token in a layer: `[kv_width]`, at most 50 numbers. Exact in `f32` for tokens below 16,000.
-pub fn row(layout: KvLayout, token: usize, layer: usize, kind: Kind) -> Vec<f32> {
-    let first = token * 1000 + layer * 100 + if kind == Kind::Keys { 1 } else { 51 };
+pub fn row(layout: KvLayout, token: usize, layer: usize, kind: &str) -> Vec<f32> {
+    let first = token * 1000 + layer * 100 + if kind == KINDS[0] { 1 } else { 51 };
     (0..layout.kv_width()).map(|i| (first + i) as f32).collect()
 }
 
 /// The rows of some tokens, one after the other: `[tokens, kv_width]`.
-pub fn rows(layout: KvLayout, tokens: &[usize], layer: usize, kind: Kind) -> Vec<f32> {
+pub fn rows(layout: KvLayout, tokens: &[usize], layer: usize, kind: &str) -> Vec<f32> {
     tokens.iter().flat_map(|token| row(layout, *token, layer, kind)).collect()
 }
 
@@ -60,13 +44,13 @@ pub fn count(numbers: usize, width: usize) -> String {
 
 /// Says what a row is, to someone who expects the keys (or values) of some token in `layer`: `t7`, `zeros`,
 /// `t7's values`, `t7 of layer 1`.
-pub fn name(layout: KvLayout, found: &[f32], layer: usize, kind: Kind) -> String {
+pub fn name(layout: KvLayout, found: &[f32], layer: usize, kind: &str) -> String {
     if found.iter().all(|x| *x == 0.0) {
         return "zeros".into();
     }
     let code = found[0] as usize;
     let (token, its_layer) = (code / 1000, code % 1000 / 100);
-    let its_kind = if code % 100 < 50 { Kind::Keys } else { Kind::Values };
+    let its_kind = KINDS[code % 100 / 50];
     if found != row(layout, token, its_layer, its_kind) {
         return format!("no row of any token ({} …)", found[0]);
     }

@@ -45,7 +45,7 @@ impl Transcript {
             for (kind, found) in KINDS.into_iter().zip([k, v]) {
                 let names: Vec<String> =
                     found.chunks(layout.kv_width()).map(|row| rows::name(layout, row, layer, kind)).collect();
-                self.line(format!("{:<12} {kind:<7} {}", format!("gather({layer})"), names.join(" ")));
+                self.line(format!("{:<12} {kind} {}", format!("gather({layer})"), names.join(" ")));
             }
         }
     }

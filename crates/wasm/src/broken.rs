@@ -100,11 +100,9 @@ impl Broken {
         let mut pages = BTreeMap::<u32, BTreeSet<u64>>::new();
         for wrong in &self.newest {
             let owners = [Some(wrong.reader), wrong.found].into_iter().flatten().map(|slot| slot.sequence);
-            wrong
-                .place
-                .and_then(page)
-                .into_iter()
-                .for_each(|page| pages.entry(page).or_default().extend(owners.clone()));
+            if let Some(page) = wrong.place.and_then(page) {
+                pages.entry(page).or_default().extend(owners);
+            }
         }
         let texts =
             view.sequences.iter().map(|it| (it.id, &it.text)).chain(view.ended.iter().map(|it| (it.id, &it.text)));

@@ -9,7 +9,7 @@ use page_by_page::generation::sampler::Sampler;
 use page_by_page::generation::{CachedModel, Draft};
 use page_by_page::model::Model;
 use page_by_page::model::tokenizer::{TextStream, Tokenizer};
-use page_by_page::serving::schedule::FinishReason;
+use page_by_page::serving::schedule::{FinishReason, Sequence, SequenceId};
 use page_by_page::serving::view::{self, EndedView, PoolView, SequenceView};
 use serde_json::{Value, json};
 
@@ -25,16 +25,13 @@ pub struct Speculating {
     slab: SharedSlab,
     /// The target's cache, then the draft model's, which has a slab of its own.
     caches: [PagedCache; 2],
-    sequence: Option<Sequence>,
+    sequence: Option<Speculated>,
     started: u64,
 }
 
-struct Sequence {
-    id: u64,
+struct Speculated {
+    sequence: Sequence,
     prompt: String,
-    tokens: Vec<u32>,
-    n_prompt: usize,
-    max_new_tokens: usize,
     end_of_text: &'static [u32],
     sampler: Sampler,
     output: TextStream<'static>,
@@ -67,11 +64,8 @@ impl Speculating {
         let tokens = self.tokenizer.encode(&start.prompt).map_err(text_of)?;
         target.check(&tokens, start.max_new_tokens).map_err(text_of)?;
         self.caches.iter_mut().for_each(PagedCache::release);
-        self.sequence = Some(Sequence {
-            id: self.started,
-            n_prompt: tokens.len(),
-            tokens,
-            max_new_tokens: start.max_new_tokens,
+        self.sequence = Some(Speculated {
+            sequence: Sequence::new(SequenceId(self.started), tokens, start.max_new_tokens).map_err(text_of)?,
             end_of_text: &target.config().eos_token_ids,
             sampler: start.samplers(target.config().sampling).next().expect("at least one sequence"),
             prompt: start.prompt,
@@ -94,10 +88,10 @@ impl Speculating {
 
     /// Drafts, verifies and accepts, once.
     pub fn step(&mut self) -> Result<(), String> {
-        let Some(sequence) = self.sequence.as_mut().filter(|sequence| sequence.reason.is_none()) else { return Ok(()) };
+        let Some(speculated) = self.sequence.as_mut().filter(|it| it.reason.is_none()) else { return Ok(()) };
         let ([target, draft], [target_cache, draft_cache]) = (self.models, &mut self.caches);
         let (mut target, mut draft) = (CachedModel::new(target, target_cache), CachedModel::new(draft, draft_cache));
-        let (mut drafted, sampler) = (Draft::default(), &mut sequence.sampler);
+        let (mut drafted, sampler) = (Draft::default(), &mut speculated.sampler);
         let mut accept = |draft: &Draft, rows: &[Vec<f32>]| {
             drafted = draft.clone();
             AcceptRule::Match.accept(draft, rows, sampler)
@@ -105,13 +99,13 @@ impl Speculating {
         let mut drafter = DraftModel::new(&mut draft);
         let mut speculation = Speculation { target: &mut target, drafter: &mut drafter, accept: &mut accept };
         // A step can add one token more than it drafts.
-        let left = sequence.max_new_tokens + sequence.n_prompt - sequence.tokens.len();
-        let drafts = self.drafts.min(left - 1);
-        let new_tokens = speculation.step(&sequence.tokens, drafts, sequence.end_of_text).map_err(text_of)?;
-        sequence.note(&drafted, &new_tokens, self.tokenizer)?;
-        if sequence.reason.is_some() {
+        let sequence = &speculated.sequence;
+        let drafts = self.drafts.min(sequence.max_new_tokens - sequence.new_tokens().len() - 1);
+        let new_tokens = speculation.step(&sequence.tokens, drafts, speculated.end_of_text).map_err(text_of)?;
+        speculated.note(&drafted, &new_tokens, self.tokenizer)?;
+        if speculated.reason.is_some() {
             // Bytes that never became a character show as `�`.
-            let _ = sequence.output.finish();
+            let _ = speculated.output.finish();
             self.caches.iter_mut().for_each(PagedCache::release);
         }
         Ok(())
@@ -139,11 +133,7 @@ impl Speculating {
     }
 }
 
-impl Sequence {
-    fn new_tokens(&self) -> usize {
-        self.tokens.len() - self.n_prompt
-    }
-
+impl Speculated {
     /// Adds the tokens of a step, and notes how they came about.
     fn note(&mut self, drafted: &Draft, new_tokens: &[u32], tokenizer: &Tokenizer) -> Result<(), String> {
         self.counters.count(drafted, new_tokens.len());
@@ -157,9 +147,9 @@ impl Sequence {
                 return Ok(());
             }
             self.output.push(*token).map_err(text_of)?;
-            self.tokens.push(*token);
+            self.sequence.tokens.push(*token);
         }
-        if self.new_tokens() == self.max_new_tokens {
+        if self.sequence.new_tokens().len() == self.sequence.max_new_tokens {
             self.reason = Some(FinishReason::Length);
         }
         Ok(())
@@ -167,12 +157,12 @@ impl Sequence {
 
     fn running(&self, cache: &PagedCache) -> SequenceView {
         SequenceView {
-            id: self.id,
+            id: self.sequence.id.0,
             prompt: self.prompt.clone(),
             text: view::output_preview(self.output.text()),
-            prompt_tokens: self.n_prompt,
-            new_tokens: self.new_tokens(),
-            max_new_tokens: self.max_new_tokens,
+            prompt_tokens: self.sequence.n_prompt,
+            new_tokens: self.sequence.new_tokens().len(),
+            max_new_tokens: self.sequence.max_new_tokens,
             rows: cache.len(),
             pages: cache.table().pages().iter().map(|page| page.0).collect(),
             ..SequenceView::default()
@@ -181,6 +171,7 @@ impl Sequence {
 
     fn ended(&self, reason: FinishReason) -> EndedView {
         let (prompt, text) = (self.prompt.clone(), view::output_preview(self.output.text()));
-        EndedView { id: self.id, version: 0, prompt, text, new_tokens: self.new_tokens(), reason: reason.as_str() }
+        let (id, new_tokens) = (self.sequence.id.0, self.sequence.new_tokens().len());
+        EndedView { id, version: 0, prompt, text, new_tokens, reason: reason.as_str() }
     }
 }

@@ -173,9 +173,6 @@ pub(crate) fn f32_lanes(bytes: &[u8; 4 * LANES]) -> Lanes {
 /// Sixteen f16 numbers, without instructions for them. Compiled once and not for speed.
 #[inline(never)]
 fn f16_lanes(bytes: &[u8; 2 * LANES]) -> Lanes {
-    let mut lanes = [0.0; LANES];
-    for (lane, b) in lanes.iter_mut().zip(bytes.as_chunks().0) {
-        *lane = half::f16::from_le_bytes(*b).to_f32();
-    }
-    lanes
+    let halves = bytes.as_chunks().0;
+    std::array::from_fn(|i| half::f16::from_le_bytes(halves[i]).to_f32())
 }

@@ -38,11 +38,8 @@ impl Vector for Plain {
 
     #[inline(never)]
     fn load_bf16(bytes: &[u8; 2 * LANES]) -> Self {
-        let mut lanes = [0.0; LANES];
-        for (lane, b) in lanes.iter_mut().zip(bytes.as_chunks().0) {
-            *lane = half::bf16::from_le_bytes(*b).to_f32();
-        }
-        Plain(lanes)
+        let halves = bytes.as_chunks().0;
+        Plain(std::array::from_fn(|i| half::bf16::from_le_bytes(halves[i]).to_f32()))
     }
 
     #[inline(always)]
