@@ -58,8 +58,7 @@
         stepper.addEventListener("touchstart", (event) => event.stopPropagation(), { passive: true });
 
         figure.prepend(stepper);
-        // A figure of the reader's own code opens where it departs from the reference's.
-        show(Number(figure.dataset.opens ?? 0));
+        show(Number(figure.dataset.opens));
     }
 
     document.querySelectorAll("main figure[data-figure]").forEach(enhance);

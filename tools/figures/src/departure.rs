@@ -78,12 +78,9 @@ fn compared(mut figure: Figure, reference: &str, mine: &[usize], others: &[usize
         }
     }
     let note = format!("{whose} <b>It departs from the reference. {}.</b>", escaped(&departure));
-    let mut html = with_note(&figure.html(), &note);
-    if let Some(first) = departing.first() {
-        // stepper.js opens it there.
-        html = html.replacen(" data-figure=", &format!(" data-opens=\"{first}\" data-figure="), 1);
-    }
-    (html, format!("departs from the reference. {departure}"))
+    // It opens there.
+    figure.opens = departing.first().copied().unwrap_or(figure.opens);
+    (with_note(&figure.html(), &note), format!("departs from the reference. {departure}"))
 }
 
 /// The text of each step in a fragment, and how it is drawn.

@@ -35,6 +35,8 @@ pub struct Figure {
     pub legend: Vec<(Cell, &'static str)>,
     /// What the outline means; it is a change from the frame before unless something else is said.
     pub outline: Option<&'static str>,
+    /// The frame at which a reader who can step begins, counted from 0.
+    pub opens: usize,
     /// The frame to keep between the first and the last, counted from 0, if it is not the one that changes most.
     pub middle: Option<usize>,
     /// The state that the first frame changes. It is not shown.
@@ -67,12 +69,12 @@ impl Figure {
     /// The fragment that a page includes. No line is blank, because that would end the HTML in Markdown; no element has
     /// an id, because the print page renames those.
     pub fn html(&self) -> String {
-        let Figure { name, number, message, setup, frames, .. } = self;
+        let Figure { name, number, message, setup, frames, opens, .. } = self;
         let kept = self.kept();
         let frames: String = (0..frames.len()).map(|step| self.frame_html(step, kept.contains(&step))).collect();
         let legend = self.legend_html();
         format!(
-            "<figure class=\"pbp-figure\" data-figure=\"{name}\">\n<div class=\"pbp-frames\">\n{frames}</div>\n{legend}\
+            "<figure class=\"pbp-figure\" data-opens=\"{opens}\" data-figure=\"{name}\">\n<div class=\"pbp-frames\">\n{frames}</div>\n{legend}\
              <figcaption><span>Figure {number}.</span> <strong>{message}</strong> {setup}</figcaption>\n</figure>\n"
         )
     }

@@ -68,6 +68,7 @@ pub fn figure() -> Result<Figure> {
             .into(),
         setup: "Pages 0, 1 and 2 were handed out before the first step. Page 0 has two owners for a while.".into(),
         legend: vec![(held('a', ""), "one owner"), (shared(&['a', 'b'], ""), "two owners")],
+        opens: 2,
         ..Figure::default()
     };
     let mut pool = PagePool::new(PAGES)?;

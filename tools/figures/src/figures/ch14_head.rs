@@ -87,11 +87,16 @@ fn draw(picture: &mut Picture, key: &[f32], largest: f32, from: f32) {
                 picture.text(x(0.0), bars + 32.0, Anchor::Start, format!("{number:.4} becomes 0"));
             }
         }
-        // Those that lie too close together are one bar.
+        // Those that lie too close together are one bar, and a long one says what it is.
         let found: Vec<f64> = between(format, from, largest).into_iter().map(x).collect();
         let bar =
             |run: &[f64]| format!("M{:.1} {bars:.1}h{:.1}v18H{0:.1}z", run[0] - 1.0, run[run.len() - 1] - run[0] + 2.0);
-        picture.path(format!("fill o{place}"), found.chunk_by(|a, b| b - a < 3.0).map(bar).collect());
+        let runs = || found.chunk_by(|a, b| b - a < 3.0);
+        picture.path(format!("fill o{place}"), runs().map(bar).collect());
+        for run in runs().filter(|run| run.len() > 100) {
+            let middle = (run[0] + run[run.len() - 1]) / 2.0;
+            picture.text(middle, bars + 13.0, Anchor::Middle, "too close to draw");
+        }
         picture.y += 58.0;
     }
     for tenth in (0..50).map(|tenth| tenth as f32 / 10.0).filter(|tenth| (from..=from + SHOWN).contains(tenth)) {

@@ -159,6 +159,7 @@ pub fn figure() -> Result<Figure> {
             (again('a', ""), "fails its checksum"),
             (shared(&['b', 'a'], ""), "parts of both"),
         ],
+        opens: 1,
         ..Figure::default()
     };
     let state = run.state(0)?;
