@@ -28,13 +28,13 @@ const BANDS: [&[Part]; 6] = [
 ];
 const FLOW: usize = 2;
 /// What passes between a band and the next, and how far to the right, in shares of the width, narrow and wide: there is
-/// a box on both sides.
-const BETWEEN: [(&str, [f64; 2]); 5] = [
-    ("prompts in, tokens out", [0.75, 0.75]),
-    ("tokens of a step", [0.75, 0.3]),
-    ("rows of keys and values", [0.2, 0.45]),
-    ("slots in pages", [0.2, 0.45]),
-    ("pages kept for later", [0.8, 0.8]),
+/// a box on both sides. The words stand at the first.
+const BETWEEN: [(&str, [&[f64]; 2]); 5] = [
+    ("prompts in, tokens out", [&[0.75], &[0.75]]),
+    ("tokens of a step", [&[0.75], &[0.3, 0.7]]),
+    ("rows of keys and values", [&[0.2], &[0.45]]),
+    ("slots in pages", [&[0.2], &[0.45]]),
+    ("pages kept for later", [&[0.8], &[0.8]]),
 ];
 /// The first chapter of each part of the book.
 const STARTS: [usize; 6] = [1, 4, 7, 10, 13, 15];
@@ -65,18 +65,17 @@ pub fn figure() -> Result<Figure> {
         for (band, parts) in BANDS.iter().enumerate() {
             draw_band(picture, parts, band == FLOW);
             if let Some((between, shares)) = BETWEEN.get(band) {
-                let share = shares[usize::from(picture.is_wide())];
-                let (x, y) = (picture.left + picture.width * share, picture.y + 2.0);
-                picture.arrow((x - 6.0, y), (x - 6.0, y + 15.0));
-                picture.arrow((x + 6.0, y + 15.0), (x + 6.0, y));
-                let (side, anchor) = if share > 0.5 { (-18.0, Anchor::End) } else { (18.0, Anchor::Start) };
-                picture.text(x + side, y + 12.0, anchor, between);
+                let shares = shares[usize::from(picture.is_wide())];
+                let (x, y) = (|share: f64| picture.left + picture.width * share, picture.y + 2.0);
+                let xs: Vec<f64> = shares.iter().copied().map(x).collect();
+                for x in &xs {
+                    picture.arrow((x - 6.0, y), (x - 6.0, y + 15.0));
+                    picture.arrow((x + 6.0, y + 15.0), (x + 6.0, y));
+                }
+                let (side, anchor) = if shares[0] > 0.5 { (-18.0, Anchor::End) } else { (18.0, Anchor::Start) };
+                picture.text(xs[0] + side, y + 12.0, anchor, between);
                 picture.y += 20.0;
             }
-        }
-        if picture.is_wide() {
-            picture.y += 14.0;
-            draw_names(picture);
         }
     }))
 }
@@ -118,17 +117,4 @@ fn draw_band(picture: &mut Picture, parts: &[Part], is_flow: bool) {
         picture.y += height + if is_flow { 16.0 } else { 6.0 };
     }
     picture.y += if is_flow { -14.0 } else { -4.0 };
-}
-
-/// The chapters' titles, in columns.
-fn draw_names(picture: &mut Picture) {
-    const COLUMNS: usize = 3;
-    let lines = chapters::all().len().div_ceil(COLUMNS);
-    let width = picture.width / COLUMNS as f64;
-    for (n, chapter) in chapters::all().iter().enumerate() {
-        let (x, y) = (picture.left + (n / lines) as f64 * width, picture.y + (n % lines) as f64 * 19.0 + 12.0);
-        picture.bold(x + 18.0, y, Anchor::End, chapter.number);
-        picture.text(x + 25.0, y, Anchor::Start, chapter.title);
-    }
-    picture.y += lines as f64 * 19.0;
 }
