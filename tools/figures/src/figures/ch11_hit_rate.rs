@@ -5,7 +5,7 @@ use page_by_page::workload::{EvictionOrder, PrefixCacheKind, Trace};
 
 use super::prelude::*;
 
-const POOLS: [usize; 13] = [50, 100, 110, 120, 130, 140, 160, 200, 250, 300, 350, 400, 500];
+const POOLS: [usize; 13] = [50, 100, 105, 110, 115, 120, 125, 130, 135, 140, 160, 180, 200];
 const LINES: [(Trace, PrefixCacheKind); 3] = [
     (Trace::Chats, PrefixCacheKind::Trie),
     (Trace::Documents, PrefixCacheKind::Trie),
@@ -24,7 +24,7 @@ pub fn figure() -> Result<Figure> {
     let chart = Chart {
         title: "cached tokens of the prompts",
         across: "pages in the pool",
-        ticks_across: &[0, 100, 200, 300, 400, 500],
+        ticks_across: &[0, 50, 100, 150, 200],
         ticks_up: &[0, 25, 50, 75, 100],
         unit: "%",
         lines: vec![("chats", line(1)), ("documents", line(2)), ("documents, heads first", line(3))],

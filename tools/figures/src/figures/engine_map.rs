@@ -31,7 +31,7 @@ const FLOW: usize = 2;
 /// a box on both sides. The words stand at the first.
 const BETWEEN: [(&str, [&[f64]; 2]); 5] = [
     ("prompts in, tokens out", [&[0.75], &[0.75]]),
-    ("tokens of a step", [&[0.75], &[0.3, 0.7]]),
+    ("tokens of a step", [&[0.75], &[0.3, 0.55]]),
     ("rows of keys and values", [&[0.2], &[0.45]]),
     ("slots in pages", [&[0.2], &[0.45]]),
     ("pages kept for later", [&[0.8], &[0.8]]),
