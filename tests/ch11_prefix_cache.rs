@@ -206,8 +206,8 @@ mod checks {
             for pool in pools {
                 let before = table.pages().to_vec();
                 let call = format!(
-                    "{}: before anything changes, it asks about all pages of the table, and one that is not full is \
-                     one of them",
+                    "{}: before anything changes, it asks about all pages of the table, also one that is not full, and \
+                     about those that it found",
                     inserting(tokens, table)
                 );
                 self.assert_refuses(&call, pool, |trie, pool| trie.insert(tokens, table, pool));
