@@ -201,9 +201,9 @@
   function eventsBetween(before, after) {
     const change = new Change(before, after);
     if (after.steps > before.steps) {
-      change.mistakes();
       change.ends();
       change.starts();
+      change.mistakes();
       change.tables();
       change.evictions();
       change.drafts();

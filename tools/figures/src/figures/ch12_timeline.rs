@@ -51,7 +51,7 @@ fn record() -> Result<(Vec<Frame>, Vec<SequenceCounters>)> {
         for sequence in view.sequences.iter().filter(|sequence| sequence.state != SequenceStatus::Running) {
             let is_victim =
                 before.iter().any(|was: &SequenceView| was.id == sequence.id && was.state == SequenceStatus::Running);
-            sequences[sequence.id as usize] = Some(if is_victim { (stale(None, "P"), CELL) } else { (free(""), 4.0) });
+            sequences[sequence.id as usize] = Some(if is_victim { (part("P"), CELL) } else { (part(""), 4.0) });
             is_back[sequence.id as usize] |= is_victim;
         }
         for ScheduledChunk { sequence: SequenceId(id), tokens, caught_up, .. } in done.chunks {
@@ -97,7 +97,7 @@ pub fn figure() -> Result<Figure> {
         message: "When no page is left, the newest sequence gives up its own.".into(),
         setup: format!(
             "{n} requests of {asked} tokens, prompt + output, share {PAGES} pages of {PAGE_SIZE} slots. A step \
-             computes at most {BUDGET} tokens, for at most {RUNNING} sequences. Below are the pages after each step. \
+             computes at most {BUDGET} tokens, for at most {RUNNING} sequences. \
              When c comes back, {kept} tokens of its prompt are still cached; it computes the other {others}, \
              {recomputed} of them for the second time."
         ),
@@ -105,9 +105,10 @@ pub fn figure() -> Result<Figure> {
             (held('a', "5"), "computes 5 tokens of its prompt"),
             (held('a', ""), "decodes"),
             (again('c', ""), "recomputes"),
-            (stale(None, "P"), "is preempted"),
+            (part("P"), "is preempted"),
+            (part(""), "waits"),
             (cached("c"), "kept by the prefix cache, in nobody\u{2019}s use"),
-            (free(""), "waits, or a free page"),
+            (free(""), "a free page"),
         ],
         outline: Some("changes hands"),
         ..Figure::default()
@@ -130,6 +131,7 @@ fn draw(picture: &mut Picture, frames: &[Frame]) {
         picture.text(area.middle(), area.baseline(), Anchor::Middle, number);
     };
     picture.labelled("page 0");
+    picture.heading("what each sequence does", "");
     row(picture, "step", 20.0, &|picture, step, area| number(picture, area, step + 1));
     for (place, name) in NAMES.iter().enumerate() {
         row(picture, &name.to_string(), CELL, &|picture, step, area| {
@@ -141,6 +143,7 @@ fn draw(picture: &mut Picture, frames: &[Frame]) {
     }
     row(picture, "tokens", 20.0, &|picture, step, area| number(picture, area, frames[step].tokens));
     picture.y += 6.0;
+    picture.heading("who has each page, after the step", "");
     for page in 0..PAGES {
         row(picture, &format!("page {page}"), 22.0, &|picture, step, area| {
             picture.cell(area, frames[step].pages[page].clone());
