@@ -24,8 +24,9 @@ const AT_ONCE: usize = 2;
 pub fn run(root: &Path) -> Result<ExitCode> {
     let pages = find(root)?;
     let (left, failures) = (Mutex::new(pages.iter()), AtomicUsize::new(0));
+    let next = || left.lock().expect("held without a panic").next();
     let work = || -> Result<()> {
-        while let Some(commands) = { left.lock().expect("held without a panic").next() } {
+        while let Some(commands) = next() {
             for (command, place) in commands {
                 if !run_one(root, command, place)? {
                     failures.fetch_add(1, Relaxed);

@@ -76,7 +76,8 @@
     /**
      * `model`: its name. `cancel(id)`: asks for the end of a sequence; returns `{ status, refusal }`.
      * `say(message, isBad)`: shows a message. `keepsOrder`: cards stay in the order of their numbers, instead of moving
-     * down at their end. `lists`: each card lists the pages of its sequence; at the end, lists and pages stay as they were. `numbers`: whether they are shown. `legend`: the kinds of pages to explain, such as
+     * down at their end. `lists`: each card lists the pages of its sequence; at the end,
+     * lists and pages stay as they were. `numbers`: whether they are shown. `legend`: the kinds of pages to explain, such as
      * `["own", "free"]`. `names`: of the sequences. `idle`: the words where there is no sequence. `events`: the kinds of events that are told; all
      * but new pages if it is left out.
      */
