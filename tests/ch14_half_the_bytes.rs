@@ -476,9 +476,10 @@ mod checks {
 
     #[test]
     fn whole_story() {
+        let mut storyteller = Storyteller::open();
         for format in RowFormat::ALL {
             for attention in [AttentionBackend::PagedLoops, AttentionBackend::Gather, AttentionBackend::PagedKernel] {
-                let storyteller = storyteller(format, attention);
+                (storyteller.model.row_format, storyteller.model.attention) = (format, attention);
                 let slab = slab_of(kv_layout(&storyteller.model), 3, 20);
                 let what = format!("paged cache in {format:?}, attention {attention:?}");
                 storyteller.assert_through(&mut cache(&slab), &what, 12, || {});

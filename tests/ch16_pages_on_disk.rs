@@ -34,17 +34,17 @@ mod checks {
     const SHAPES: [PageShape; 2] =
         [SHAPE, PageShape { page_size: 3, layout: KvLayout { n_layers: 2, n_kv_heads: 3, head_dim: 4 }, ..SHAPE }];
 
-    /// A number of a row, from all that it depends on. Any bits may come: a number, a NaN, a word of packed rows.
-    fn word(prefix: &[u32], layer: usize, kind: usize, i: usize) -> f32 {
-        let parts = prefix.iter().copied().chain([layer as u32, kind as u32, i as u32]);
-        let mix = |hash: u32, part: u32| (hash ^ part).wrapping_mul(0x9E37_79B1).rotate_left(13);
-        f32::from_bits(parts.fold(0x811C_9DC5, mix))
-    }
-
-    /// The keys (or values) of these tokens from `first` on, in a layer: `[tokens, kv_width]`.
+    /// The keys (or values) of these tokens from `first` on, in a layer: `[tokens, kv_width]`. A number comes from all that
+    /// it depends on. Any bits may come: a number, a NaN, a word of packed rows.
     fn rows(shape: &PageShape, tokens: &[u32], first: usize, layer: usize, kind: usize) -> Vec<f32> {
-        let row = |at: usize| (0..shape.layout.kv_width()).map(move |i| word(&tokens[..=at], layer, kind, i));
-        (first..tokens.len()).flat_map(row).collect()
+        let mix = |hash: u32, part: u32| (hash ^ part).wrapping_mul(0x9E37_79B1).rotate_left(13);
+        let prefixes = tokens.iter().scan(0x811C_9DC5, |hash, token| {
+            *hash = mix(*hash, *token);
+            Some(*hash)
+        });
+        let number = |prefix, i| f32::from_bits([layer as u32, kind as u32, i].into_iter().fold(prefix, mix));
+        let row = |prefix| (0..shape.layout.kv_width() as u32).map(move |i| number(prefix, i));
+        prefixes.skip(first).flat_map(row).collect()
     }
 
     /// The keys (or values) of the last page of these tokens, which end with it: `[n_layers, page_size, kv_width]`.
