@@ -328,6 +328,10 @@
             if (summary !== undefined) {
                 this.summary.textContent = summary;
             }
+            const [misread] = Object.keys(view.watch?.pages ?? {});
+            if (misread && this.experiment.view.lists) {
+                this.drafts.replaceChildren(listedSlots(misread, view.watch.slots));
+            }
             this.drafts.append(...views.filter(({ draft }) => draft).map(({ draft }) => listedDraft(draft)));
             while (this.drafts.children.length > MAX_DRAFTS) {
                 this.drafts.firstChild.remove();
@@ -426,6 +430,14 @@
         const right = instead ? ` Without the mistake, ${instead.name} goes on \u201c${instead.text} \u2026\u201d.` : "";
         const count = `${plural(n, "wrong read")} ${isBusy ? "so far" : "in all"}`;
         return `${first}, and went on. No error: nothing in a page says whose memory it holds. Every row is read again for each new token: ${count}.${right}`;
+    }
+
+    /** What a page holds that is read wrongly. Where the row of another lies in a slot, the word that belongs there is struck through. */
+    function listedSlots(page, slots) {
+        const words = slots.flatMap(([own, found]) => [...(own === found ? [] : [element("del", "", own)]), element("b", "", found)]);
+        const item = element("li", "", `Page ${page}, slot by slot: `);
+        item.append(...words);
+        return item;
     }
 
     /** A step of speculative decoding: the draft tokens, accepted or not, and the target's own. */

@@ -14,8 +14,7 @@ use crate::chapters::ch09_chance::{SamplingDraftModel, accept_sampled};
 use crate::model::Model;
 
 /// Which draft tokens are accepted.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "lowercase")]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AcceptRule {
     /// Only tokens that the target would choose itself, so the output is the same as without drafts.
     Match,

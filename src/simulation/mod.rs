@@ -32,8 +32,6 @@ pub use story::{describe_plan, story};
 pub use tested_scheduler::{SchedulerFactory, TestedScheduler, chapter_12};
 pub use world::{CacheCalls, MAX_SEQUENCES, World, heartbeat, in_scheduler_call, record_calls};
 
-use serde::Serialize;
-
 use crate::cache::PageId;
 use crate::serving::schedule::{FinishReason, ScheduledChunk, SequenceCounters, SequenceId, StepLimits, max_rows};
 
@@ -49,8 +47,7 @@ pub struct Setup {
 }
 
 /// Something that happens.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "snake_case", tag = "event")]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[allow(missing_docs)] // Where the name says it.
 pub enum Event {
     /// A request arrives. It is turned away if [`MAX_SEQUENCES`] are there already.
@@ -175,8 +172,7 @@ pub struct Transition {
 }
 
 /// What must hold.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
-#[serde(rename_all = "snake_case")]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Rule {
     /// A page has as many owners as there are tables, cache entries and strangers with it.
     Pages,

@@ -176,6 +176,9 @@ async function mistakes(tab) {
   const stories = await all.locator(".story").allTextContents();
   stories.forEach((story) => assert.ok(recorded.includes(inOne(story)), `not recorded: ${story}`));
   assert.ok((await all.locator(".story mark").count()) > 0, "no word is marked");
+  if (tab.url().endsWith("home.html")) {
+    assert.match(await all.locator(".pbp-live-drafts").textContent(), /^Page 1, slot by slot: wolfprincesswhohadno/);
+  }
   await button.click();
   await all.getByRole("button", { name: "Run again" }).waitFor();
   assert.doesNotMatch((await line.textContent()) ?? "", /wrong/);

@@ -25,6 +25,8 @@ pub struct Broken {
     first: Option<String>,
     n_wrong: usize,
     newest: Vec<WrongRead>,
+    /// Of the page that was read wrongly last, slot by slot: the token that belongs there, and the one whose row is there.
+    slots: Vec<[String; 2]>,
 }
 
 impl Broken {
@@ -41,8 +43,8 @@ impl Broken {
 
     /// `right`: an engine without sequences.
     pub fn new(scenario: Scenario, watch: Rc<ReadWatch>, right: Engine<'static>) -> Self {
-        let (texts, first, newest) = (HashMap::new(), None, Vec::new());
-        Broken { scenario, watch, right, texts, first, n_wrong: 0, newest }
+        let (texts, first, newest, slots) = (HashMap::new(), None, Vec::new(), Vec::new());
+        Broken { scenario, watch, right, texts, first, n_wrong: 0, newest, slots }
     }
 
     /// Starts what can start now, in both pools: all sequences, or the next one when none is left. `started`: sequences so
@@ -82,16 +84,24 @@ impl Broken {
         let word = |slot: RowPlace| {
             let (sequence, _) = engine.scheduler().running().find(|(sequence, _)| sequence.id.0 == slot.sequence)?;
             let text = tokenizer.decode(sequence.tokens.get(slot.position..=slot.position)?).ok()?;
-            Some(format!("\u{201c}{}\u{201d}", text.trim()))
+            Some(text.trim().to_string())
         };
-        let token = |slot: RowPlace| word(slot).unwrap_or_else(|| format!("token {}", slot.position));
+        let token = |slot: RowPlace| {
+            word(slot).map_or_else(|| format!("token {}", slot.position), |word| format!("\u{201c}{word}\u{201d}"))
+        };
         let describe = |wrong: &WrongRead| wrong.in_short(|id| names[id as usize].clone(), token);
+        let page = |wrong: &WrongRead| (wrong.reader, wrong.position / self.scenario.page_size);
+        if let Some(first) = self.newest.first() {
+            let in_page = self.newest.iter().filter(|wrong| page(wrong) == page(first));
+            let words = |wrong: &WrongRead| Some([word(wrong.reader.at(wrong.position))?, word(wrong.found?)?]);
+            self.slots = in_page.filter_map(words).collect();
+        }
         self.first = self.first.take().or_else(|| self.newest.first().map(describe));
         Ok(())
     }
 
-    /// What the page shows of it: who shares which page by mistake, for how many characters each story is the right one,
-    /// and how the first that isn't should have gone on.
+    /// What the page shows of it: who shares which page by mistake, what one holds, for how many characters each story is the
+    /// right one, and how the first that isn't should have gone on.
     pub fn view(&self, view: &PoolView) -> Value {
         let page = |slot: RowPlace| {
             let sequence = view.sequences.iter().find(|sequence| sequence.id == slot.sequence)?;
@@ -117,6 +127,6 @@ impl Broken {
             }
             agree.insert(id.to_string(), json!(same));
         }
-        json!({ "n": self.n_wrong, "first": self.first, "pages": pages, "agree": agree, "instead": instead })
+        json!({ "n": self.n_wrong, "first": self.first, "pages": pages, "slots": self.slots, "agree": agree, "instead": instead })
     }
 }

@@ -19,18 +19,19 @@ static VERSION: LazyLock<Regex> = LazyLock::new(|| Regex::new(r"\d+(?:\.\d+)+").
 struct List {
     /// The release that the book follows, and how links to the engine begin.
     engines: BTreeMap<String, (String, String)>,
-    claim: Vec<Claim>,
+    /// Those of each page.
+    claim: BTreeMap<String, Vec<Claim>>,
 }
 
 /// The head of the list explains the fields, also those that are only for people.
 #[derive(Deserialize)]
 struct Claim {
-    page: String,
     quote: Spanned<String>,
     source: String,
     #[serde(default)]
     release: String,
-    moves: bool,
+    /// If it isn't said: whether it has a release.
+    moves: Option<bool>,
 }
 
 pub fn check(root: &Path, pages: &[&Page], findings: &mut Findings) -> Result<()> {
@@ -39,22 +40,23 @@ pub fn check(root: &Path, pages: &[&Page], findings: &mut Findings) -> Result<()
         toml::from_str(&text).with_context(|| format!("{LIST} is no list of claims"))?;
     let current: Vec<_> = engines.iter().map(|(name, (release, _))| format!("{name} {release}")).collect();
     let words = |text: &str| text.split_whitespace().collect::<Vec<_>>().join(" ");
-    let is_on = |page: &Page, claim: &Claim| page.file.file_stem().is_some_and(|name| *name == *claim.page);
+    let is_on = |page: &Page, name: &str| page.file.file_stem().is_some_and(|stem| stem == name);
 
-    for claim in &claims {
+    for (name, claim) in claims.iter().flat_map(|(name, claims)| claims.iter().map(move |claim| (name, claim))) {
         let place = Place::new(LIST, text[..claim.quote.span().start].lines().count());
-        let page = pages.iter().find(|page| is_on(page, claim));
+        let page = pages.iter().find(|page| is_on(page, name));
         if !page.is_some_and(|page| words(&page.expanded.text).contains(&words(claim.quote.as_ref()))) {
-            let problem = format!("the page `{}` does not say this", claim.page);
+            let problem = format!("the page `{name}` does not say this");
             findings.add(place.clone(), problem, "quote its new words, or take the claim out");
         }
-        if claim.moves && !current.contains(&claim.release) {
+        if claim.moves.unwrap_or(!claim.release.is_empty()) && !current.contains(&claim.release) {
             let problem = format!("this is true of `{}`, and the book follows a different release", claim.release);
             findings.add(place, problem, "read the source again; if it is history, it does not move");
         }
     }
     for page in pages {
-        let cited: Vec<_> = claims.iter().filter(|claim| is_on(page, claim)).collect();
+        let cited: Vec<_> =
+            claims.iter().filter(|(name, _)| is_on(page, name)).flat_map(|(_, claims)| claims).collect();
         for (line, link) in &page.contents.links {
             let is_engine = engines.values().any(|(_, begin)| link.starts_with(begin));
             if is_engine && cited.iter().all(|claim| claim.source != *link) {

@@ -64,7 +64,7 @@ fn run(command: &Command) -> Result<ExitCode> {
             let stale: Vec<String> = stale(&root, &figures::all()?).into_iter().map(|(path, _)| path).collect();
             ensure!(
                 stale.is_empty(),
-                "not what the code does:\n{}\nrun `cargo run -p figures-tool -- record` and look at the figures again",
+                "not what the code does:\n{}\nrun `cargo figures record` and look at the figures again",
                 stale.join("\n")
             );
             println!("the figures are what the code does");

@@ -30,7 +30,7 @@ const VALUES: [&str; 14] = [
 ];
 
 /// The names of values that are files or words.
-const NO_NUMBERS: [&str; 7] = ["DIR", "FILE", "CACHE", "RULE", "SHAPE", "DTYPE", "TEXT"];
+const NO_NUMBERS: [&str; 10] = ["DIR", "FILE", "CACHE", "RULE", "SHAPE", "TYPE", "TEXT", "HOW", "NAME", "MESSAGE"];
 
 /// Options and values with which a command is quick, each line another way through it. `SMALL` is a model with few
 /// positions.

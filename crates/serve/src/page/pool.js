@@ -194,6 +194,9 @@
         const cell = element("span", "cell");
         cell.id = `${this.#id}-page-${page}`;
         cell.role = "option";
+        if (this.#options.lists) {
+          cell.dataset.page = page;
+        }
         return cell;
       });
       this.#grid.classList.toggle("many", count > 500);

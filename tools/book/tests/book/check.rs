@@ -72,8 +72,8 @@ fn faults_of_the_book_as_a_whole() {
         ("book/src/SUMMARY.md", "(preface.md)", "(prefaze.md)", "book/src/SUMMARY.md:3: no page `book/src/prefaze.md`"),
         (FIGURE, "<text x=\"0\" y=\"70\">", "TODO <text>", "book/src/figures/pages.svg:4: the page still says TODO"),
         (FIGURE, "  <text x=\"0\" y=\"70\">", "\n<text>", "figures/pages.svg:4: a blank line inside an inline `<svg>`"),
-        (CITATIONS, "does this", "does that", "book/citations.toml:6: the page `ch02_flat` does not say this"),
-        (CITATIONS, "moves = false", "moves = true", "book/citations.toml:6: this is true of `vLLM 0.3.0`"),
+        (CITATIONS, "does this", "does that", "book/citations.toml:5: the page `ch02_flat` does not say this"),
+        (CITATIONS, "moves = false", "moves = true", "book/citations.toml:5: this is true of `vLLM 0.3.0`"),
     ] {
         let book = Book::good();
         match text {

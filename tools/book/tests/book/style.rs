@@ -5,13 +5,13 @@ use std::collections::HashMap;
 use std::fs;
 use std::path::Path;
 
-/// The page's background in mdBook's themes, and the block of `book.css` that sets the colours for it.
-const THEMES: [(&str, &str, [u8; 3]); 5] = [
-    ("light", "\n.light,", [0xff, 0xff, 0xff]),
-    ("rust", "\n.light,", [0xe1, 0xe1, 0xdb]),
-    ("ayu", "\n.ayu,", [0x0f, 0x14, 0x1a]),
-    ("coal", "\n.ayu,", [0x13, 0x15, 0x16]),
-    ("navy", "\n.ayu,", [0x16, 0x19, 0x23]),
+/// mdBook's themes: whether they are dark, and the page's background.
+const THEMES: [(&str, bool, [u8; 3]); 5] = [
+    ("light", false, [0xff, 0xff, 0xff]),
+    ("rust", false, [0xe1, 0xe1, 0xdb]),
+    ("ayu", true, [0x0f, 0x14, 0x1a]),
+    ("coal", true, [0x13, 0x15, 0x16]),
+    ("navy", true, [0x16, 0x19, 0x23]),
 ];
 /// Of notes and folds.
 const KINDS: [&str; 5] = ["new", "reused", "shared", "wasted", "stale"];
@@ -25,11 +25,12 @@ fn css() -> String {
     fs::read_to_string(file).unwrap()
 }
 
-/// `--name: #rrggbb;` of the first block after `mark`.
-fn colours(css: &str, mark: &str) -> HashMap<String, [u8; 3]> {
-    let block = css.split_once(mark).unwrap().1.split('}').next().unwrap();
-    let pairs = block.lines().filter_map(|line| {
-        let (name, value) = line.trim().strip_suffix(';')?.split_once(": #")?;
+/// `--name: light-dark(#rrggbb, #rrggbb);` of the first block.
+fn colours(css: &str, is_dark: bool) -> HashMap<String, [u8; 3]> {
+    let block = css.split_once(":root {").unwrap().1.split('}').next().unwrap();
+    let pairs = block.split(';').filter_map(|line| {
+        let (name, values) = line.trim().split_once(": light-dark(#")?;
+        let value = values.split(", #").nth(usize::from(is_dark))?;
         let channel = |at: usize| u8::from_str_radix(value.get(at..at + 2)?, 16).ok();
         Some((name.to_string(), [channel(0)?, channel(2)?, channel(4)?]))
     });
@@ -52,8 +53,8 @@ fn contrast(a: [u8; 3], b: [u8; 3]) -> f64 {
 #[test]
 fn figures_can_be_read_in_every_theme() {
     let css = css();
-    for (theme, mark, page) in THEMES {
-        let colours = colours(&css, mark);
+    for (theme, is_dark, page) in THEMES {
+        let colours = colours(&css, is_dark);
         let at_least = |least: f64, what: &str, a: [u8; 3], b: [u8; 3]| {
             let found = contrast(a, b);
             assert!(found >= least, "{theme}: {what} has {found:.2}, needs {least}");

@@ -88,9 +88,8 @@ pub fn figure() -> Result<Figure> {
         ),
         message: format!("The last {WIDTH} beams hold {n} pages, where separate caches would hold {n_apart}."),
         setup: format!(
-            "After \u{201c}{PROMPT}\u{201d}, each step keeps the {WIDTH} likeliest continuations, the best at the top. \
-             By step {STEPS}, {rows_copied} rows have been copied. Pages have {PAGE_SIZE} slots, page 0 begins with \
-             the start token, and a beam\u{2019}s newest token has no row yet."
+            "Each step keeps the {WIDTH} likeliest continuations of \u{201c}{PROMPT}\u{201d}, the best at the top, in pages of \
+             {PAGE_SIZE} slots. By step {STEPS}, {rows_copied} rows have been copied."
         ),
         legend: vec![(shared(&['a', 'b'], ""), "shared by several beams"), (stale(None, ""), "dropped")],
         ..Figure::default()

@@ -31,8 +31,8 @@ pub fn figure() -> Result<Figure> {
         ..Chart::default()
     };
     let message = "When a cache is slightly too small, its eviction order decides how much it helps.";
-    let setup = "Two workloads, <code>chats</code> and <code>documents</code>, in pages of 16 slots. For the dotted \
-                 line, <code>--evict heads</code> evicts a sequence\u{2019}s first page first."
+    let setup = "Two workloads, <code>chats</code> and <code>documents</code>, in pages of 16 slots. Dotted: a \
+                 sequence\u{2019}s first page is evicted first (<code>--evict heads</code>)."
         .into();
     Ok(chart.figure(message, setup))
 }

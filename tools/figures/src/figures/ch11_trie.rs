@@ -140,8 +140,7 @@ pub fn figure() -> Result<Figure> {
         ),
         message: "Later sequences reuse what earlier ones have computed.".into(),
         setup: format!(
-            "{PAGES} pages of {PAGE_SIZE} slots. Sequence a, \u{201c}{}\u{201d}, has ended; its last word was in a \
-             page of its own, which was not full and is free again.",
+            "{PAGES} pages of {PAGE_SIZE} slots. Sequence a, \u{201c}{}\u{201d}, has ended.",
             words('a')
         ),
         legend: vec![

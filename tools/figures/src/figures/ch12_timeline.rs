@@ -97,9 +97,8 @@ pub fn figure() -> Result<Figure> {
         message: "When no page is left, the newest sequence gives up its own.".into(),
         setup: format!(
             "{n} requests of {asked} tokens, prompt + output, share {PAGES} pages of {PAGE_SIZE} slots. A step \
-             computes at most {BUDGET} tokens, for at most {RUNNING} sequences. \
-             When c comes back, {kept} tokens of its prompt are still cached; it computes the other {others}, \
-             {recomputed} of them for the second time."
+             computes at most {BUDGET} tokens. When c comes back, {kept} tokens of its prompt are still cached; of \
+             the other {others}, {recomputed} are computed for the second time."
         ),
         legend: vec![
             (held('a', "5"), "computes 5 tokens of its prompt"),

@@ -56,7 +56,7 @@ pub fn figure() -> Result<Figure> {
         message: "f16 and bf16 round small numbers more finely, while int8 rounds all numbers of a head alike.".into(),
         setup: format!(
             "A key after \u{201c}{PROMPT}\u{201d}, {n} numbers in {in_f32} bytes as f32, {sizes}. A dot is one of its \
-             numbers, without its sign. The bars are the numbers that a format has, and a line leads to the nearest."
+             numbers, without its sign; a line leads to the nearest number that the format has."
         ),
         ..Figure::default()
     };

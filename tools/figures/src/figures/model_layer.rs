@@ -21,10 +21,10 @@ pub fn figure() -> Result<Figure> {
              Feed-forward: the sum is normed and becomes gate and up, down leads back to a row of {x}, and that is \
              added."
         ),
-        message: "Of all rows that a layer computes for a token, only k and v are kept.".into(),
+        message: "Of all that a layer computes for a token, only k and v are kept.".into(),
         setup: format!(
             "One token in one of the storyteller\u{2019}s {n_layers} layers. Boxes are numbered as the steps are; \
-             after a colon is the width of a row."
+             after a colon, how many numbers it gives."
         ),
         legend: vec![(held(BUILT, ""), "you build it"), (part(""), "given")],
         ..Figure::default()

@@ -81,9 +81,8 @@ pub fn figure() -> Result<Figure> {
         ),
         message: "Sequences share the full pages of a common prompt, and what they leave stays cached.".into(),
         setup: format!(
-            "{PAGES} pages of {PAGE_SIZE} slots, as <code>/pages</code> shows them. After step {}, B is cancelled and \
-             D arrives. In the end, {} of {} prompt tokens were cached.",
-            CANCELLED.0, counts.cached, counts.prompt_tokens
+            "{PAGES} pages of {PAGE_SIZE} slots. In the end, {} of {} prompt tokens were cached.",
+            counts.cached, counts.prompt_tokens
         ),
         legend: vec![(shared(&['a', 'b'], ""), "shared by several sequences")],
         ..Figure::default()
