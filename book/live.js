@@ -44,7 +44,7 @@
             },
         },
         wolf: {
-            settings: { pages: 24, page_size: 8, budget: 64, running: 2, prefix_cache: false },
+            settings: { pages: 15, page_size: 8, budget: 64, running: 2, prefix_cache: false },
             starts: [
                 { prompt: "Once upon a time there was a wolf", max_new_tokens: 34, seed: 7, samples: 1 },
                 { prompt: "Once upon a time there was a princess", max_new_tokens: 34, seed: 7, samples: 1 },
@@ -298,6 +298,7 @@
             const options = { model: "storyteller", cancel, say, keepsOrder: true, numbers: false, ...this.experiment.view };
             this.view = new PoolView(this.root, options);
             this.drafts.replaceChildren();
+            this.happened = undefined;
             this.summary.textContent = "";
             this.controls.line.textContent = "";
             this.say(this.about.says);
@@ -324,13 +325,14 @@
                 this.view.bringIntoSight();
             }
             this.most = Math.max(this.most, ...views.map(pagesTaken));
-            const summary = view.watch ? readWrongly(view.watch, isBusy) : this.experiment.summary?.(view, this.most, this.starts);
+            const summary = view.watch ? readWrongly(view.watch, isBusy, this.happened) : this.experiment.summary?.(view, this.most, this.starts);
             if (summary !== undefined) {
                 this.summary.textContent = summary;
             }
             const [misread] = Object.keys(view.watch?.pages ?? {});
             if (misread && this.experiment.view.lists) {
                 this.drafts.replaceChildren(listedSlots(misread, view.watch.slots));
+                this.happened = overwritten(misread, view.watch.slots[0]);
             }
             this.drafts.append(...views.filter(({ draft }) => draft).map(({ draft }) => listedDraft(draft)));
             while (this.drafts.children.length > MAX_DRAFTS) {
@@ -422,14 +424,22 @@
         }
     }
 
-    /** What was read wrongly so far, and why nobody noticed. */
-    function readWrongly({ n, first, instead }, isBusy) {
+    /** What was read wrongly so far, and why nobody noticed; where a page is on two lists, what `happened` there. */
+    function readWrongly({ n, first, instead }, isBusy, happened) {
         if (!first) {
             return "Nothing was read wrongly yet.";
         }
         const right = instead ? ` Without the mistake, ${instead.name} goes on \u201c${instead.text} \u2026\u201d.` : "";
         const count = `${plural(n, "wrong read")} ${isBusy ? "so far" : "in all"}`;
-        return `${first}, and went on. No error: nothing in a page says whose memory it holds. Every row is read again for each new token: ${count}.${right}`;
+        const why = happened ?? `${first}, and went on. No error: nothing in a page says whose memory it holds. Every row is read again`;
+        return `${why} for each new token: ${count}.${right}`;
+    }
+
+    /** How two sequences, A and B, got into one page. */
+    function overwritten(page, [own, found]) {
+        return `In page ${page}, A wrote the numbers for \u201c${own}\u201d, B wrote those for \u201c${found}\u201d over them, and A read ` +
+            `\u201c${found}\u201d back, and went on. No error: the model looks at its numbers, never at the text, and no number says whose it ` +
+            `is. All of page ${page} is B\u2019s now, also under the same word, and A reads it again`;
     }
 
     /** What a page holds that is read wrongly. Where the row of another lies in a slot, the word that belongs there is struck through. */
