@@ -439,12 +439,13 @@
     function overwritten(page, [own, found]) {
         return `In page ${page}, A wrote the numbers for \u201c${own}\u201d, B wrote those for \u201c${found}\u201d over them, and A read ` +
             `\u201c${found}\u201d back, and went on. No error: the model looks at its numbers, never at the text, and no number says whose it ` +
-            `is. All of page ${page} is B\u2019s now, also under the same word, and A reads it again`;
+            `is. Both began with the same words. All that A remembers is B\u2019s story now, and A goes on with it, even in pages of its own. It ` +
+            `reads page ${page} again`;
     }
 
     /** What a page holds that is read wrongly. Where the row of another lies in a slot, the word that belongs there is struck through. */
     function listedSlots(page, slots) {
-        const words = slots.flatMap(([own, found]) => [...(own === found ? [] : [element("del", "", own)]), element("b", "", found)]);
+        const words = slots.map(([own, found]) => element("b", "", ...(own === found ? [] : [element("del", "", own), " "]), found));
         const item = element("li", "", `Page ${page}, slot by slot: `);
         item.append(...words);
         return item;
