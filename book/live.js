@@ -186,6 +186,7 @@
             this.bar.setAttribute("aria-label", "Loading");
             this.bar.hidden = true;
             this.summary = element("p", "pbp-live-summary");
+            this.summary.setAttribute("role", "status");
             this.drafts = element("ol", "pbp-live-drafts");
             this.root = element("div", "");
             const settings = (this.experiment.controls ?? []).map((control) => this.control(control));
@@ -326,12 +327,14 @@
             }
             this.most = Math.max(this.most, ...views.map(pagesTaken));
             const summary = view.watch ? readWrongly(view.watch, isBusy, this.happened) : this.experiment.summary?.(view, this.most, this.starts);
+            // Not read aloud step by step, which nobody could follow.
+            this.summary.setAttribute("aria-busy", isBusy && this.controls.state === "playing");
             if (summary !== undefined) {
                 this.summary.textContent = summary;
             }
             const [misread] = Object.keys(view.watch?.pages ?? {});
             if (misread && this.experiment.view.lists) {
-                this.drafts.replaceChildren(listedSlots(misread, view.watch.slots));
+                this.drafts.replaceChildren(readBack(view.watch));
                 this.happened = overwritten(misread, view.watch.slots[0]);
             }
             this.drafts.append(...views.filter(({ draft }) => draft).map(({ draft }) => listedDraft(draft)));
@@ -439,16 +442,14 @@
     function overwritten(page, [own, found]) {
         return `In page ${page}, A wrote the numbers for \u201c${own}\u201d, B wrote those for \u201c${found}\u201d over them, and A read ` +
             `\u201c${found}\u201d back, and went on. No error: the model looks at its numbers, never at the text, and no number says whose it ` +
-            `is. Both began with the same words. All that A remembers is B\u2019s story now, and A goes on with it, even in pages of its own. It ` +
-            `reads page ${page} again`;
+            `is. Both began with the same words, so all that A remembers is B\u2019s story now, and A goes on with it, even in pages of its ` +
+            `own. It reads the slots of page ${page} again`;
     }
 
-    /** What a page holds that is read wrongly. Where the row of another lies in a slot, the word that belongs there is struck through. */
-    function listedSlots(page, slots) {
+    /** What A reads back. Where the row of another lies in a slot, the word that belongs there is struck through. */
+    function readBack({ before, slots }) {
         const words = slots.map(([own, found]) => element("b", "", ...(own === found ? [] : [element("del", "", own), " "]), found));
-        const item = element("li", "", `Page ${page}, slot by slot: `);
-        item.append(...words);
-        return item;
+        return element("li", "", `What A reads back: ${before} `, ...words);
     }
 
     /** A step of speculative decoding: the draft tokens, accepted or not, and the target's own. */

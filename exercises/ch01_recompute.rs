@@ -52,25 +52,25 @@ pub fn generate(
 /// A model without a memory: every call computes the whole sequence again.
 pub struct Recompute<'m> {
     pub(crate) model: &'m Model,
-    pub(crate) rows_projected: u64,
+    pub(crate) tokens_computed: u64,
 }
 
 impl<'m> Recompute<'m> {
     /// A model that has computed nothing yet.
     pub fn new(model: &'m Model) -> Self {
-        Recompute { model, rows_projected: 0 }
+        Recompute { model, tokens_computed: 0 }
     }
 
-    /// Rows that the model has projected since this was created, one for each token in each call
+    /// Tokens that the model has computed since this was created, counted anew in each call
     /// that succeeded.
-    pub fn rows_projected(&self) -> u64 {
-        self.rows_projected
+    pub fn tokens_computed(&self) -> u64 {
+        self.tokens_computed
     }
 }
 
 impl LanguageModel for Recompute<'_> {
     /// Computes all of `tokens` once, without a cache, and adds one row for each of them to
-    /// `rows_projected`. A call that fails adds nothing.
+    /// `tokens_computed`. A call that fails adds nothing.
     ///
     /// `self.model.step(tokens, None)` computes them. `None` means that there is no cache.
     fn next_logits(&mut self, tokens: &[u32]) -> Result<Vec<f32>, StepError> {

@@ -11,7 +11,7 @@
 //! ```
 //!
 //! The first caches of many libraries do the same, with `torch.cat` at every step. This cache
-//! counts the rows that it copies. Later chapters get rid of the copying.
+//! counts the tokens that it copies. Later chapters get rid of the copying.
 //!
 //! Check your work with `cargo test --features solution --test ch02_flat`.
 
@@ -25,7 +25,7 @@ pub struct FlatCache {
     /// Tokens held.
     pub(super) len: usize,
     pub(super) layers: Vec<FlatLayer>,
-    pub(crate) rows_copied: u64,
+    pub(crate) tokens_copied: u64,
 }
 
 /// The tensors of one layer.
@@ -41,7 +41,7 @@ impl FlatCache {
     /// An empty cache.
     pub fn new(layout: KvLayout) -> Self {
         let layers = vec![FlatLayer::default(); layout.n_layers];
-        FlatCache { layout, len: 0, layers, rows_copied: 0 }
+        FlatCache { layout, len: 0, layers, tokens_copied: 0 }
     }
 }
 
@@ -62,9 +62,9 @@ impl KvCache for FlatCache {
     }
 
     /// Replaces both tensors of every layer by ones that are `n` rows longer. It copies each old
-    /// row once, and adds the copied rows to `rows_copied`.
+    /// row once, and adds the copied tokens to `tokens_copied`.
     ///
-    /// A copied token counts as one row, although its rows are copied in every layer. `extend(2)`
+    /// A copied token counts once, although its rows are copied in every layer. `extend(2)`
     /// on 3 tokens copies 3 rows, and `len` is then 5. `extend(0)` also makes new tensors, so on
     /// 3 tokens it copies 3 rows.
     fn extend(&mut self, n: usize) -> Result<(), CacheError> {
@@ -99,7 +99,7 @@ impl KvCache for FlatCache {
             tokens: self.len,
             slots: numbers / (2 * self.layout.n_layers * self.layout.kv_width()),
             bytes: numbers * size_of::<f32>(),
-            rows_copied: self.rows_copied,
+            tokens_copied: self.tokens_copied,
         }
     }
 }

@@ -91,6 +91,6 @@ pub fn accept_sampled(draft: &Draft, rows: &[Vec<f32>], uniform: &mut dyn FnMut(
 /// all tokens. It is 1 if they agree, and 0 if neither can draw a token that the other can draw.
 ///
 /// `p` = `[0.5, 0.25, 0.25]`, `q` = `[0.25, 0.5, 0.25]` → `0.25 + 0.25 + 0.25` = `0.75`
-pub fn share_to_expect(p: &[f32], q: &[f32]) -> f64 {
+pub fn expected_acceptance(p: &[f32], q: &[f32]) -> f64 {
     todo!("ch09 task 4: the sum of the smaller of p and q")
 }

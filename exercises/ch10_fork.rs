@@ -55,7 +55,7 @@ impl PageTable {
     ///
     /// # Errors
     /// [`CacheError::ForeignPage`] if the last page is partly filled and the pool has no such page.
-    pub fn shares_tail(&self, pool: &PagePool) -> Result<bool, CacheError> {
+    pub fn tail_is_shared(&self, pool: &PagePool) -> Result<bool, CacheError> {
         todo!("ch10 task 2: is the last page partly filled, and not this table's alone?")
     }
 
@@ -64,14 +64,14 @@ impl PageTable {
     /// has no other owner, or if there is no page yet, nothing changes and it returns `None`.
     ///
     /// Suppose six tokens are in pages 12 and 5 of 4 slots, page 5 has a second owner, and page 3
-    /// is the next free one. Then `own_tail` returns `PageCopy { from: 5, to: 3, rows: 2 }`, and
+    /// is the next free one. Then `copy_shared_tail` returns `PageCopy { from: 5, to: 3, rows: 2 }`, and
     /// the table has pages 12 and 3. The table knows only ids, so it copies nothing itself.
     ///
     /// # Errors
-    /// [`CacheError::OutOfPages`] if it needs a page and the pool has none left,
-    /// [`CacheError::ForeignPage`] if the pool has no page of the last one's number. Table
-    /// and pool are then unchanged.
-    pub fn own_tail(&mut self, pool: &mut PagePool) -> Result<Option<PageCopy>, CacheError> {
+    /// [`CacheError::OutOfPages`] if it needs a page and the pool has none left, or
+    /// [`CacheError::ForeignPage`] if the tail is no page of the pool. Table and pool are then
+    /// unchanged.
+    pub fn copy_shared_tail(&mut self, pool: &mut PagePool) -> Result<Option<PageCopy>, CacheError> {
         todo!("ch10 task 2: replace a shared tail by a page of its own")
     }
 }
@@ -87,7 +87,7 @@ impl PageSlab {
 /// A paged cache that can be forked, so that its sequence can share pages with others.
 pub struct ForkCache {
     pub(super) inner: PagedCache,
-    rows_copied: u64,
+    tokens_copied: u64,
 }
 
 impl ForkCache {
@@ -96,7 +96,7 @@ impl ForkCache {
     /// # Errors
     /// None for a slab from [`PageSlab::new`]. The error type is that of [`PageTable::new`].
     pub fn new(slab: &SharedSlab) -> Result<Self, CacheError> {
-        Ok(ForkCache { inner: PagedCache::new(slab)?, rows_copied: 0 })
+        Ok(ForkCache { inner: PagedCache::new(slab)?, tokens_copied: 0 })
     }
 
     /// Returns a second cache with the same rows, in pages that both now share. No row is copied.
@@ -134,7 +134,7 @@ impl KvCache for ForkCache {
     ///
     /// `extend(0)` does nothing, because no token will be written, so the tail can stay shared.
     ///
-    /// [`Usage::rows_copied`] counts a copied token once, however many layers it has.
+    /// [`Usage::tokens_copied`] counts a copied token once, however many layers it has.
     ///
     /// # Errors
     /// [`CacheError::OutOfPages`] if the pool has too few pages for the copy and the new tokens
@@ -156,14 +156,14 @@ impl KvCache for ForkCache {
     }
 
     fn usage(&self) -> Usage {
-        Usage { rows_copied: self.rows_copied, ..self.inner.usage() }
+        Usage { tokens_copied: self.tokens_copied, ..self.inner.usage() }
     }
 }
 
 impl ForkCache {
     /// Replaces a shared tail, if the pool has enough pages for the copy and for `n` more tokens.
     /// Without a shared tail, it changes nothing.
-    fn own_tail_before(&mut self, n: usize) -> Result<(), CacheError> {
+    fn copy_shared_tail_before(&mut self, n: usize) -> Result<(), CacheError> {
         todo!("ch10 task 3: are there enough pages for the copy and the new tokens?")
     }
 }

@@ -56,7 +56,10 @@ impl PageFile {
     /// used longest ago is first forgotten, which makes its place free. Returns `None` if every page
     /// was used after `before`.
     fn make_room(&mut self, before: u64) -> Option<usize> {
-        todo!("ch16 task 3: a free place, or that of the oldest page")
+        if let Some(place) = self.index.alloc_place() {
+            return Some(place);
+        }
+        todo!("ch16 task 4: the place of the page that was used longest ago")
     }
 
     /// Writes a page to a place from [`make_room`](Self::make_room). `rows` are its keys and its
@@ -119,7 +122,7 @@ impl PageFile {
     /// Returns the rows of a page that was read, if its record is still in the file. If that record
     /// cannot be read, is damaged, or its header differs from the one in the index, it is forgotten.
     fn accept(&mut self, read: &PageRead) -> Option<PageRows> {
-        todo!("ch16 task 4: the rows, if they are those of the page that was asked for")
+        todo!("ch16 task 5: the rows, if they are those of the page that was asked for")
     }
 
     /// Gives pages that were read to `prefixes`, and returns how many. `read` holds those of the
@@ -144,7 +147,7 @@ impl PageFile {
         prefixes: &mut dyn PrefixCache,
         slab: &SharedSlab,
     ) -> Result<usize, CacheError> {
-        todo!("ch16 task 4: hold what is there, make room, copy, insert")
+        todo!("ch16 task 5: hold what is there, make room, copy, insert")
     }
 }
 

@@ -63,8 +63,8 @@ impl PageTable {
     ///
     /// # Errors
     /// [`CacheError::ForeignPage`] if the last page is partly filled and the pool has no such page.
-    // ANCHOR: shares_tail
-    pub fn shares_tail(&self, pool: &PagePool) -> Result<bool, CacheError> {
+    // ANCHOR: tail_is_shared
+    pub fn tail_is_shared(&self, pool: &PagePool) -> Result<bool, CacheError> {
         // ch10 task 2: is the last page partly filled, and not this table's alone?
         let partly_filled = !self.len.is_multiple_of(self.page_size());
         match self.pages.last() {
@@ -72,24 +72,24 @@ impl PageTable {
             _ => Ok(false),
         }
     }
-    // ANCHOR_END: shares_tail
+    // ANCHOR_END: tail_is_shared
 
     /// Replaces a shared tail, which is a last page that is partly filled and has other owners, by
     /// a page of this table's own. Returns which rows to copy into it. If the last page is full or
     /// has no other owner, or if there is no page yet, nothing changes and it returns `None`.
     ///
     /// Suppose six tokens are in pages 12 and 5 of 4 slots, page 5 has a second owner, and page 3
-    /// is the next free one. Then `own_tail` returns `PageCopy { from: 5, to: 3, rows: 2 }`, and
+    /// is the next free one. Then `copy_shared_tail` returns `PageCopy { from: 5, to: 3, rows: 2 }`, and
     /// the table has pages 12 and 3. The table knows only ids, so it copies nothing itself.
     ///
     /// # Errors
-    /// [`CacheError::OutOfPages`] if it needs a page and the pool has none left,
-    /// [`CacheError::ForeignPage`] if the pool has no page of the last one's number. Table
-    /// and pool are then unchanged.
-    // ANCHOR: own_tail
-    pub fn own_tail(&mut self, pool: &mut PagePool) -> Result<Option<PageCopy>, CacheError> {
+    /// [`CacheError::OutOfPages`] if it needs a page and the pool has none left, or
+    /// [`CacheError::ForeignPage`] if the tail is no page of the pool. Table and pool are then
+    /// unchanged.
+    // ANCHOR: copy_shared_tail
+    pub fn copy_shared_tail(&mut self, pool: &mut PagePool) -> Result<Option<PageCopy>, CacheError> {
         // ch10 task 2: replace a shared tail by a page of its own
-        if !self.shares_tail(pool)? {
+        if !self.tail_is_shared(pool)? {
             return Ok(None);
         }
         let to = pool.alloc()?;
@@ -98,7 +98,7 @@ impl PageTable {
         pool.free(from)?;
         Ok(Some(PageCopy { from, to, rows: self.len % self.page_size() }))
     }
-    // ANCHOR_END: own_tail
+    // ANCHOR_END: copy_shared_tail
 }
 
 impl PageSlab {
@@ -120,7 +120,7 @@ impl PageSlab {
 /// A paged cache that can be forked, so that its sequence can share pages with others.
 pub struct ForkCache {
     pub(super) inner: PagedCache,
-    rows_copied: u64,
+    tokens_copied: u64,
 }
 
 impl ForkCache {
@@ -129,7 +129,7 @@ impl ForkCache {
     /// # Errors
     /// None for a slab from [`PageSlab::new`]. The error type is that of [`PageTable::new`].
     pub fn new(slab: &SharedSlab) -> Result<Self, CacheError> {
-        Ok(ForkCache { inner: PagedCache::new(slab)?, rows_copied: 0 })
+        Ok(ForkCache { inner: PagedCache::new(slab)?, tokens_copied: 0 })
     }
 
     /// Returns a second cache with the same rows, in pages that both now share. No row is copied.
@@ -148,7 +148,7 @@ impl ForkCache {
         // ch10 task 3: a second cache over the forked table
         let slab = self.inner.slab.clone();
         let table = self.inner.table.fork(&mut slab.borrow_mut().pool)?;
-        Ok(ForkCache { inner: PagedCache { slab, table }, rows_copied: 0 })
+        Ok(ForkCache { inner: PagedCache { slab, table }, tokens_copied: 0 })
     }
     // ANCHOR_END: cache_fork
 
@@ -172,7 +172,7 @@ impl KvCache for ForkCache {
     ///
     /// `extend(0)` does nothing, because no token will be written, so the tail can stay shared.
     ///
-    /// [`Usage::rows_copied`] counts a copied token once, however many layers it has.
+    /// [`Usage::tokens_copied`] counts a copied token once, however many layers it has.
     ///
     /// # Errors
     /// [`CacheError::OutOfPages`] if the pool has too few pages for the copy and the new tokens
@@ -185,7 +185,7 @@ impl KvCache for ForkCache {
     fn extend(&mut self, n: usize) -> Result<(), CacheError> {
         // ch10 task 3: own the tail, then extend the paged cache
         if n > 0 {
-            self.own_tail_before(n)?;
+            self.copy_shared_tail_before(n)?;
         }
         self.inner.extend(n)
     }
@@ -200,31 +200,31 @@ impl KvCache for ForkCache {
     }
 
     fn usage(&self) -> Usage {
-        Usage { rows_copied: self.rows_copied, ..self.inner.usage() }
+        Usage { tokens_copied: self.tokens_copied, ..self.inner.usage() }
     }
 }
 
 impl ForkCache {
     /// Replaces a shared tail, if the pool has enough pages for the copy and for `n` more tokens.
     /// Without a shared tail, it changes nothing.
-    // ANCHOR: own_tail_before
-    fn own_tail_before(&mut self, n: usize) -> Result<(), CacheError> {
+    // ANCHOR: copy_shared_tail_before
+    fn copy_shared_tail_before(&mut self, n: usize) -> Result<(), CacheError> {
         // ch10 task 3: are there enough pages for the copy and the new tokens?
         let slab = &mut *self.inner.slab.borrow_mut();
         let table = &mut self.inner.table;
-        let pages_to_copy = usize::from(table.shares_tail(&slab.pool)?);
+        let pages_to_copy = usize::from(table.tail_is_shared(&slab.pool)?);
         let needed = pages_to_copy + table.pages_needed(n);
         let free = slab.pool.n_free();
         if needed > free {
             return Err(CacheError::OutOfPages { needed, free });
         }
-        if let Some(copy) = table.own_tail(&mut slab.pool)? {
+        if let Some(copy) = table.copy_shared_tail(&mut slab.pool)? {
             slab.copy_rows(copy);
-            self.rows_copied += copy.rows as u64;
+            self.tokens_copied += copy.rows as u64;
         }
         Ok(())
     }
-    // ANCHOR_END: own_tail_before
+    // ANCHOR_END: copy_shared_tail_before
 }
 
 impl Rewind for ForkCache {

@@ -85,10 +85,10 @@ impl PageFile {
     /// was used after `before`.
     // ANCHOR: make_room
     fn make_room(&mut self, before: u64) -> Option<usize> {
-        // ch16 task 3: a free place, or that of the oldest page
         if let Some(place) = self.index.alloc_place() {
             return Some(place);
         }
+        // ch16 task 4: the place of the page that was used longest ago
         let (place, last_used) = self.index.oldest()?;
         if last_used > before {
             return None;
@@ -192,7 +192,7 @@ impl PageFile {
     /// cannot be read, is damaged, or its header differs from the one in the index, it is forgotten.
     // ANCHOR: accept
     fn accept(&mut self, read: &PageRead) -> Option<PageRows> {
-        // ch16 task 4: the rows, if they are those of the page that was asked for
+        // ch16 task 5: the rows, if they are those of the page that was asked for
         let PageOnDisk { place, id, .. } = read.page;
         let expected = self.index.get(place).filter(|header| header.id == id)?;
         let bytes = read.bytes.as_ref().ok();
@@ -229,7 +229,7 @@ impl PageFile {
         prefixes: &mut dyn PrefixCache,
         slab: &SharedSlab,
     ) -> Result<usize, CacheError> {
-        // ch16 task 4: hold what is there, make room, copy, insert
+        // ch16 task 5: hold what is there, make room, copy, insert
         // As long as this cache lives, the pages that memory has already stay.
         let mut cache = ForkCache::with_prefix(slab, prefixes, tokens)?;
         let held = cache.table().pages().len();

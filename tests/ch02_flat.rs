@@ -53,8 +53,8 @@ mod checks {
         let mut held = 0;
         for (n, expected) in [(3, 0), (2, 3), (1, 8), (0, 14), (1, 20), (300, 27), (1, 334)] {
             extend(&mut cache, n);
-            let copied = cache.usage().rows_copied;
-            same!(copied, expected, "rows copied in all after extend({n}) on {held} tokens: a token counts once");
+            let copied = cache.usage().tokens_copied;
+            same!(copied, expected, "tokens copied in all after extend({n}) on {held} tokens: a token counts once");
             held += n;
         }
     }
@@ -152,9 +152,9 @@ mod checks {
         let mut cache = FlatCache::new(storyteller.model.config().kv_layout());
         let rows = storyteller.assert_through(&mut cache, "flat cache", 40, || {});
         let prompt = storyteller.prompt().len() as u64;
-        same!(rows, prompt + 39, "rows projected: the prompt, then one for each new token");
+        same!(rows, prompt + 39, "tokens computed: the prompt, then one for each new token");
         // The prompt is copied nowhere; then each new token copies all before it.
         let copied: u64 = (prompt..prompt + 39).sum();
-        same!(cache.usage().rows_copied, copied, "rows copied while 39 tokens were added to a prompt of {prompt}");
+        same!(cache.usage().tokens_copied, copied, "tokens copied while 39 tokens were added to a prompt of {prompt}");
     }
 }

@@ -94,7 +94,7 @@ mod checks {
     // Task 4
 
     fn usage(slots: usize, tokens: usize) -> Usage {
-        Usage { tokens, slots, bytes: slots * LAYOUT.kv_width() * LAYOUT.n_layers * 8, rows_copied: 0 }
+        Usage { tokens, slots, bytes: slots * LAYOUT.kv_width() * LAYOUT.n_layers * 8, tokens_copied: 0 }
     }
 
     #[test]
@@ -161,8 +161,8 @@ mod checks {
         let mut cache = ContiguousCache::new(storyteller.model.config().kv_layout(), prompt + 39);
         let what = format!("contiguous cache of {} slots", prompt + 39);
         let rows = storyteller.assert_through(&mut cache, &what, 40, || {});
-        same!(rows, prompt as u64 + 39, "rows projected");
+        same!(rows, prompt as u64 + 39, "tokens computed");
         let usage = cache.usage();
-        same!((usage.rows_copied, usage.wasted()), (0, 0), "rows copied and slots wasted");
+        same!((usage.tokens_copied, usage.wasted()), (0, 0), "tokens copied and slots wasted");
     }
 }

@@ -117,6 +117,10 @@ mod checks {
         let refusal = Err(CacheError::OutOfPages { needed: 2, free: 1 });
         same!(pool.alloc_n(2), refusal, "alloc_n(2) with one page free");
         same!(pool.alloc(), Ok(PageId(7)), "alloc of the last page, after alloc_n(2) was refused");
+        // More pages than 8 bits count.
+        let what = "alloc_n(300) on a new pool of 300";
+        let many = expect_ok(what, || self::pool(300).alloc_n(300));
+        same_list(&many, &ids(0..300), &format!("pages of {what}"));
     }
 
     #[test]
@@ -147,7 +151,7 @@ mod checks {
         owners(&pool, 0, 303, "after 300 more shares");
         (0..300).for_each(|_| same!(pool.free(PageId(0)), Ok(()), "free of page 0, which has other owners"));
         owners(&pool, 1, 0, "which was never taken");
-        same!(pool.n_free(), 3, "free pages: sharing takes none");
+        same!(pool.n_free(), 3, "free pages when page 0 has 3 of its 303 owners left");
         same!(pool.alloc_n(2), Ok(ids(1..3)), "alloc_n(2) after alloc on a new pool of 4");
         for (page, expected) in [(1, 1), (2, 1), (3, 0)] {
             owners(&pool, page, expected, "when alloc_n(2) has taken 1 and 2");

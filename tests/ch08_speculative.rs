@@ -151,7 +151,7 @@ mod checks {
 
     /// The new tokens where `pick` chooses `choices`, each from its row; and the rows that it was asked about.
     fn matched(drafted: &[u32], choices: &[u32]) -> (Vec<u32>, Vec<usize>) {
-        let what = format!("{drafted:?} drafted, `pick` chooses {choices:?}");
+        let what = format!("{} drafted, `pick` chooses {}", shown(drafted), shown(choices));
         let rows: Vec<Vec<f32>> = (0..=drafted.len()).map(row).collect();
         let mut asked = Vec::new();
         let mut pick = |of: &[f32]| {
@@ -186,6 +186,10 @@ mod checks {
             let rows: Vec<usize> = (0..expected.len()).collect();
             same!(asked, rows, "{what}: {told}, {drafted:?} drafted, new tokens {expected:?}");
         }
+        // More tokens than 8 bits count.
+        let choices: Vec<u32> = (0..301).collect();
+        let what = "300 draft tokens, counted from 0, are all right: new tokens";
+        same_list(&matched(&choices[..300], &choices).0, &choices, what);
     }
 
     // Task 3

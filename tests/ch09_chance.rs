@@ -6,7 +6,7 @@ grading::grader!();
 mod checks {
     use page_by_page::cache::CacheError;
     use page_by_page::chapters::ch08_speculative::Speculation;
-    use page_by_page::chapters::ch09_chance::{SamplingDraftModel, accept_sampled, residual, share_to_expect};
+    use page_by_page::chapters::ch09_chance::{SamplingDraftModel, accept_sampled, expected_acceptance, residual};
     use page_by_page::generation::sampler::{Sampler, Sampling, draw};
     use page_by_page::generation::{Draft, Limits};
     use page_by_page::model::StepError;
@@ -222,7 +222,7 @@ mod checks {
 
     #[test]
     fn task_3_very_large_rows_are_not_copied() {
-        let (vocab_size, drafted) = (10_000, 50);
+        let (vocab_size, drafted) = (10_000, 300);
         let row = vec![1.0 / vocab_size as f32; vocab_size];
         let draft = draft_of(&vec![3; drafted], &vec![&row[..]; drafted]);
         let rows = vec![row; drafted + 1];
@@ -312,23 +312,27 @@ mod checks {
     // Task 4
 
     #[test]
-    fn task_4_share_to_expect_adds_up_the_smaller_of_both() {
-        same!(share_to_expect(&[0.5, 0.25, 0.25], &[0.25, 0.5, 0.25]), 0.75, "share of the example");
-        same!(share_to_expect(&P, &Q), 0.625, "share of the chapter's table, p {P:?}, q {Q:?}");
-        same!(share_to_expect(&Q, &P), 0.625, "share of the table with p and q swapped");
-        same!(share_to_expect(&P, &P), 1.0, "share where q is p");
-        same!(share_to_expect(&[1.0, 0.0], &[0.0, 1.0]), 0.0, "share where q never draws what p has");
-        same!(share_to_expect(&P, &[0.0, 0.0, 1.0]), 0.125, "share of a draft token that was not drawn: p of token 2");
+    fn task_4_expected_acceptance_adds_up_the_smaller_of_both() {
+        same!(expected_acceptance(&[0.5, 0.25, 0.25], &[0.25, 0.5, 0.25]), 0.75, "share of the example");
+        same!(expected_acceptance(&P, &Q), 0.625, "share of the chapter's table, p {P:?}, q {Q:?}");
+        same!(expected_acceptance(&Q, &P), 0.625, "share of the table with p and q swapped");
+        same!(expected_acceptance(&P, &P), 1.0, "share where q is p");
+        same!(expected_acceptance(&[1.0, 0.0], &[0.0, 1.0]), 0.0, "share where q never draws what p has");
+        same!(
+            expected_acceptance(&P, &[0.0, 0.0, 1.0]),
+            0.125,
+            "share of a draft token that was not drawn: p of token 2"
+        );
         let (p, q) = ([0.0, 0.5, 0.5, 0.0], [0.25, 0.25, 0.5, 0.0]);
-        same!(share_to_expect(&p, &q), 0.75, "share where some probabilities are 0, p {p:?}, q {q:?}");
+        same!(expected_acceptance(&p, &q), 0.75, "share where some probabilities are 0, p {p:?}, q {q:?}");
     }
 
     #[test]
-    fn task_4_share_to_expect_of_many_tokens() {
+    fn task_4_expected_acceptance_of_many_tokens() {
         const N: usize = 70_000;
         let p = vec![1.0 / N as f32; N];
         let what = format!("share of {N} tokens that are all as likely, where q is p");
-        let (share, expected) = (in_call(&what, || share_to_expect(&p, &p)), 1.0);
+        let (share, expected) = (in_call(&what, || expected_acceptance(&p, &p)), 1.0);
         let is_f32 = share == f64::from(p.iter().sum::<f32>());
         let why = if is_f32 { "\n  each smaller one is to be converted to f64, and then added" } else { "" };
         let is_near = (share - expected).abs() < 1e-6;

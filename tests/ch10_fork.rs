@@ -81,7 +81,7 @@ mod checks {
             self.check(&format!("a {call}, of table {index}"));
         }
 
-        fn shares_tail(&self, index: usize) {
+        fn tail_is_shared(&self, index: usize) {
             let table = &self.tables[index];
             let (partly_filled, owners) = tail(table, &self.pool);
             let why = match partly_filled {
@@ -89,17 +89,17 @@ mod checks {
                 true => format!("the last page is partly filled, and has {}", count(owners as usize, "owner")),
             };
             let expected = Ok(partly_filled && owners > 1);
-            same!(table.shares_tail(&self.pool), expected, "{}: {why}", told("shares_tail", table));
+            same!(table.tail_is_shared(&self.pool), expected, "{}: {why}", told("tail_is_shared", table));
         }
 
-        fn own_tail(&mut self, index: usize) {
-            self.shares_tail(index);
+        fn copy_shared_tail(&mut self, index: usize) {
+            self.tail_is_shared(index);
             let (partly_filled, owners_of_last) = tail(&self.tables[index], &self.pool);
             let (before, free) = (owners(&self.pool), self.pool.n_free());
             let table = &mut self.tables[index];
             let (mut expected, held) = (page_ids(table), table.len());
-            let call = format!("{}, {} free", told("own_tail", table), count(free, "page"));
-            let found = in_call(call.as_str(), || table.own_tail(&mut self.pool));
+            let call = format!("{}, {} free", told("copy_shared_tail", table), count(free, "page"));
+            let found = in_call(call.as_str(), || table.copy_shared_tail(&mut self.pool));
             if !partly_filled || owners_of_last < 2 {
                 same!(found, Ok(None), "{call}: it has no tail, or is the tail's only owner, so it needs none");
             } else if free == 0 {
@@ -198,7 +198,7 @@ mod checks {
             let fork = expect_ok(call.as_str(), || cache.fork());
             let expected = (cache.len(), page_ids(cache.table()));
             same!((fork.len(), page_ids(fork.table())), expected, "(tokens, pages) of a fork, the same: {call}");
-            same!(fork.usage().rows_copied, 0, "rows copied by {name}, which has copied none yet: {call}");
+            same!(fork.usage().tokens_copied, 0, "tokens copied by {name}, which has copied none yet: {call}");
             self.add(name, fork, oracle.tokens.clone());
             self.check_copy(&before, None, &call);
             self.check(&call);
@@ -255,8 +255,8 @@ mod checks {
             let differ = |rows: &Rows| now.keys().copied().filter(|row| now[row] != rows[row]).collect::<Vec<_>>();
             let changed = differ(before);
             let Some((from, to, filled)) = copy else {
-                let what = "rows (page, layer, slot) that have changed, where none is to be copied";
-                return same!(changed, [], "{what}: {at}");
+                let what = format!("rows (page, layer, slot) that have changed, the first of {}", changed.len());
+                return same!(changed.first(), None, "{what}, where none is to be copied: {at}");
             };
             assert!(to != from, "page {from} is shared, and the new token needs a page of its own: {at}");
             assert!(
@@ -297,7 +297,7 @@ mod checks {
         fn check(&self, after: &str) {
             for Sequence { name, cache, oracle, copied } in &self.all {
                 let what = "the filled ones of a page, each once for all layers";
-                same!(cache.usage().rows_copied, *copied, "rows copied by {name} until now, {what}: {after}");
+                same!(cache.usage().tokens_copied, *copied, "tokens copied by {name} until now, {what}: {after}");
                 oracle.check(cache);
             }
             let in_tables = self.all.iter().flat_map(|sequence| sequence.cache.table().pages());
@@ -373,14 +373,14 @@ mod checks {
         for size in 1..=LARGEST_PAGE {
             for held in 0..=3 * size {
                 let mut tables = PooledTables::new(size, 5, held);
-                tables.shares_tail(0);
+                tables.tail_is_shared(0);
                 tables.fork(0);
                 tables.fork(0);
-                (0..3).for_each(|index| tables.shares_tail(index));
+                (0..3).for_each(|index| tables.tail_is_shared(index));
                 tables.release(0);
-                tables.shares_tail(1);
+                tables.tail_is_shared(1);
                 tables.release(2);
-                tables.shares_tail(1);
+                tables.tail_is_shared(1);
             }
         }
     }
@@ -391,33 +391,33 @@ mod checks {
         tables.fork(0);
         // Pages 0 and 1 are full and shared, page 2 has one owner.
         tables.grow(1, 1);
-        tables.shares_tail(1);
+        tables.tail_is_shared(1);
     }
 
     #[test]
-    fn task_2_own_tail_takes_a_page_and_returns_what_to_copy() {
+    fn task_2_copy_shared_tail_takes_a_page_and_returns_what_to_copy() {
         for size in 1..=LARGEST_PAGE {
             for held in 0..=3 * size {
                 let mut tables = PooledTables::new(size, 9, held);
                 tables.fork(0);
                 // Once more, and for the other, which owns its tail alone by then.
-                [1, 1, 0].iter().for_each(|index| tables.own_tail(*index));
+                [1, 1, 0].iter().for_each(|index| tables.copy_shared_tail(*index));
                 tables.fork(0);
                 tables.fork(0);
-                [2, 0, 3].iter().for_each(|index| tables.own_tail(*index));
+                [2, 0, 3].iter().for_each(|index| tables.copy_shared_tail(*index));
             }
         }
     }
 
     #[test]
-    fn task_2_own_tail_without_a_free_page_changes_nothing() {
+    fn task_2_copy_shared_tail_without_a_free_page_changes_nothing() {
         let mut tables = PooledTables::new(4, 3, 6);
         tables.fork(0);
         tables.begin(1);
-        tables.own_tail(0);
-        tables.own_tail(1);
+        tables.copy_shared_tail(0);
+        tables.copy_shared_tail(1);
         tables.release(0);
-        tables.own_tail(1);
+        tables.copy_shared_tail(1);
     }
 
     #[test]
@@ -425,13 +425,13 @@ mod checks {
         let mut a = table(4, 10, &mut pool(3));
         let mut other = pool_with_free(2, &[]);
         let which = "over a pool of 2 pages; the last page is 2";
-        same!(a.shares_tail(&other), Err(foreign(2, 2)), "shares_tail {which}");
-        same!(a.own_tail(&mut other), Err(foreign(2, 2)), "own_tail {which}");
+        same!(a.tail_is_shared(&other), Err(foreign(2, 2)), "tail_is_shared {which}");
+        same!(a.copy_shared_tail(&mut other), Err(foreign(2, 2)), "copy_shared_tail {which}");
         same!((page_ids(&a), owners(&other)), (vec![0, 1, 2], vec![1, 1]), "(pages, owners) after that refusal");
         let mut full = table(4, 12, &mut pool(3));
         let which = format!("{which}, which is full, and no tail");
-        same!(full.shares_tail(&other), Ok(false), "shares_tail {which}");
-        same!(full.own_tail(&mut other), Ok(None), "own_tail {which}");
+        same!(full.tail_is_shared(&other), Ok(false), "tail_is_shared {which}");
+        same!(full.copy_shared_tail(&mut other), Ok(None), "copy_shared_tail {which}");
     }
 
     // Task 3
@@ -519,9 +519,9 @@ mod checks {
             &format!("extend(1) and rewind(1) in turns on a fork of {VERY_MANY} pages"),
             VERY_MANY / 4,
             |number| {
-                let found = (b.extend(1), b.rewind(1), b.usage().rows_copied);
+                let found = (b.extend(1), b.rewind(1), b.usage().tokens_copied);
                 same_each(found, (Ok(()), Ok(()), 1), || {
-                    format!("extend(1), rewind(1), rows copied in all; turn {number}")
+                    format!("extend(1), rewind(1), tokens copied in all; turn {number}")
                 });
             },
         );
@@ -583,7 +583,7 @@ mod checks {
             let result = in_call(question, || perform(line, &mut caches, &mut next));
             let usage = caches.get(&line[..1]).map_or(String::new(), |cache| {
                 let (usage, pages) = (cache.usage(), page_list(cache.table().pages()));
-                format!("{:>2} tokens, {pages:<11} {} copied", usage.tokens, usage.rows_copied)
+                format!("{:>2} tokens, {pages:<11} {} copied", usage.tokens, usage.tokens_copied)
             });
             let owners: Vec<String> = owners(slab.borrow().pool()).iter().map(u32::to_string).collect();
             transcript.line(format!("{line:<10} {:<28} {usage:<31} [{}]", outcome(&result), owners.join(" ")));

@@ -608,6 +608,10 @@ mod checks {
                 same!((evicted, pool.owners(PageId(page))), (Ok(1), Ok(0)), "{what}, page {page} of {many}");
             }
         }
+        // More pages than 8 bits count.
+        let ((mut trie, mut pool), what) = (keep_many(301), "evict(300) of 301 pages");
+        let found = in_call(what, || (trie.evict(300, &mut pool), trie.n_pages(), pool.n_free()));
+        same!(found, (Ok(300), 1, 300), "{what}, and then the pages of the trie and the free ones");
     }
 
     // The whole chapter
@@ -710,7 +714,7 @@ mod checks {
                     6..9 => {
                         // A page for the tail, if it is shared.
                         if table.pages_needed(more.len()) < checked.pool.n_free() {
-                            expect_ok("own_tail of chapter 10", || table.own_tail(&mut checked.pool));
+                            expect_ok("copy_shared_tail of chapter 10", || table.copy_shared_tail(&mut checked.pool));
                             grow(table, more.len(), &mut checked.pool);
                             tokens.extend(more);
                         }

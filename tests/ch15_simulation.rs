@@ -19,9 +19,9 @@ mod checks {
     };
     use page_by_page::simulation::planted::{Bug, planted};
     use page_by_page::simulation::{
-        Case, Counterexample, END_OF_TEXT, Event, Failure, FinishedRequest, Rule, SchedulerFactory, SequenceState,
-        Setup, TestedScheduler, Violation, World, WorldState, chapter_12, describe_plan, prompt, rule_broken,
-        run_alone, search, smaller,
+        Case, Counterexample, END_OF_TEXT, Event, Failure, FinishedRequest, Rule, SchedulerFactory, SchedulerUnderTest,
+        SequenceState, Setup, Violation, World, WorldState, chapter_12, describe_plan, prompt, rule_broken, run_alone,
+        search, smaller,
     };
 
     use grading::limits::heartbeat;
@@ -109,8 +109,16 @@ mod checks {
             running: vec![with_pages(sequence(0, 8, 8), &[0, 1]), with_pages(sequence(1, 8, 8), &[0, 2])],
             ..cached(&[0], pool(owners, n_free))
         };
+        // More pages than 8 bits count.
+        let (many, mut one_each) = (Vec::from_iter(0..300), [1; 300]);
+        one_each[299] = 0;
         for (what, expected, state) in [
             ("3 free pages", Holds, pool(&[0; 3], 3)),
+            (
+                "a sequence has pages 0 to 299, and page 299 has no owner",
+                Broken("299"),
+                table(&many, pool(&one_each, 0)),
+            ),
             ("page 1 is that of a sequence", Holds, table(&[1], pool(&[0, 1], 1))),
             ("page 1 has an owner, and is in no table", Broken("1"), pool(&[0, 1], 1)),
             ("page 0 has 256 owners, and is in no table", Broken("0"), pool(&[256], 1)),
@@ -164,6 +172,11 @@ mod checks {
             let state = WorldState { alive, ..sequences(listed(running), listed(waiting)) };
             expect(Rule::Order, &what, expected, || check_order(&state));
         }
+        // More sequences than 8 bits count.
+        let alive = (0..299).chain([300]).map(SequenceId).collect();
+        let state = WorldState { alive, ..sequences((0..300).map(|id| sequence(id, 3, 0)).collect(), vec![]) };
+        let what = "check_order: 0 to 299 run, none waits, 0 to 298 and 300 are there";
+        expect(Rule::Order, what, Broken(""), || check_order(&state));
     }
 
     // Task 2: the plan, and the sequences
@@ -202,6 +215,9 @@ mod checks {
             expect(Rule::Plan, &what, expected, || check_plan(&SETUP, &plan, state));
         }
     }
+
+    /// A prompt whose output is over 300 tokens long, as that of one in 250 million is.
+    const ASKS_MANY: [u32; 1] = [595_472_792];
 
     /// A prompt whose output is `n` tokens long where `most` are wanted, and that output.
     fn output_of(n: usize, most: usize) -> (Vec<u32>, Vec<u32>) {
@@ -248,33 +264,33 @@ mod checks {
         ] {
             check_output_of(what, expected, &finished(prompt, output, most, reason));
         }
-        let (asks_ninety, ninety) = output_of(90, 90);
-        for place in 0..90 {
-            let mut output = ninety.clone();
+        let many = run_alone(&ASKS_MANY, 300).0;
+        for place in 0..300 {
+            let mut output = many.clone();
             output[place] ^= 1 << 16;
             for reason in [limit, cancelled] {
-                let what = format!("token {place} of 90 differs from the one alone, and it finished by {reason:?}");
-                check_output_of(&what, Broken("3"), &finished(&asks_ninety, &output, 90, reason));
+                let what = format!("token {place} of 300 differs from the one alone, and it finished by {reason:?}");
+                check_output_of(&what, Broken("3"), &finished(&ASKS_MANY, &output, 300, reason));
             }
         }
     }
 
     #[test]
     fn task_2_c_each_token_is_received_once() {
-        let (prompt, output) = output_of(5, 5);
-        let right = finished(&prompt, &output, 5, FinishReason::Length);
+        let (prompt, output) = (ASKS_MANY, run_alone(&ASKS_MANY, 300).0);
+        let right = finished(&prompt, &output, 300, FinishReason::Length);
         let all = &right.tokens;
         let twice = [&output[..3], &output[2..]].concat();
         let other_prompt = [&[all[0] + 1], &all[1..]].concat();
-        let other_output = [&all[..7], &[all[7] + 1], &all[8..]].concat();
+        let other_output = [&all[..300], &[all[300] + 1]].concat();
         let between = [&prompt[..], &output[..1], &output].concat();
         for (what, tokens, received) in [
             ("its third token was received twice", &all[..], &twice[..]),
-            ("its last token was not received", all, &output[..4]),
-            ("5 tokens were received, and it has 4 of them", &all[..7], &output),
+            ("its last token was not received", all, &output[..299]),
+            ("300 tokens were received, and it has 299 of them", &all[..300], &output),
             ("its prompt differs in the end", &other_prompt, &output),
             ("its prompt is gone in the end", &output, &output),
-            ("a token of its output is another one in the end", &other_output, &output),
+            ("the last token of its output is another one in the end", &other_output, &output),
             ("a token that was not received lies between its prompt and its output", &between, &output),
         ] {
             for reason in [FinishReason::Length, FinishReason::Abort] {
@@ -449,10 +465,10 @@ mod checks {
         max_new_tokens: usize,
         most_free: usize,
         slab: SharedSlab,
-        inner: Box<dyn TestedScheduler>,
+        inner: Box<dyn SchedulerUnderTest>,
     }
 
-    impl TestedScheduler for Shows {
+    impl SchedulerUnderTest for Shows {
         fn submit(&mut self, prompt: Vec<u32>, max_new_tokens: usize) -> Result<SequenceId, ScheduleError> {
             self.inner.submit(prompt, max_new_tokens)
         }
@@ -527,12 +543,11 @@ mod checks {
             asked.set(asked.get() + 1);
             assert!(
                 asked.get() <= at_most,
-                "shrink of {what}: is_broken was asked more than {at_most} times: does a loop never end, or does it leave \
-                 out one event at a time?"
+                "shrink of {what}: is_broken was asked more than {at_most} times, which are enough if large pieces go first"
             );
             is_broken(&candidate.events)
         });
-        same!(found, expected, "shrink of {what}");
+        same_list(&found, expected, &format!("events that are left by shrink of {what}"));
     }
 
     /// A list of events that differ, nothing to make smaller in them.

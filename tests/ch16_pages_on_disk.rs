@@ -451,19 +451,39 @@ mod checks {
         same!(records(&checked), expected, "records in the file as (id, parent, first token), {what}");
     }
 
-    #[test]
-    fn task_3_when_a_write_fails_its_number_is_not_given_again() {
-        let mut checked = CheckedFile::new(8, 1, "its header may lie in the file, whole");
-        checked.store(&counting(1, 4));
-        checked.store_until(&counting(100, 4), RECORD - 1);
-        let what = "(id, parent, first token) of the header that a failed write has left";
-        same!(records(&checked), [(2, 0, 100)], "{what}");
-        checked.store(&counting(200, 4));
-        same!(records(&checked), [(3, 0, 200)], "(id, parent, first token) of the record that takes its place");
+    /// Sequences are kept `before`, then one whose writing fails after so many bytes, and others `after` it.
+    fn write_fails(places: usize, before: &[&[u32]], (tokens, fits): (&[u32], usize), after: &[&[u32]], why: &str) {
+        let mut checked = CheckedFile::new(40, places, why);
+        before.iter().for_each(|tokens| checked.store(tokens));
+        checked.store_until(tokens, fits);
+        after.iter().for_each(|tokens| checked.store(tokens));
+        checked.check_bytes();
     }
 
+    /// What follows a page that was not written could never be found, and half a page is none.
     #[test]
-    fn task_3_b_a_full_file_gives_up_what_was_used_longest_ago() {
+    fn task_3_when_a_write_fails() {
+        let [a, b, c] = [1, 100, 200].map(|first| counting(first, 8));
+        let long = counting(1, 16);
+        let half = "half a page is none, and its place is used";
+        let ends = "a write that fails ends it";
+        // What is kept before; what fails, after how many bytes; what is kept then.
+        for (before, tokens, fits, after, why) in [
+            (vec![&a[..]], &b[..], RECORD, vec![&b[..], &c[..]], half),
+            (vec![&a], &b, RECORD + 1, vec![&b, &c], half),
+            (vec![&a], &b, RECORD + RECORD_HEADER, vec![&b, &c], half),
+            (vec![&a], &b, 2 * RECORD - 1, vec![&b, &c], half),
+            (vec![], &long, 700, vec![&long], ends),
+            (vec![], &long, 2 * RECORD + 700, vec![&long], ends),
+        ] {
+            write_fails(9, &before, (tokens, fits), &after, why);
+        }
+    }
+
+    // Task 4
+
+    #[test]
+    fn task_4_a_full_file_gives_up_what_was_used_longest_ago() {
         let [a, b, c, d, e] = [1, 100, 200, 300, 400].map(|first| counting(first, 4));
         let (long, other) = (counting(1, 16), counting(100, 16));
         let users: Vec<_> = (0..10).map(|user| [&a[..], &counting(1000 + 10 * user, 4)].concat()).collect();
@@ -488,38 +508,30 @@ mod checks {
         }
     }
 
-    /// What follows a page that was not written could never be found, and half a page is none.
     #[test]
-    fn task_3_when_a_write_fails() {
-        let [a, b, c] = [1, 100, 200].map(|first| counting(first, 8));
-        let long = counting(1, 16);
-        let half = "half a page is none, and its place is used";
-        let ends = "a write that fails ends it";
-        let order = "what was written before the error is in order: its end goes first, and not its beginning";
-        let free = "the page that made room is half overwritten, and its place is free";
-        // Places; what is kept before; what fails, after how many bytes; what is kept then.
-        for (places, before, tokens, fits, after, why) in [
-            (9, vec![&a[..]], &b[..], RECORD, vec![&b[..], &c[..]], half),
-            (9, vec![&a], &b, RECORD + 1, vec![&b, &c], half),
-            (9, vec![&a], &b, RECORD + RECORD_HEADER, vec![&b, &c], half),
-            (9, vec![&a], &b, 2 * RECORD - 1, vec![&b, &c], half),
-            (9, vec![], &long, 700, vec![&long], ends),
-            (9, vec![], &long, 2 * RECORD + 700, vec![&long], ends),
-            (3, vec![], &long, 2 * RECORD + 700, vec![&b[..4], &c[..4]], order),
-            (2, vec![&a[..4], &b[..4]], &c[..4], 300, vec![&a[..4]], free),
-        ] {
-            let mut checked = CheckedFile::new(40, places, why);
-            before.into_iter().for_each(|tokens| checked.store(tokens));
-            checked.store_until(tokens, fits);
-            after.into_iter().for_each(|tokens| checked.store(tokens));
-            checked.check_bytes();
-        }
+    fn task_4_when_a_write_fails_its_number_is_not_given_again() {
+        let mut checked = CheckedFile::new(8, 1, "its header may lie in the file, whole");
+        checked.store(&counting(1, 4));
+        checked.store_until(&counting(100, 4), RECORD - 1);
+        let what = "(id, parent, first token) of the header that a failed write has left";
+        same!(records(&checked), [(2, 0, 100)], "{what}");
+        checked.store(&counting(200, 4));
+        same!(records(&checked), [(3, 0, 200)], "(id, parent, first token) of the record that takes its place");
     }
 
-    // Task 4
+    #[test]
+    fn task_4_when_a_write_fails_in_a_full_file() {
+        let [a, b, c] = [1, 100, 200].map(|first| counting(first, 4));
+        let order = "what was written before the error is in order: its end goes first, and not its beginning";
+        write_fails(3, &[], (&counting(1, 16), 2 * RECORD + 700), &[&b, &c], order);
+        let free = "the page that made room is half overwritten, and its place is free";
+        write_fails(2, &[&a, &b], (&c, 300), &[&a], free);
+    }
+
+    // Task 5
 
     #[test]
-    fn task_4_pages_come_back_bit_for_bit() {
+    fn task_5_pages_come_back_bit_for_bit() {
         let lens = [0, 1, 4, 5, 8, 9, 12, 13, 16, 17, 1201].map(|len| (SHAPE, len));
         for (shape, len) in lens.into_iter().chain([3, 4, 10].map(|len| (SHAPES[1], len))) {
             let why = "what the file has and memory has not comes back";
@@ -551,7 +563,7 @@ mod checks {
 
     /// A page that a different sequence asked for is read for that one, and the pages after it follow it.
     #[test]
-    fn task_4_pages_may_be_missing_in_the_middle() {
+    fn task_5_pages_may_be_missing_in_the_middle() {
         for (pages, n) in [(&[0, 2, 3][..], 1), (&[0, 3], 1), (&[0, 1, 3], 2), (&[1], 0), (&[1, 2, 3], 0), (&[], 0)] {
             let (mut checked, tokens) =
                 four_pages(9, 0, &[], "of 4 pages to load, those before the first gap come back");
@@ -563,7 +575,7 @@ mod checks {
     }
 
     #[test]
-    fn task_4_others_make_room_and_no_more_than_needed() {
+    fn task_5_others_make_room_and_no_more_than_needed() {
         let others: Vec<Vec<u32>> = (1..=5).map(|i| counting(100 * i, 4)).collect();
         let left = |checked: &mut CheckedFile| {
             others.iter().map(|other| checked.held(&[&other[..], &[0]].concat()) / SIZE).collect::<Vec<_>>()
@@ -586,7 +598,7 @@ mod checks {
     }
 
     #[test]
-    fn task_4_as_many_as_there_is_room_for() {
+    fn task_5_as_many_as_there_is_room_for() {
         // What a sequence has in memory is worth more than what comes after it: its first page makes no room.
         for (own, taken) in [(0, 0), (0, 1), (0, 2), (0, 4), (0, 5), (1, 3)] {
             let why =
@@ -601,7 +613,7 @@ mod checks {
     }
 
     #[test]
-    fn task_4_a_damaged_page_is_recomputed() {
+    fn task_5_a_damaged_page_is_recomputed() {
         type Spoil = fn(&mut PageRead);
         let damages: [(&str, Spoil); 7] = [
             ("a byte of its keys has changed", |read| read.bytes.as_mut().unwrap()[RECORD_HEADER + 9] ^= 1),
@@ -639,7 +651,7 @@ mod checks {
 
     /// The prefix cache has pages of a different, larger slab: its own pages, or other ones where room is to be made.
     #[test]
-    fn task_4_the_errors_of_a_prefix_cache_are_returned() {
+    fn task_5_the_errors_of_a_prefix_cache_are_returned() {
         for (asked, own, other, when) in [(17, 1, 0, "a lookup"), (17, 0, 4, "an eviction"), (4, 1, 0, "an insertion")]
         {
             let (mut checked, tokens) = four_pages(9, 0, &[], when);
@@ -659,7 +671,7 @@ mod checks {
 
     /// The same, where it is the disk that has changed.
     #[test]
-    fn task_4_no_byte_of_a_file_can_change_unnoticed() {
+    fn task_5_no_byte_of_a_file_can_change_unnoticed() {
         let tokens = counting(1, 9);
         let mut checked = CheckedFile::new(9, 2, "");
         checked.store(&tokens);
@@ -683,7 +695,7 @@ mod checks {
 
     /// A write can end at any byte, whatever stops the program.
     #[test]
-    fn task_4_a_write_that_was_cut_off_anywhere() {
+    fn task_5_a_write_that_was_cut_off_anywhere() {
         let [a, b, c] = [1, 100, 200].map(|first| counting(first, 9));
         let step = if cfg!(miri) { 333 } else { 7 };
         // To a new place, and to that of the page that was used longest ago: the second of a.
@@ -711,7 +723,7 @@ mod checks {
     }
 
     #[test]
-    fn task_4_pages_that_the_file_has_lost_meanwhile() {
+    fn task_5_pages_that_the_file_has_lost_meanwhile() {
         let mut checked =
             CheckedFile::new(30, 4, "other records lie at their places by now, and these are not damaged");
         let tokens = counting(1, 17);
@@ -732,7 +744,7 @@ mod checks {
     }
 
     #[test]
-    fn task_4_memory_may_have_changed_meanwhile() {
+    fn task_5_memory_may_have_changed_meanwhile() {
         for n in 0..=4 {
             let (mut checked, tokens) =
                 four_pages(9, 0, &[], "4 pages were to load, and a sequence has computed some of them since");

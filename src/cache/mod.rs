@@ -70,7 +70,7 @@ impl KvLayout {
 
 /// What a cache holds and what that costs.
 ///
-/// All counters count tokens. A copied token counts as one row, although its rows are copied in every layer.
+/// All counters count tokens. A copied token counts once, although its rows are copied in every layer.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Usage {
     /// Tokens held.
@@ -79,8 +79,8 @@ pub struct Usage {
     pub slots: usize,
     /// Bytes taken for keys and values, over all layers.
     pub bytes: usize,
-    /// Rows copied from one place in memory to another since the cache was created, except by `gather`.
-    pub rows_copied: u64,
+    /// Tokens copied from one place in memory to another since the cache was created, except by `gather`.
+    pub tokens_copied: u64,
 }
 
 impl Usage {

@@ -141,7 +141,7 @@ impl Index {
     /// The record at a place that has one.
     #[track_caller]
     pub fn header(&self, place: usize) -> &RecordHeader {
-        self.get(place).unwrap_or_else(|| panic!("place {place} has no record: was it forgotten to make room?"))
+        self.get(place).unwrap_or_else(|| panic!("place {place} has no record"))
     }
 
     /// The place of the record that holds `tokens` after the record with the id `parent`.

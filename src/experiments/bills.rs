@@ -5,10 +5,11 @@ use std::collections::HashMap;
 use anyhow::{Context, Result, ensure};
 
 use super::bundled;
+use crate::cache::{KvCache, Rewind};
 use crate::cache_kind::{CacheKind, CacheSize};
 use crate::chapters::ch01_recompute::argmax;
 use crate::chapters::ch04_page_pool::PagePool;
-use crate::chapters::ch06_paged::PageSlab;
+use crate::chapters::ch06_paged::{PageSlab, PagedCache};
 use crate::chapters::ch08_speculative::DraftModel;
 use crate::chapters::ch09_chance::residual;
 use crate::english::{count, thousands};
@@ -20,8 +21,8 @@ use crate::model::tokenizer::Tokenizer;
 use crate::model::{Model, StepError};
 use crate::prefix_cache::NoPrefixCache;
 use crate::serving::schedule::{NextToken, StepLimits};
-use crate::simulation::planted::{Policy, with_policy};
-use crate::simulation::{LAYOUT, SchedulerFactory, chapter_12};
+use crate::simulation::planted::{Bug, Policy, planted, with_policy};
+use crate::simulation::{LAYOUT, SchedulerFactory, chapter_12, search, story};
 
 /// The right lines, then those of the mistake.
 type Bill = Result<[Vec<String>; 2]>;
@@ -41,26 +42,21 @@ pub(super) fn refused_calls() -> Bill {
     Ok([after(&|pool| pool.alloc_n(7).is_ok())?, after(&wrong)?])
 }
 
-/// Chapter 7: a sequence of 30 tokens in pages of 8 slots forgets 14 of them and grows again, and that four times.
+/// Chapter 7: a sequence of 30 tokens in pages of 8 slots forgets 14 of them and grows again, and that four times. The wrong
+/// one's pages get an owner that never gives them back.
 pub(super) fn rewinds() -> Bill {
     let after = |frees: bool| -> Result<Vec<String>> {
-        let mut pool = PagePool::new(12)?;
-        let mut pages = pool.alloc_n(4)?;
-        let mut lines = vec![format!("4 pages owned, {} free", pool.n_free())];
-        for _ in 0..4 {
-            for page in pages.split_off(2) {
-                if frees {
-                    pool.free(page)?;
-                }
+        let slab = PageSlab::new(LAYOUT, 8, 12)?;
+        let mut cache = PagedCache::new(&slab)?;
+        let mut lines = Vec::new();
+        for n in [30, 14, 14, 14, 14] {
+            cache.rewind(cache.len().min(14))?;
+            cache.extend(n)?;
+            let pages = cache.table().pages();
+            lines.push(format!("{} pages owned, {} free", pages.len(), slab.borrow().pool().n_free()));
+            for page in pages.iter().skip(2).filter(|_| !frees) {
+                slab.borrow_mut().pool.share(*page)?;
             }
-            match pool.alloc_n(2) {
-                Ok(more) => pages.extend(more),
-                Err(error) => {
-                    lines.push(error.to_string());
-                    break;
-                }
-            }
-            lines.push(format!("{} pages owned, {} free", pages.len(), pool.n_free()));
         }
         Ok(lines)
     };
@@ -160,6 +156,17 @@ pub(super) fn victims() -> Bill {
         Ok(vec![computed, count(preemptions, "preemption"), count(steps, "step")])
     };
     Ok([lines(&chapter_12)?, lines(&with_policy(Policy::OldestVictim))?])
+}
+
+/// Chapter 15: which engine had a bug, the rule that it breaks, and the events to which a simulation shrinks it.
+pub fn shrunk_events(bug: Bug) -> String {
+    let factory = planted(Some(bug));
+    let Err(found) = search(&*factory, 0..1000, 100, || {}) else {
+        return "no rule is broken in 1,000 worlds\n".into();
+    };
+    let (message, rule) = (&found.failure.violation.message, found.failure.violation.rule);
+    let story = story(&*factory, &found.case, &found.shrunk);
+    format!("reported  {}\nrule      {rule}: {message}\n\n{story}", bug.reported())
 }
 
 /// Schedules all requests, as (prompt, new tokens), to their end, `batch` of them at first and as many when these have

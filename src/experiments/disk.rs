@@ -1,4 +1,4 @@
-//! Chapter 16: rows computed for prompts that begin alike, in a first run and in one that starts with its pages.
+//! Chapter 16: tokens computed for prompts that begin alike, in a first run and in one that starts with its pages.
 
 use anyhow::{Result, bail, ensure};
 use serde::Deserialize;

@@ -5,7 +5,7 @@ use anyhow::{Context, Result};
 
 use super::{PAGE_SIZE, PROMPTS, bundled};
 use crate::cache_kind::{CacheKind, CacheSize};
-use crate::chapters::ch09_chance::share_to_expect;
+use crate::chapters::ch09_chance::expected_acceptance;
 use crate::generation::Limits;
 use crate::generation::drafting::{AcceptRule, DraftCounters, DraftSource};
 use crate::generation::one_sequence::Generation;
@@ -64,7 +64,7 @@ impl Stories<'_> {
                     source.clear()?;
                     source.with_drafter(*accept, sampling, |drafter| {
                         let mut judge = |draft: &_, rows: &[Vec<f32>]| {
-                            let mut seen = |p: &[f32], q: &[f32]| *to_expect += share_to_expect(p, q);
+                            let mut seen = |p: &[f32], q: &[f32]| *to_expect += expected_acceptance(p, q);
                             let new_tokens = accept.accept_observed(draft, rows, &mut sampler, &mut seen);
                             counters.count(draft, new_tokens.len());
                             new_tokens

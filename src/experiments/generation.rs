@@ -1,4 +1,4 @@
-//! Chapters 1 to 3: one sequence generated with each cache, the rows that the model projects for it and those that are
+//! Chapters 1 to 3: one sequence generated with each cache, the tokens that the model computes for it and those that are
 //! copied.
 
 use anyhow::{Result, ensure};

@@ -26,6 +26,8 @@ pub struct Mistake {
     pub about: &'static str,
     /// What it breaks.
     pub invariant: &'static str,
+    /// The chapters whose code shows it, a reader's or the reference.
+    pub chapters: &'static [usize],
     pub shows: Shows,
 }
 
@@ -116,6 +118,7 @@ pub fn all() -> Vec<Mistake> {
         chapter: 15,
         about: bug.about(),
         invariant: "the rules that chapter 15 checks after every event",
+        chapters: &[4, 5, 6, 10, 11, 12, 15],
         shows: Shows::Events(bug),
     });
     let (before, after): (Vec<_>, Vec<_>) = MISTAKES.iter().partition(|mistake| mistake.chapter < 15);
@@ -153,7 +156,7 @@ const MISTAKES: &[Mistake] = &[
         "refused-call-keeps-pages",
         "a call for more pages than there are takes those that it finds, and then fails",
     )
-    .costs("a call that fails changes nothing", bills::refused_calls),
+    .costs("a call that fails changes nothing", bills::refused_calls, &[4]),
     mistake(5, "new-page-first", "a new page of 16 slots comes first").breaks(
         "a table lists its pages in the order of the tokens",
         QUEEN,
@@ -204,16 +207,22 @@ const MISTAKES: &[Mistake] = &[
                 if slot.sequence == 1 && page_of(slot) == 4 { slot.of(0).at(slot.position - 2 * P) } else { slot }
             }),
         ),
-    mistake(7, "page-never-freed", "a rewind drops pages from the table and does not free them")
-        .costs("a page that holds no token goes back to its pool", bills::rewinds),
-    mistake(8, "draft-remembers", "the draft model's cache keeps the tokens that the target rejected")
-        .costs("both caches hold the same tokens after a step", bills::drafts),
+    mistake(7, "page-never-freed", "a rewind drops pages from the table and does not free them").costs(
+        "a page that holds no token goes back to its pool",
+        bills::rewinds,
+        &[4, 5, 6, 7],
+    ),
+    mistake(8, "draft-remembers", "the draft model's cache keeps the tokens that the target rejected").costs(
+        "both caches hold the same tokens after a step",
+        bills::drafts,
+        &[1, 3, 7, 8],
+    ),
     mistake(
         9,
         "target-as-it-is",
         "after a rejection, the next token is drawn from the target's probabilities as they are",
     )
-    .costs("the output has the target's distribution", bills::rejections),
+    .costs("the output has the target's distribution", bills::rejections, &[9]),
     mistake(10, "write-without-copy", "a fork writes into the page that it shares").breaks(
         "a page with several owners is never written",
         SAMPLES,
@@ -246,8 +255,11 @@ const MISTAKES: &[Mistake] = &[
             },
         ),
     ),
-    mistake(12, "oldest-victim", "when pages run out, the oldest sequence gives way")
-        .costs("the oldest sequence always advances", bills::victims),
+    mistake(12, "oldest-victim", "when pages run out, the oldest sequence gives way").costs(
+        "the oldest sequence always advances",
+        bills::victims,
+        &[4, 5, 6, 10, 11, 12],
+    ),
     mistake(13, "merged-runs", "two pages are read as one run, and the second is not the next one in memory").breaks(
         "runs are merged only where pages lie side by side",
         Scenario { prompts: const { &[TWO.prompts[1], TWO.prompts[0]] }, ..TWO },
@@ -305,7 +317,7 @@ const MISTAKES: &[Mistake] = &[
 
 /// A mistake before it is known how it shows.
 const fn mistake(chapter: usize, name: &'static str, about: &'static str) -> Mistake {
-    Mistake { name, chapter, about, invariant: "", shows: Shows::Forgetful(QUEEN) }
+    Mistake { name, chapter, about, invariant: "", chapters: &[4, 5, 6, 7], shows: Shows::Forgetful(QUEEN) }
 }
 
 impl Mistake {
@@ -313,8 +325,13 @@ impl Mistake {
         Mistake { invariant, shows: Shows::Story(scenario, placement), ..self }
     }
 
-    const fn costs(self, invariant: &'static str, bill: fn() -> Result<[Vec<String>; 2]>) -> Self {
-        Mistake { invariant, shows: Shows::Bill(bill), ..self }
+    const fn costs(
+        self,
+        invariant: &'static str,
+        bill: fn() -> Result<[Vec<String>; 2]>,
+        chapters: &'static [usize],
+    ) -> Self {
+        Mistake { invariant, chapters, shows: Shows::Bill(bill), ..self }
     }
 }
 

@@ -20,7 +20,7 @@ pub mod mistakes;
 pub mod prefixes;
 pub mod rewind;
 
-pub use bills::schedule;
+pub use bills::{schedule, shrunk_events};
 
 use std::path::{Path, PathBuf};
 

@@ -8,10 +8,10 @@ use crate::chapters::ch06_paged::PageSlab;
 use crate::chapters::ch11_prefix_cache::PrefixTrie;
 use crate::serving::schedule::StepLimits;
 use crate::workload::arrivals::{LAYOUT, StepCost, serve, tiny_llm};
-use crate::workload::{PageCounters, PrefixCacheKind, Replay, Trace, TraceDefaults};
+use crate::workload::{PrefixCacheKind, Replay, ReplayCounters, Trace, TraceDefaults};
 
 /// A whole trace in a pool of `n_pages` pages of 16 slots, as many sequences at a time as it says.
-pub fn replay(trace: Trace, n_pages: usize, prefix_cache: PrefixCacheKind) -> Result<PageCounters> {
+pub fn replay(trace: Trace, n_pages: usize, prefix_cache: PrefixCacheKind) -> Result<ReplayCounters> {
     let TraceDefaults { n_requests, max_running, .. } = trace.defaults();
     let replay = Replay { n_pages, page_size: PAGE_SIZE, max_running, prefix_cache };
     Ok(replay.run(trace.requests(n_requests), || {})?)

@@ -1,4 +1,4 @@
-//! Chapter 7: the rows copied when a cache forgets its newest tokens, and when the others are copied to a new cache
+//! Chapter 7: the tokens copied when a cache forgets its newest tokens, and when the others are copied to a new cache
 //! instead.
 
 use std::borrow::Cow;
@@ -9,7 +9,7 @@ use super::{PAGE_SIZE, SMALL, append, rows};
 use crate::cache::Rewind;
 use crate::cache_kind::{CacheKind, CacheSize};
 
-/// Rows copied to forget `forgotten` of the `tokens` tokens of a paged cache: when the tokens that stay are copied to a
+/// Tokens copied to forget `forgotten` of the `tokens` tokens of a paged cache: when the tokens that stay are copied to a
 /// new one, and when it rewinds.
 pub fn forget(tokens: usize, forgotten: usize) -> Result<[u64; 2]> {
     let left = tokens - forgotten;
@@ -17,10 +17,10 @@ pub fn forget(tokens: usize, forgotten: usize) -> Result<[u64; 2]> {
     let (Some(mut cache), Some(mut other)) = (cache()?, cache()?) else { bail!("a paged cache keeps no rows") };
     append(cache.as_mut(), &rows(SMALL, tokens))?;
     let copied = copy(cache.as_ref(), left, other.as_mut())?;
-    let before = cache.usage().rows_copied;
+    let before = cache.usage().tokens_copied;
     cache.rewind(forgotten)?;
     ensure!(cache.len() == left, "{} tokens are left after rewind({forgotten}) on {tokens}", cache.len());
-    Ok([copied, cache.usage().rows_copied - before])
+    Ok([copied, cache.usage().tokens_copied - before])
 }
 
 /// Writes the first `len` tokens of a cache to an empty one. Returns how many rows this copies, with those of a gather

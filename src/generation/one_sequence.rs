@@ -28,7 +28,7 @@ pub struct Generated {
     /// The generated tokens.
     pub tokens: Vec<u32>,
     /// Tokens that went through the model.
-    pub rows_projected: u64,
+    pub tokens_computed: u64,
     /// What the cache holds at the end; all zero without one.
     pub usage: Usage,
 }
@@ -78,9 +78,9 @@ impl Generation<'_> {
             Ok(_) | Err(StepError::Cancelled) => {}
             Err(error) => return Err(error),
         }
-        let rows_projected = model.rows_projected + model.recompute.rows_projected();
+        let tokens_computed = model.tokens_computed + model.recompute.tokens_computed();
         let usage = model.cache.map_or_else(Usage::default, |cache| cache.usage());
-        Ok(Generated { tokens, rows_projected, usage })
+        Ok(Generated { tokens, tokens_computed, usage })
     }
 }
 
@@ -94,14 +94,14 @@ pub(super) struct SequenceModel<'a> {
     /// Computes if there is no cache.
     recompute: Recompute<'a>,
     /// Tokens that went through the model to the cache.
-    rows_projected: u64,
+    tokens_computed: u64,
 }
 
 impl<'a> SequenceModel<'a> {
     /// Nobody watches it or cancels its sequence.
     pub(super) fn new(model: &'a Model, cache: Option<&'a mut (dyn AttentionCache + 'static)>) -> Self {
         let recompute = Recompute::new(model);
-        SequenceModel { model, cache, watch: None, is_cancelled: None, recompute, rows_projected: 0 }
+        SequenceModel { model, cache, watch: None, is_cancelled: None, recompute, tokens_computed: 0 }
     }
 
     /// Asks the model that has, or has not, the cache.
@@ -117,7 +117,7 @@ impl<'a> SequenceModel<'a> {
         let ask_with = |cache: &mut dyn AttentionCache| {
             let mut model = CachedModel::new(self.model, cache);
             let answer = question(&mut model);
-            self.rows_projected += model.rows_projected();
+            self.tokens_computed += model.tokens_computed();
             answer
         };
         match self.watch {

@@ -21,6 +21,7 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 
 use crate::cache::attention::{AttentionCache, Rows};
 use crate::cache::{CacheError, KvCache, KvLayout, Rewind, Usage};
+use crate::english::count;
 
 /// Where the row of a token belongs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -84,6 +85,8 @@ pub struct WrongRead {
     pub position: usize,
     /// Whose row it was, if anybody's.
     pub found: Option<RowPlace>,
+    /// Whether the cache returned so few rows that none was read for it.
+    pub is_missing: bool,
     /// The slot in which a [`Placement`] looked for it.
     pub place: Option<RowPlace>,
 }
@@ -95,10 +98,12 @@ impl WrongRead {
         let (reader, whose) =
             (name(sequence), |slot: RowPlace| format!("{}'s token {}", name(slot.sequence), slot.position));
         let expected = match self.position {
+            _ if self.is_missing => format!("for {}", count(newest + 1, "token")),
             position if position > newest => format!("beyond its {} tokens", newest + 1),
             position => format!("in place of its token {position}"),
         };
         let found = match self.found {
+            _ if self.is_missing => format!("only {}", count(self.position, "row")),
             None => "a slot that nobody has written".into(),
             Some(slot) if slot == self.reader.at(self.position) => "numbers of that row from other places".into(),
             Some(slot) if slot.layer == layer => whose(slot),
@@ -111,10 +116,12 @@ impl WrongRead {
     /// `token`: its words.
     pub fn in_short(&self, name: impl Fn(u64) -> String, token: impl Fn(RowPlace) -> String) -> String {
         let place = match self.position > self.reader.position {
+            _ if self.is_missing => format!("Of its {}", count(self.reader.position + 1, "token")),
             true => "Beyond its end".into(),
             false => format!("In place of its own {}", token(self.reader.at(self.position))),
         };
         let found = match self.found {
+            _ if self.is_missing => format!("only the first {}", self.position),
             None => "memory that nobody has written".into(),
             Some(found) if found.sequence == self.reader.sequence => format!("its own {}", token(found)),
             Some(found) => format!("{}'s {}", name(found.sequence), token(found)),
@@ -221,7 +228,8 @@ impl WatchedCache<'_> {
         let own = RowPlace { sequence: self.sequence, layer, position: 0 };
         let mut numbers = [Vec::new(), Vec::new()];
         let (placement, held) = (self.watch.placement, k.len() / width);
-        for position in 0..placement.map_or(held, |placement| (placement.rows)(self.sequence, held)) {
+        let rows = placement.map_or(held, |placement| (placement.rows)(self.sequence, held));
+        for position in 0..rows {
             let place = placement.map(|placement| (placement.read)(own.at(position), self.len()));
             let labels: [Vec<u32>; 2] = match place {
                 None => [k, v].map(|all| all[position * width..][..width].iter().map(|n| n.to_bits()).collect()),
@@ -254,10 +262,14 @@ impl WatchedCache<'_> {
                     numbers.push(written.map_or(0.0, |written| written.rows[(bits & 1) as usize][number]));
                     if !is_right && memory.reported.insert((self.sequence, newest, position)) {
                         let (reader, found) = (own.at(newest), written.map(|written| written.slot));
-                        memory.wrong.push(WrongRead { reader, position, found, place });
+                        memory.wrong.push(WrongRead { reader, position, found, is_missing: false, place });
                     }
                 }
             }
+        }
+        if rows < self.len() && memory.reported.insert((self.sequence, newest, rows)) {
+            let reader = own.at(newest);
+            memory.wrong.push(WrongRead { reader, position: rows, found: None, is_missing: true, place: None });
         }
         numbers
     }

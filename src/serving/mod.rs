@@ -24,15 +24,15 @@
 //! |---|---|---|---|
 //! | [`Usage`](crate::cache::Usage) | one cache: tokens, slots, bytes, copies | the cache | `generate` |
 //! | [`SequenceCounters`](schedule::SequenceCounters) | a sequence: hits, recomputed | `Plan::schedule` | `batch` |
-//! | [`EngineTotals`] | all sequences: steps, rows, hits, peaks | `CheckedScheduler` | `batch`, `/metrics`, live pages |
+//! | [`EngineTotals`] | all sequences: steps, rows, hits, peaks | `CountingScheduler` | `batch`, `/metrics`, live pages |
 //! | [`TierCounters`](disk_tier::TierCounters) | pages to and from the page file | `DiskTier` | `batch`, `/metrics` |
 //! | [`DraftCounters`](crate::generation::drafting::DraftCounters) | drafts, accepted or not | who accepts | `generate` |
 //! | [`SearchCounters`](crate::generation::beams::SearchCounters) | a beam search | `beams::search` | `generate` |
-//! | [`PageCounters`](crate::workload::PageCounters) | a workload without a model | `Replay` | `workload` |
+//! | [`ReplayCounters`](crate::workload::ReplayCounters) | a workload without a model | `Replay` | `workload` |
 
 mod active_sequence;
-mod checked_scheduler;
 mod compute;
+mod counting_scheduler;
 mod detokenizer;
 pub mod disk_tier;
 mod error;
@@ -59,11 +59,11 @@ use crate::serving::schedule::{
     FinishReason, Finished, NextToken, ScheduleError, Sequence, SequenceId, StepLimits, max_rows,
 };
 use active_sequence::{ActiveSequence, Next};
-pub(crate) use checked_scheduler::CheckedScheduler;
 use compute::Computed;
+pub(crate) use counting_scheduler::CountingScheduler;
 
 pub use active_sequence::GenerationRequest;
-pub use checked_scheduler::EngineTotals;
+pub use counting_scheduler::EngineTotals;
 pub use error::{EngineError, SequenceError};
 pub use output::{FinishedSequence, OutputDelta, OutputToken, Step};
 pub use prefetcher::Prefetcher;
@@ -78,7 +78,7 @@ pub struct Engine<'m> {
     tokenizer: Option<&'m Tokenizer>,
     slab: SharedSlab,
     page_size: usize,
-    scheduler: CheckedScheduler,
+    scheduler: CountingScheduler,
     end_of_text: Vec<u32>,
     /// The sequences that have not finished.
     active: BTreeMap<SequenceId, ActiveSequence<'m>>,
@@ -89,7 +89,7 @@ pub struct Engine<'m> {
 
 /// The pages of a pool, each counted once.
 #[derive(Clone, Copy, Debug)]
-pub struct PageCounts {
+pub struct PagesByState {
     /// Without an owner.
     pub free: usize,
     /// Owned by the prefix cache alone.
@@ -113,7 +113,7 @@ impl<'m> Engine<'m> {
             tokenizer: None,
             slab: slab.clone(),
             page_size: ForkCache::new(slab)?.table().page_size(),
-            scheduler: CheckedScheduler::new(slab, prefixes, limits, &[])?,
+            scheduler: CountingScheduler::new(slab, prefixes, limits, &[])?,
             end_of_text: end_of_text.to_vec(),
             active: BTreeMap::new(),
             finished: Vec::new(),
@@ -250,10 +250,10 @@ impl<'m> Engine<'m> {
     }
 
     /// Who owns the pages.
-    pub fn pages(&self) -> PageCounts {
+    pub fn pages(&self) -> PagesByState {
         let slab = self.slab.borrow();
         let (free, cached) = (slab.pool().n_free(), self.scheduler().prefixes().n_evictable(slab.pool()));
-        PageCounts { free, cached, used: slab.pool().n_pages().saturating_sub(free + cached) }
+        PagesByState { free, cached, used: slab.pool().n_pages().saturating_sub(free + cached) }
     }
 
     /// What a step may hold.

@@ -142,10 +142,10 @@ impl Plan {
     #[track_caller]
     pub(crate) fn schedule(&mut self, running: &mut [Running], index: usize, n: usize) {
         let n_running = running.len();
-        assert!(index < n_running, "schedule of index {index}, but only {n_running} run: did make_room return false?");
+        assert!(index < n_running, "schedule of index {index}, but only {n_running} run");
         let running = &mut running[index];
         let (sequence, held) = (running.sequence.id, running.cache.len());
-        assert!(n > 0, "schedule of 0 tokens of sequence {sequence}: does a loop of plan stay at the same index?");
+        assert!(n > 0, "schedule of 0 tokens of sequence {sequence}: a chunk has at least one");
         assert!(n <= held, "schedule of {n} tokens of sequence {sequence}, with room for {held}: make it first");
         running.sequence.counters.count_scheduled(n, &running.cache);
         let caught_up = running.uncomputed() == 0;
@@ -268,7 +268,7 @@ pub struct SequenceCounters {
     pub pages: usize,
     /// Tokens that it has had rows of at the same time, at most.
     peak_rows: usize,
-    /// Rows copied in caches that it has lost.
+    /// Tokens copied in caches that it has lost.
     copied_before: u64,
 }
 
@@ -286,9 +286,9 @@ impl SequenceCounters {
         // back: when it has computed 6 more, `rows` is 10, and all 6 were recomputed.
         self.recomputed += self.peak_rows.min(rows).saturating_sub(rows - n) as u64;
         if rows - n < self.usage.tokens {
-            self.copied_before = self.usage.rows_copied;
+            self.copied_before = self.usage.tokens_copied;
         }
-        self.usage = Usage { rows_copied: self.copied_before + usage.rows_copied, ..usage };
+        self.usage = Usage { tokens_copied: self.copied_before + usage.tokens_copied, ..usage };
         self.pages = cache.table().pages().len();
         self.peak_rows = self.peak_rows.max(rows);
     }

@@ -3,7 +3,7 @@
 //! ```text
 //!   seed ──► Case ──► World ──► Transition, Transition …      what each event did, seen from outside
 //!            events     │
-//!                       └── a TestedScheduler: the scheduler of chapter 12, or a planted one
+//!                       └── a SchedulerUnderTest: the scheduler of chapter 12, or a planted one
 //! ```
 //!
 //! Requests arrive, are cancelled and finish, and strangers take pages and give them back, when the [events](Event) say
@@ -17,19 +17,19 @@
 mod draw_case;
 pub mod examples;
 pub mod planted;
+mod scheduler_under_test;
 mod search;
 mod shrinking;
 mod stand_in_model;
 mod story;
-mod tested_scheduler;
 mod world;
 
 pub use draw_case::smaller;
+pub use scheduler_under_test::{SchedulerFactory, SchedulerUnderTest, chapter_12};
 pub use search::{Counterexample, Passed, rule_broken, search};
 pub use shrinking::{Candidate, Shrinking};
 pub use stand_in_model::{END_OF_TEXT, FIRST_NEW, LAYOUT, prompt, run_alone, run_alone_until};
 pub use story::{describe_plan, story};
-pub use tested_scheduler::{SchedulerFactory, TestedScheduler, chapter_12};
 pub use world::{CacheCalls, MAX_SEQUENCES, World, heartbeat, in_scheduler_call, record_calls};
 
 use crate::cache::PageId;

@@ -14,7 +14,7 @@ use crate::serving::schedule::{
     FinishReason, Finished, NextToken, Running, ScheduleError, ScheduledChunk, Sequence, SequenceId,
 };
 
-use super::{END_OF_TEXT, SchedulerFactory, TestedScheduler};
+use super::{END_OF_TEXT, SchedulerFactory, SchedulerUnderTest};
 
 /// A bug that an engine had, and where: [`about`](Bug::about) describes what it does here.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -236,7 +236,7 @@ fn pages_needed(sequence: &Sequence, table: &PageTable) -> usize {
     table.pages_needed(rows.saturating_sub(table.len()))
 }
 
-impl TestedScheduler for PlantedScheduler {
+impl SchedulerUnderTest for PlantedScheduler {
     fn submit(&mut self, prompt: Vec<u32>, max_new_tokens: usize) -> Result<SequenceId, ScheduleError> {
         let id = SequenceId(self.inner.next_id);
         let sequence = Sequence::new(id, prompt, max_new_tokens)?;

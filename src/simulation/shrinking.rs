@@ -42,7 +42,7 @@ impl<'a> Shrinking<'a> {
         let n = self.kept.events.len();
         assert!(
             range.start < range.end && range.end <= n,
-            "leave_out({range:?}) of {n} events leaves out nothing, or more than there is: does a loop go too far?"
+            "leave_out({range:?}) of {n} events leaves out nothing, or more than there is"
         );
         let mut fewer = self.kept.clone();
         fewer.events.drain(range.clone());
@@ -56,7 +56,7 @@ impl<'a> Shrinking<'a> {
     /// If there is no such event, or if question after question changes nothing.
     pub fn replace(&mut self, index: usize, event: Event) -> bool {
         let n = self.kept.events.len();
-        assert!(index < n, "replace({index}, …) of {n} events: does a loop go too far?");
+        assert!(index < n, "replace({index}, …) of {n} events: there is no such event");
         let mut smaller = self.kept.clone();
         smaller.events[index] = event;
         self.try_list(smaller)

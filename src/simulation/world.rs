@@ -16,10 +16,10 @@ use crate::prefix_cache::{CachedPage, PrefixCache, new_prefix_cache};
 use crate::serving::schedule::{Finished, NextToken, ScheduleError, Sequence, SequenceId, max_rows};
 use crate::serving::view::owners;
 
+use super::scheduler_under_test::without_pages;
 use super::stand_in_model::{LAYOUT, Rows, prompt, rows};
-use super::tested_scheduler::without_pages;
 use super::{
-    END_OF_TEXT, Event, FinishedRequest, PlannedStep, Rule, SchedulerFactory, Setup, TestedScheduler, Transition,
+    END_OF_TEXT, Event, FinishedRequest, PlannedStep, Rule, SchedulerFactory, SchedulerUnderTest, Setup, Transition,
     Violation, WorldState,
 };
 
@@ -74,7 +74,7 @@ pub struct World {
     slab: SharedSlab,
     end_of_text: Vec<u32>,
     /// `None` when it is gone.
-    scheduler: Option<Box<dyn TestedScheduler>>,
+    scheduler: Option<Box<dyn SchedulerUnderTest>>,
     /// Each has a page.
     strangers: Vec<ForkCache>,
     /// The sequences that the scheduler has accepted and not reported as finished.
@@ -310,7 +310,7 @@ impl World {
     }
 
     /// Calls the scheduler, and returns what it answers.
-    pub fn call<T>(&mut self, what: &str, call: impl FnOnce(&mut dyn TestedScheduler) -> T) -> Result<T, Violation> {
+    pub fn call<T>(&mut self, what: &str, call: impl FnOnce(&mut dyn SchedulerUnderTest) -> T) -> Result<T, Violation> {
         self.calls.take();
         let scheduler = self.scheduler.as_mut().expect("a world has a scheduler");
         catch_panic(what, || call(&mut **scheduler))
@@ -320,7 +320,7 @@ impl World {
     fn expect<T>(
         &mut self,
         what: &str,
-        call: impl FnOnce(&mut dyn TestedScheduler) -> Result<T, ScheduleError>,
+        call: impl FnOnce(&mut dyn SchedulerUnderTest) -> Result<T, ScheduleError>,
     ) -> Result<T, Violation> {
         self.call(what, call)?.map_err(|error| Rule::Stopped.broken(format!("{what} refuses: {error}")))
     }

@@ -21,7 +21,7 @@ use crate::chapters::ch06_paged::SharedSlab;
 use crate::dice::Dice;
 use crate::prefix_cache::PrefixCache;
 use crate::serving::schedule::{NextToken, ScheduledChunk, SequenceId, StepLimits};
-use crate::serving::{CheckedScheduler, EngineError, EngineTotals};
+use crate::serving::{CountingScheduler, EngineError, EngineTotals};
 
 /// One layer with rows of one number, which are never read.
 pub const LAYOUT: KvLayout = KvLayout { n_layers: 1, n_kv_heads: 1, head_dim: 1 };
@@ -122,7 +122,7 @@ pub struct Served {
     pub elapsed: u64,
     /// Of that, the time of all steps together.
     pub busy: u64,
-    /// What was counted: no model computes, so the rows projected are those that it would have computed.
+    /// What was counted: no model computes, so the tokens computed are those that it would have computed.
     pub totals: EngineTotals,
     /// Tokens that were recomputed, for each that was computed once.
     pub waste: f64,
@@ -176,7 +176,7 @@ pub fn serve(
     cost: StepCost,
     mut on_end: impl FnMut(),
 ) -> Result<Served, EngineError> {
-    let mut scheduler = CheckedScheduler::new(slab, prefixes, limits, &[])?;
+    let mut scheduler = CountingScheduler::new(slab, prefixes, limits, &[])?;
     let mut served = Served { requests: vec![RequestTimes::default(); arrivals.len()], ..Served::default() };
     // The places of unfinished requests among the arrivals.
     let mut unfinished: HashMap<SequenceId, usize> = HashMap::new();
@@ -216,7 +216,7 @@ pub fn serve(
         }
     }
     let totals = scheduler.totals();
-    let once = totals.rows_projected.saturating_sub(totals.recomputed);
+    let once = totals.tokens_computed.saturating_sub(totals.recomputed);
     served.totals = totals;
     served.waste = totals.recomputed as f64 / once.max(1) as f64;
     served.utilisation = utilisation / totals.steps.max(1) as f64;

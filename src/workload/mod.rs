@@ -54,7 +54,7 @@ pub struct Replay {
 /// What a run counted.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 #[allow(missing_docs)] // Where the name says it.
-pub struct PageCounters {
+pub struct ReplayCounters {
     pub requests: u64,
     /// Times that each running sequence got a token.
     pub steps: u64,
@@ -109,13 +109,13 @@ impl Replay {
         self,
         requests: impl IntoIterator<Item = TraceRequest>,
         mut on_end: impl FnMut(),
-    ) -> Result<PageCounters, WorkloadError> {
+    ) -> Result<ReplayCounters, WorkloadError> {
         if self.max_running == 0 {
             return Err(WorkloadError::NoneRuns);
         }
         let mut requests = requests.into_iter().peekable();
         let (pool, prefixes) = (PagePool::new(self.n_pages)?, self.prefix_cache.cache(self.page_size)?);
-        let counters = PageCounters::default();
+        let counters = ReplayCounters::default();
         let mut state = ReplayState { pool, prefixes, page_size: self.page_size, running: Vec::new(), counters };
         let (mut in_use, mut fragmentation) = (0, 0.0);
         loop {
@@ -152,7 +152,7 @@ struct ReplayState {
     page_size: usize,
     /// The sequences that have not finished, each with its pages.
     running: Vec<(TraceRequest, PageTable)>,
-    counters: PageCounters,
+    counters: ReplayCounters,
 }
 
 impl ReplayState {

@@ -6,8 +6,10 @@ use page_by_page::cache::KvCache;
 use page_by_page::chapters::ch03_contiguous::ContiguousCache;
 use page_by_page::english::wrapped;
 use page_by_page::experiments::mistakes::{Mistake, Shows, Teller, Told, all};
-use page_by_page::generation::watch::ReadWatch;
+use page_by_page::experiments::shrunk_events;
+use page_by_page::generation::watch::{Placement, ReadWatch};
 
+use grading::calls::expect_panic;
 use grading::story::Storyteller;
 use grading::transcript::{Transcript, assert_transcript};
 
@@ -54,8 +56,10 @@ fn broken_stories() {
                 right.iter().for_each(|line| transcript.line(format!("right: {line}")));
                 broken.iter().for_each(|line| transcript.line(format!("broken: {line}")));
             }
-            // `simulate --planted` prints them, and its script is recorded.
-            Shows::Events(_) => {}
+            Shows::Events(bug) => {
+                transcript.line(title);
+                transcript.line(shrunk_events(bug));
+            }
         }
     }
     assert_transcript("broken_stories", &transcript);
@@ -103,4 +107,16 @@ fn a_watch_names_the_rows_that_a_wrong_cache_returns_and_changes_no_right_one() 
         assert_eq!(found.trim_start_matches("attention of sequence 0's token 5 in "), expected);
         assert_eq!(newest.unwrap() == alone, expected.is_empty(), "{expected:?}");
     }
+}
+
+/// A cache returns the rows of its first five tokens and no more. A check whose story is wrong says so, too.
+#[test]
+fn a_watch_names_rows_that_are_missing_at_the_end() {
+    let storyteller = Storyteller::open();
+    let few = ReadWatch::new(Some(Placement { rows: |_, held| held.min(5), ..Placement::RIGHT }));
+    let mut cache = ContiguousCache::new(storyteller.model.config().kv_layout(), 20);
+    let mut cache = few.watched(0, &[0; 20], &mut cache);
+    let words = expect_panic(|| storyteller.assert_through(&mut cache, "cache", 12, || {})).unwrap();
+    let read = "\n  wrong read: attention of sequence 0's token 5 in layer 0 reads only 5 rows, for 6 tokens";
+    assert!(words.ends_with(read), "{words}");
 }

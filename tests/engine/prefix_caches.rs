@@ -2,12 +2,12 @@
 
 use page_by_page::workload::EvictionOrder::{HeadsFirst, TailsFirst};
 use page_by_page::workload::PrefixCacheKind::{self, HashChain, Trie};
-use page_by_page::workload::{PageCounters, Replay, Trace, TraceDefaults, TraceRequest};
+use page_by_page::workload::{Replay, ReplayCounters, Trace, TraceDefaults, TraceRequest};
 
 use grading::oracle::TestRng;
 
 /// `pool`: its pages, their slots, and the sequences that run at the same time, at most.
-fn replayed(requests: &[TraceRequest], pool: (usize, usize, usize), prefix_cache: PrefixCacheKind) -> PageCounters {
+fn replayed(requests: &[TraceRequest], pool: (usize, usize, usize), prefix_cache: PrefixCacheKind) -> ReplayCounters {
     let (n_pages, page_size, max_running) = pool;
     Replay { n_pages, page_size, max_running, prefix_cache }.run(requests.to_vec(), || ()).unwrap()
 }

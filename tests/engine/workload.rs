@@ -2,9 +2,9 @@
 //! `crates/cli/tests/cli/scripts/workload.snap`.
 
 use page_by_page::cache::CacheError;
-use page_by_page::workload::{PageCounters, PrefixCacheKind, Replay, TraceRequest, WorkloadError};
+use page_by_page::workload::{PrefixCacheKind, Replay, ReplayCounters, TraceRequest, WorkloadError};
 
-fn run(replay: Replay, requests: impl IntoIterator<Item = TraceRequest>) -> Result<PageCounters, WorkloadError> {
+fn run(replay: Replay, requests: impl IntoIterator<Item = TraceRequest>) -> Result<ReplayCounters, WorkloadError> {
     replay.run(requests, || ())
 }
 
@@ -15,7 +15,7 @@ fn a_sequence_that_no_pool_of_this_size_holds_is_refused_by_number() {
     let refused = WorkloadError::NeverFits { number: 2, tokens: 9, needed: 3, n_pages: 2 };
     assert_eq!(run(two, [text(8), text(9)]), Err(refused));
     assert_eq!(run(Replay { max_running: 0, ..two }, [text(8)]), Err(WorkloadError::NoneRuns));
-    assert_eq!(run(two, []), Ok(PageCounters::default()));
+    assert_eq!(run(two, []), Ok(ReplayCounters::default()));
     assert_eq!(run(Replay { n_pages: 0, ..two }, []), Err(CacheError::NoPages.into()));
     assert_eq!(run(Replay { page_size: 0, ..two }, []), Err(CacheError::NoSlots.into()));
 }

@@ -41,7 +41,10 @@ fn a_step_is_as_late_as_all_before_it_have_cost() {
     assert_eq!((served.elapsed, served.busy), (922_200, 30_000 + 20_200 + 10_200 + 12_000 + 10_200));
     assert_eq!(expected.map(|times| times.per_token()), [Some(15_200.0), None, Some(10_200.0)]);
     let counters = served.totals;
-    assert_eq!((counters.steps, counters.rows_projected, counters.new_tokens, counters.peak_sequences), (5, 163, 6, 2));
+    assert_eq!(
+        (counters.steps, counters.tokens_computed, counters.new_tokens, counters.peak_sequences),
+        (5, 163, 6, 2)
+    );
     assert_eq!((counters.peak_pages, counters.preemptions, served.waste), (7 + 4, 0, 0.0));
     assert_eq!(served.utilisation, (7.0 + 11.0 + 7.0 + 1.0 + 1.0) / 20.0 / 5.0);
     let in_time = |first_token, per_token| {
@@ -64,10 +67,10 @@ fn every_request_is_served_whatever_the_pool_and_every_count_adds_up() {
                     assert_eq!(times.tokens as usize, request.tokens.len() - request.n_prompt, "{run}");
                 }
                 assert_eq!(counters.new_tokens, served.requests.iter().map(|times| times.tokens).sum::<u64>(), "{run}");
-                assert_eq!(served.busy, counters.steps * COST.step + counters.rows_projected * COST.token, "{run}");
+                assert_eq!(served.busy, counters.steps * COST.step + counters.tokens_computed * COST.token, "{run}");
                 // The newest token of a sequence is never computed.
                 let rows = counters.prompt_tokens + counters.new_tokens - 60;
-                let first = counters.cached + counters.rows_projected - counters.recomputed;
+                let first = counters.cached + counters.tokens_computed - counters.recomputed;
                 assert!(first <= rows && first + counters.cached_again >= rows, "{run}");
                 assert!(keeps || counters.cached + counters.cached_again == 0, "{run}");
                 assert!(counters.peak_pages <= n_pages && counters.peak_sequences <= limits.1, "{run}");

@@ -9,7 +9,7 @@ import { pathToFileURL } from "node:url";
 import { promisify } from "node:util";
 
 import { NARROW, WIDE, inWindow } from "./browser.js";
-import { choose, inaccessible, pressAll, showsFocus, unreadable } from "./checks.js";
+import { CONTRAST, choose, inaccessible, pressAll, showsFocus, unreadable } from "./checks.js";
 
 const HOME = "index.html";
 /** In the order of the sidebar. */
@@ -43,8 +43,8 @@ export function placeChecks(checkAs, { browser, address, pages, published, progr
   check("nothing is fetched before Run, and its stories are the program's", HOME, (tab) => stories(tab, program), HURRIED);
   check("with the keyboard alone, and the page answers while it runs", HOME, keyboard);
   // What the mistakes do is seen without a browser: crates/wasm/stories.mjs.
-  for (const page of [HOME, ...PAGES].filter((page) => /index|ch(05|06|10|11)/.test(page))) {
-    check(`a mistake, as it is recorded, and none without it: ${page}`, page, mistakes, HURRIED);
+  for (const page of [HOME, ...PAGES].filter((page) => /index|ch(04|05|06|10|11|12)/.test(page))) {
+    check(`a mistake, as it is recorded, and none without it: ${page}`, page, mistakes);
   }
   for (const window of [{ width: 1280, viewport: { width: 1280, height: 800 } }, { width: 390, viewport: { width: 390, height: 844 } }]) {
     check(`${window.width} wide, Run is in sight, and two keys away`, HOME, first, window);
@@ -78,8 +78,8 @@ const ended = (tab) => place(tab).getByRole("button", { name: "Run again" }).wai
 const says = (tab, what) => place(tab).locator("p[class]").filter({ hasText: what }).waitFor();
 
 /** Moves a slider to this value. */
-async function move(tab, label, value) {
-  const slider = place(tab).getByRole("slider", { name: label });
+async function move(tab, label, value, where = place(tab)) {
+  const slider = where.getByRole("slider", { name: label });
   const values = Number(await slider.getAttribute("max"));
   for (let at = 0; at <= values; at++) {
     await slider.fill(String(at));
@@ -163,26 +163,35 @@ async function keyboard(tab) {
   assert.ok(frames >= 10, `${frames} frames in two seconds`);
 }
 
-/** Switches the last mistake of the page's first place on, and off again. */
-async function mistakes(tab) {
+/** Switches each mistake of the page's first place on, the first one with the keyboard, and the last one off again. */
+async function mistakes(tab, faults) {
   const inOne = (text) => text.replaceAll(/\s+/g, " ").trim();
   const recorded = inOne(await readFile(new URL("../../tests/snapshots/broken_stories.snap", import.meta.url), "utf8"));
-  const [all, line] = [firstPlace(tab), firstPlace(tab).locator(".pbp-live-summary")];
-  const button = all.locator(".break").last();
-  await button.click();
-  await all.getByRole("button", { name: "Run again" }).waitFor();
-  assert.match(await line.textContent(), / read .*, and went on\. No error: .* for each new token: [\d,]+ wrong reads in all\. Without the mistake, .* goes on “.*”\.$/);
-  assert.equal(await button.getAttribute("aria-pressed"), "true");
-  const stories = await all.locator(".story").allTextContents();
-  stories.forEach((story) => assert.ok(recorded.includes(inOne(story)), `not recorded: ${story}`));
-  assert.ok((await all.locator(".story mark").count()) > 0, "no word is marked");
-  if (tab.url().endsWith("home.html")) {
-    assert.match(await all.locator(".pbp-live-drafts").textContent(), /^Page 1, slot by slot: wolfprincesswhohadno/);
+  const all = firstPlace(tab);
+  await move(tab, "Steps a second", "full speed", all);
+  const [line, end] = [all.locator(".pbp-live-summary[role=status]"), all.getByRole("button", { name: "Run again" })];
+  const buttons = await all.locator(".break").all();
+  for (const [at, button] of buttons.entries()) {
+    await (at === 0 ? button.press("Enter") : button.click());
+    await end.waitFor();
+    assert.match(await line.textContent(), / read .*, and went on\. No error: .* for each new token: [\d,]+ wrong reads in all\. Without the mistake, .* goes on “.*”\.$/);
+    const pressed = await all.locator(".break[aria-pressed=true]").allTextContents();
+    assert.deepEqual(pressed, [await button.textContent()]);
+    const stories = await all.locator(".story").allTextContents();
+    stories.forEach((story) => assert.ok(recorded.includes(inOne(story)), `not recorded: ${story}`));
+    const aloud = all.locator(".story mark").first().evaluate((mark) => getComputedStyle(mark, "::before").content);
+    assert.match(await aloud, /wrong from here on/, "no word is marked");
   }
-  await button.click();
-  await all.getByRole("button", { name: "Run again" }).waitFor();
+  if (tab.url().endsWith(HOME)) {
+    assert.match(await all.locator(".pbp-live-drafts").textContent(), /^What A reads back: Once upon a time there was a wolf princesswhohadno/);
+    faults.push(...(await unreadable(tab, CONTRAST)));
+    await choose(tab, "navy");
+    faults.push(...(await inaccessible(tab, CONTRAST)).map((fault) => `in navy: ${fault}`));
+  }
+  await buttons.at(-1).click();
+  await end.waitFor();
   assert.doesNotMatch((await line.textContent()) ?? "", /wrong/);
-  assert.equal(await all.locator(":is(mark, .misread)").count(), 0);
+  assert.equal(await all.locator(":is(mark, .misread, [aria-pressed=true])").count(), 0);
 }
 
 /** What a reader sees and reaches first. */

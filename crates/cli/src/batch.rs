@@ -199,7 +199,7 @@ impl Batch {
         let (n_lines, ends, most) = (thousands(n_lines), run.results.describe(), totals.peak_sequences);
         let (steps, generated) = (count(totals.steps, "step"), count(totals.new_tokens, "token"));
         let speed = rate(per_second(totals.new_tokens as usize, elapsed));
-        let (rows, again) = (count(totals.rows_projected, "row"), thousands(totals.recomputed));
+        let (rows, again) = (count(totals.tokens_computed, "token"), thousands(totals.recomputed));
         let prefixes = if pool.no_prefix_cache { "none kept".into() } else { prompts_cached(&totals) };
         let size = pool.size(run.model)?;
         let (peak, n_pages, slots) =

@@ -5,23 +5,19 @@ use clap::Args;
 use page_by_page::chapters::{Source, chapter as compiled};
 use page_by_page::english::wrapped;
 use page_by_page::experiments::mistakes::{self, Mistake, Scenario, Shows, Teller, Told};
-use page_by_page::simulation::planted::Bug;
-use page_by_page::simulation::{self, planted, story};
+use page_by_page::experiments::shrunk_events;
 
-use crate::chapters::{self, SIMULATION};
+use crate::chapters;
 use crate::output::{Table, print};
 
-/// The chapters whose code tells the stories.
-const STORIES: [usize; 4] = [4, 5, 6, 7];
-
-/// Columns of each side.
+/// Columns of each side, unless a line on the left is longer.
 const COLUMNS: usize = 38;
 
 /// Switch a mistake on, and see what it does to a story or to a bill
 ///
-/// Without a name it lists the mistakes. Each breaks one thing that must hold. The stories are told with your code of
-/// chapters 4 to 7 wherever you have written it, and what it returns is watched: the first row that attention should not
-/// have read is named.
+/// Without a name it lists the mistakes. Each breaks one thing that must hold. All stories, whatever their chapter, are told
+/// with your code of chapters 4 to 7 wherever you have written it, and what it returns is watched: the first row that
+/// attention should not have read is named. The last line says whose code ran.
 #[derive(Args)]
 #[command(after_help = "\
 Examples:
@@ -40,21 +36,22 @@ impl Break {
         let mistake = mistakes::all().into_iter().find(|mistake| mistake.name == name);
         let mistake =
             mistake.with_context(|| format!("no mistake is called {name:?}; `cargo page break` lists them"))?;
-        let Mistake { chapter, about, invariant, .. } = mistake;
+        let Mistake { chapter, about, invariant, chapters: run, .. } = mistake;
+        chapters::ensure_written(run)?;
         let shown = match mistake.shows {
-            Shows::Events(bug) => events(bug)?,
+            Shows::Events(bug) => shrunk_events(bug) + "\n",
             Shows::Bill(bill) => {
-                chapters::ensure_written(&[chapter])?;
                 let [right, broken] = bill()?;
                 let is_yours = compiled(chapter).source == Source::Yours;
-                beside(if is_yours { "your code" } else { "right" }, &right, &broken)
+                beside(if is_yours { "your code" } else { "right" }, &right, &broken) + "\n"
             }
             Shows::Forgetful(scenario) => told(&mistake, &scenario, |teller| teller.tell_forgetful(&scenario))?,
             Shows::Story(scenario, placement) => {
                 told(&mistake, &scenario, |teller| teller.tell(&scenario, Some(placement)))?
             }
         };
-        print(&format!("chapter {chapter}: {about}\nbreaks: {invariant}\n\n{shown}"))
+        let whose = chapters::describe(run);
+        print(&format!("chapter {chapter}: {about}\nbreaks: {invariant}\n\n{shown}chapters          {whose}\n"))
     }
 }
 
@@ -68,7 +65,6 @@ fn list() -> String {
 
 /// The stories of all sequences side by side, and what was read wrongly first. `tell`: with the mistake.
 fn told(mistake: &Mistake, scenario: &Scenario, tell: impl FnOnce(&Teller) -> Result<Told>) -> Result<String> {
-    chapters::ensure_written(&STORIES)?;
     let teller = Teller::open()?;
     let (right, broken) = (teller.tell(scenario, None)?, tell(&teller)?);
     let mut shown = String::new();
@@ -89,24 +85,13 @@ fn told(mistake: &Mistake, scenario: &Scenario, tell: impl FnOnce(&Teller) -> Re
     if let Some((first, n)) = &right.wrong {
         shown += &format!("without the mistake, your code already reads wrongly {n} times: {first}\n");
     }
-    Ok(format!("{shown}chapters          {}\n", chapters::describe(&STORIES)))
-}
-
-/// The events to which a simulation shrinks a bug of an engine.
-fn events(bug: Bug) -> Result<String> {
-    chapters::ensure_written(&SIMULATION)?;
-    let factory = planted::planted(Some(bug));
-    let Err(found) = simulation::search(&*factory, 0..1000, 100, || {}) else {
-        return Ok("no rule is broken in 1,000 worlds\n".into());
-    };
-    let (message, rule) = (&found.failure.violation.message, found.failure.violation.rule);
-    let story = story(&*factory, &found.case, &found.shrunk);
-    Ok(format!("reported  {}\nrule      {rule}: {message}\n\n{story}", bug.reported()))
+    Ok(shown)
 }
 
 /// Lines side by side.
 fn beside(name: &str, right: &[String], broken: &[String]) -> String {
-    let line = |left: &str, right: &str| format!("{left:<COLUMNS$}  │ {right}").trim_end().to_string() + "\n";
+    let columns = right.iter().map(|line| line.chars().count()).fold(COLUMNS, usize::max);
+    let line = |left: &str, right: &str| format!("{left:<columns$}  │ {right}").trim_end().to_string() + "\n";
     let lines = (0..right.len().max(broken.len())).map(|index| {
         let [right, broken] = [right, broken].map(|lines| lines.get(index).map_or("", String::as_str));
         line(right, broken)

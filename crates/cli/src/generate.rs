@@ -281,9 +281,9 @@ pub fn token_ids(prompt: &[u32], generated: &[u32]) -> Value {
 }
 
 /// What was counted, in a report. `usage`: what the caches held at the end.
-fn counters(rows_projected: u64, usage: Usage) -> Value {
-    let Usage { rows_copied, tokens, slots, .. } = usage;
-    json!({ "rows_projected": rows_projected, "rows_copied": rows_copied, "tokens": tokens, "slots": slots })
+fn counters(tokens_computed: u64, usage: Usage) -> Value {
+    let Usage { tokens_copied, tokens, slots, .. } = usage;
+    json!({ "tokens_computed": tokens_computed, "tokens_copied": tokens_copied, "tokens": tokens, "slots": slots })
 }
 
 /// Tokens and how long they took, those of the prompts first, then all that followed. `steps` stands before the time of
@@ -303,7 +303,7 @@ fn describe_cache(kv: CacheKind, rows: &str, usage: Usage) -> String {
         return "none, everything is recomputed".into();
     }
     let (held, slots, copied) =
-        (count(usage.tokens, "token"), count(usage.slots, "slot"), count(usage.rows_copied, "row"));
+        (count(usage.tokens, "token"), count(usage.slots, "slot"), count(usage.tokens_copied, "token"));
     let wasted = thousands(usage.wasted());
     format!("{kv}{rows}: {held} in {slots}, {wasted} wasted, {}; {copied} copied", mib(usage.bytes))
 }

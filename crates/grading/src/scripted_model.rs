@@ -104,8 +104,8 @@ impl RewindableModel for ScriptedModel<'_> {
         let (questions, len) = (self.questions, tokens.len());
         assert!(
             questions <= MAX_QUESTIONS,
-            "the {name} was asked {questions} times, at last what follows a sequence of {len} tokens: does the \
-             sequence grow, and does the loop end?"
+            "the {name} was asked {questions} times, more than any check needs, at last what follows a sequence of {len} \
+             tokens"
         );
         if let Some(refusal) = self.refuses_once.take() {
             return Err(refusal);

@@ -13,9 +13,12 @@ pub fn argument(n: usize) -> String {
     }
 }
 
-/// Compares lists: how many there are, then the first that differs.
+/// Compares lists: short ones whole, of long ones how many there are, then the first that differs.
 #[track_caller]
 pub fn same_list<T: PartialEq + Debug>(yours: &[T], expected: &[T], what: &str) {
+    if yours.len() + expected.len() <= 12 {
+        return same!(yours, expected, "{what}");
+    }
     same!(yours.len(), expected.len(), "how many {what}");
     if let Some(at) = (0..yours.len()).find(|at| yours[*at] != expected[*at]) {
         same!(yours[at], expected[at], "number {at} of the {what}");

@@ -32,6 +32,8 @@ pub struct ClientLimits {
     pub write: Duration,
     /// For a request to be answered.
     pub request: Duration,
+    /// For a watcher to see the pages, until another one may have its place.
+    pub watch: Duration,
 }
 
 impl Default for ClientLimits {
@@ -44,6 +46,7 @@ impl Default for ClientLimits {
             body: Duration::from_secs(30),
             write: Duration::from_secs(30),
             request: Duration::from_secs(600),
+            watch: Duration::from_secs(60),
         }
     }
 }

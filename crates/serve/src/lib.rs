@@ -150,7 +150,7 @@ pub fn serve(
     let max_tokens = model.config().max_positions.min(slots.saturating_add(1));
     let max_sequences = settings.max_sequences();
     let state = Arc::new(ServerState {
-        watchers: Watchers::new(settings.watchers),
+        watchers: Watchers::new(settings.watchers, settings.client_limits.watch),
         settings,
         sampling: model.config().sampling,
         max_tokens,

@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use page_by_page::serving::disk_tier::TierCounters;
 use page_by_page::serving::schedule::FinishReason;
-use page_by_page::serving::{EngineTotals, PageCounts};
+use page_by_page::serving::{EngineTotals, PagesByState};
 use prometheus_client::encoding::text::encode;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
@@ -83,7 +83,7 @@ impl Metrics {
             ("vllm:prompt_tokens", "Prompt tokens, computed or cached", |totals| totals.prompt_tokens),
             ("vllm:generation_tokens", "Tokens generated", |totals| totals.new_tokens),
             ("page_by_page:steps", "Passes of the model", |totals| totals.steps),
-            ("page_by_page:rows_projected", "Tokens that went through the model", |totals| totals.rows_projected),
+            ("page_by_page:tokens_computed", "Tokens that went through the model", |totals| totals.tokens_computed),
             ("page_by_page:recomputed", "Tokens computed again after preemptions", |totals| totals.recomputed),
         ];
         let metrics = Metrics {
@@ -119,7 +119,7 @@ impl Metrics {
         self.request.observe(after.as_secs_f64());
     }
 
-    pub fn set_pages(&self, PageCounts { free, cached, used }: PageCounts) {
+    pub fn set_pages(&self, PagesByState { free, cached, used }: PagesByState) {
         self.usage.set(used as f64 / (free + cached + used).max(1) as f64);
         for (state, pages) in [("free", free), ("cached", cached), ("used", used)] {
             self.pages.get_or_create(&[("state", state)]).set(pages as i64);

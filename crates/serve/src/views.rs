@@ -11,16 +11,16 @@
 
 use std::collections::{HashSet, VecDeque};
 use std::convert::Infallible;
-use std::sync::Arc;
 use std::sync::mpsc::Sender;
-use std::time::Duration;
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
 
 use axum::http::StatusCode;
 use axum::response::sse::Event as SentEvent;
 use futures_util::stream::{self, Stream};
 use page_by_page::serving::view::{EndedView, PoolView};
 use serde_json::json;
-use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
+use tokio::sync::oneshot;
 use tokio::time::sleep;
 
 use crate::messages::Command;
@@ -36,14 +36,15 @@ const ENDED: usize = 16;
 #[derive(Debug)]
 pub struct Watchers {
     all: usize,
-    free: Arc<Semaphore>,
+    least: Duration,
+    /// When each watcher came, newest first. The sender is dropped to end its stream.
+    taken: Mutex<Vec<(Instant, oneshot::Sender<()>)>>,
 }
 
 impl Watchers {
-    /// Places for `all` watchers at the same time.
-    pub fn new(all: usize) -> Self {
-        let all = all.min(Semaphore::MAX_PERMITS);
-        Watchers { all, free: Arc::new(Semaphore::new(all)) }
+    /// Places for `all` watchers at the same time. Each keeps its own for as long as `least`, or until it leaves.
+    pub fn new(all: usize, least: Duration) -> Self {
+        Watchers { all, least, taken: Mutex::default() }
     }
 
     /// Refuses a server's page and views where there are no places at all.
@@ -55,16 +56,20 @@ impl Watchers {
         Err(Refusal::new(StatusCode::NOT_FOUND, Some("not_watched"), message))
     }
 
-    /// A place for one watcher, until it is dropped.
+    /// A place for one watcher. If all are taken, that of the oldest, whose stream ends.
     pub fn take(&self, engine: Sender<Command>) -> Result<Watcher, Refusal> {
         self.check()?;
-        let place = self.free.clone().try_acquire_owned().map_err(|_| {
+        let mut taken = self.taken.lock().expect("held without a panic");
+        taken.retain(|(_, place)| !place.is_closed());
+        if taken.len() == self.all && taken.pop_if(|(came, _)| came.elapsed() >= self.least).is_none() {
             let all = self.all;
             let message = format!("{all} of {all} places to watch the pages are taken; ask again, or see --watchers");
-            Refusal::too_many_requests(message, 10)
-        })?;
+            return Err(Refusal::too_many_requests(message, 10));
+        }
+        let (place, lost) = oneshot::channel();
+        taken.insert(0, (Instant::now(), place));
         // JavaScript's numbers have 53 bits.
-        Ok(Watcher { number: any_number() >> 11, engine, _place: place })
+        Ok(Watcher { number: any_number() >> 11, engine, lost })
     }
 }
 
@@ -72,7 +77,8 @@ impl Watchers {
 pub struct Watcher {
     number: u64,
     engine: Sender<Command>,
-    _place: OwnedSemaphorePermit,
+    /// Ends with its place.
+    lost: oneshot::Receiver<()>,
 }
 
 impl Drop for Watcher {
@@ -144,16 +150,19 @@ impl ViewPublisher {
     }
 }
 
-/// A watcher's stream of views, from the current one until the engine ends or the watcher goes.
+/// A watcher's stream of views, from the current one until the engine ends, or the watcher goes or loses its place.
 pub fn stream(watcher: Watcher) -> impl Stream<Item = Result<SentEvent, Infallible>> {
-    stream::unfold((watcher, 0), |(watcher, seen)| async move {
+    stream::unfold((watcher, 0), |(mut watcher, seen)| async move {
         if seen > 0 {
             sleep(BETWEEN_VIEWS).await;
         }
         let (number, (view, answer)) = (watcher.number, oneshot::channel());
         // Either fails once the engine has ended.
         watcher.engine.send(Command::ViewRequest(ViewRequest { watcher: number, seen, view })).ok()?;
-        let (view, pace) = answer.await.ok()?;
+        let (view, pace) = tokio::select! {
+            answer = answer => answer.ok()?,
+            _ = &mut watcher.lost => return None,
+        };
         let mut sent = json!(view.since(seen));
         (sent["watcher"], sent["pace"]) = (json!(number), json!(pace));
         Some((Ok(SentEvent::default().data(sent.to_string())), (watcher, view.version)))

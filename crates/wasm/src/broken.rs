@@ -1,6 +1,7 @@
 //! Two sequences with a mistake switched on, beside what they would have told without it.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::ops::Range;
 use std::rc::Rc;
 
 use page_by_page::experiments::mistakes::{self, Scenario, Shows};
@@ -25,8 +26,9 @@ pub struct Broken {
     first: Option<String>,
     n_wrong: usize,
     newest: Vec<WrongRead>,
-    /// Of the page that was read wrongly last, slot by slot: the token that belongs there, and the one whose row is there.
-    slots: Vec<[String; 2]>,
+    /// Of the page that was read wrongly last, slot by slot: the token that belongs there, and the one whose row is there;
+    /// and the text before that page.
+    slots: (String, Vec<[String; 2]>),
 }
 
 impl Broken {
@@ -43,7 +45,7 @@ impl Broken {
 
     /// `right`: an engine without sequences.
     pub fn new(scenario: Scenario, watch: Rc<ReadWatch>, right: Engine<'static>) -> Self {
-        let (texts, first, newest, slots) = (HashMap::new(), None, Vec::new(), Vec::new());
+        let (texts, first, newest, slots) = Default::default();
         Broken { scenario, watch, right, texts, first, n_wrong: 0, newest, slots }
     }
 
@@ -81,11 +83,11 @@ impl Broken {
         self.newest = self.watch.take_wrong();
         self.n_wrong += self.newest.len();
         let names = self.scenario.names();
-        let word = |slot: RowPlace| {
-            let (sequence, _) = engine.scheduler().running().find(|(sequence, _)| sequence.id.0 == slot.sequence)?;
-            let text = tokenizer.decode(sequence.tokens.get(slot.position..=slot.position)?).ok()?;
-            Some(text.trim().to_string())
+        let text = |id: u64, positions: Range<usize>| {
+            let (sequence, _) = engine.scheduler().running().find(|(sequence, _)| sequence.id.0 == id)?;
+            Some(tokenizer.decode(sequence.tokens.get(positions)?).ok()?.trim().to_string())
         };
+        let word = |slot: RowPlace| text(slot.sequence, slot.position..slot.position + 1);
         let token = |slot: RowPlace| {
             word(slot).map_or_else(|| format!("token {}", slot.position), |word| format!("\u{201c}{word}\u{201d}"))
         };
@@ -94,7 +96,9 @@ impl Broken {
         if let Some(first) = self.newest.first() {
             let in_page = self.newest.iter().filter(|wrong| page(wrong) == page(first));
             let words = |wrong: &WrongRead| Some([word(wrong.reader.at(wrong.position))?, word(wrong.found?)?]);
-            self.slots = in_page.filter_map(words).collect();
+            let begin = first.position - first.position % self.scenario.page_size;
+            let before = text(first.reader.sequence, 0..begin);
+            self.slots = (before.unwrap_or_default(), in_page.filter_map(words).collect());
         }
         self.first = self.first.take().or_else(|| self.newest.first().map(describe));
         Ok(())
@@ -127,6 +131,6 @@ impl Broken {
             }
             agree.insert(id.to_string(), json!(same));
         }
-        json!({ "n": self.n_wrong, "first": self.first, "pages": pages, "slots": self.slots, "agree": agree, "instead": instead })
+        json!({ "n": self.n_wrong, "first": self.first, "pages": pages, "before": self.slots.0, "slots": self.slots.1, "agree": agree, "instead": instead })
     }
 }

@@ -135,9 +135,13 @@ impl Grading<'_> {
             problems.extend((!noted.exists()).then(|| format!("is not noted as green in {}", noted.display())));
             Ok(("green".into(), problems))
         })?;
+        let mut printed = printed_failures(&read(&copy.root, &chapter.page())?);
         let mut mistakes: Vec<(String, Mistake)> = mistakes::read_list(&copy.root, chapter)?.into_iter().collect();
         let mut places = 0..;
-        mistakes.retain(|(what, _)| places.next().is_some_and(|place| (self.is_planted)(place, what)));
+        mistakes.retain(|(what, mistake)| {
+            let is_printed = printed.iter().any(|failure| failure.contains(&in_one_line(&mistake.expect)));
+            places.next().is_some_and(|place| is_printed || (self.is_planted)(place, what))
+        });
         if mistakes.is_empty() {
             println!("{name}: no mistake is planted");
         }
@@ -145,11 +149,17 @@ impl Grading<'_> {
             self.step(&format!("{name}, {what}"), || {
                 let wrong = mistake.apply(&solution).map_err(Error::msg).context(what.clone())?;
                 copy.put(&file, wrong + STARTED)?;
-                let (seen, mut problems) = noticed(&graded(copy, chapter)?, mistake);
+                let run = graded(copy, chapter)?;
+                let (seen, mut problems) = noticed(&run, mistake);
+                printed.retain(|failure| !run.red().iter().any(|red| in_one_line(red.words).contains(failure)));
                 problems.extend(noted.exists().then(|| "is noted as green all the same".into()));
                 Ok((seen, problems))
             })?;
         }
+        self.step(&format!("{name}, the failures that its page prints"), || {
+            let missing = printed.iter().map(|failure| format!("no mistake in the list gives this: {failure}"));
+            Ok(("as they come".into(), missing.collect()))
+        })?;
         copy.put(&file, stub)
     }
 
@@ -278,6 +288,16 @@ impl Grading<'_> {
         }
         problems.is_empty()
     }
+}
+
+/// The failures that a page quotes, each in a line.
+fn printed_failures(page: &str) -> Vec<String> {
+    let blocks = page.split("```text\n").skip(1).filter_map(|rest| rest.split("```").next());
+    blocks.filter(|block| block.contains("  yours: ")).map(in_one_line).collect()
+}
+
+fn in_one_line(text: &str) -> String {
+    text.split_whitespace().collect::<Vec<_>>().join(" ")
 }
 
 /// Runs the grader of one chapter.

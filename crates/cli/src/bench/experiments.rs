@@ -70,7 +70,7 @@ Example:
     ///
     /// Appending makes room for a token and writes its rows in every layer; no model computes. The lengths take turns:
     /// 16 tokens are appended, one by one, and then forgotten again, so that each turn finds the same sequence and
-    /// memory that was touched before. The median turn counts; rows copied are the mean of its 16 tokens.
+    /// memory that was touched before. The median turn counts; tokens copied are the mean of its 16 tokens.
     #[command(after_help = "\
 Example:
   cargo page bench append --tokens 1024,8192,32768
@@ -192,8 +192,8 @@ fn compare_caches(model: &Model, tokens: usize) -> Result<Vec<Row>> {
             Row::default()
                 .text("cache", kind)
                 .count("tokens", tokens)
-                .count("rows projected", run.rows_projected)
-                .count("rows copied", run.usage.rows_copied)
+                .count("tokens computed", run.tokens_computed)
+                .count("tokens copied", run.usage.tokens_copied)
                 .cell("MiB held", held, format!("{held:.2}"))
                 .cell("MiB reserved", reserved, format!("{reserved:.2}"))
                 .cell("ms", ms, format!("{ms:.1}"))
@@ -321,7 +321,7 @@ fn append_in_turns(kind: CacheKind, layout: KvLayout, lengths: &[usize], sizes: 
         Row::default()
             .text("cache", kind)
             .count("tokens held", *tokens)
-            .count("rows copied for each", (after.rows_copied - before.rows_copied) / TURN as u64)
+            .count("tokens copied for each", (after.tokens_copied - before.tokens_copied) / TURN as u64)
             .cell("pages taken for 16", pages, shown)
             .cell("µs for each", micros, rate(micros))
             .cell("× first", over_first, format!("{over_first:.1}"))
@@ -361,7 +361,7 @@ fn rewind_or_copy(kind: CacheKind, layout: KvLayout, tokens: usize, forgotten: u
     let (mut cache, mut other) = (filled(kind, layout, tokens, size)?, filled(kind, layout, tokens, size)?);
     let again = rows(layout, forgotten);
     let (mut rewinds, mut copies) = (Times::default(), Times::default());
-    let (mut rows_copied, mut rows_to_copy, mut slots_returned) = (0, 0, 0);
+    let (mut tokens_copied, mut rows_to_copy, mut slots_returned) = (0, 0, 0);
     for _ in turns("forgetting", TURNS..TURNS, Duration::ZERO) {
         other.rewind(other.len())?;
         let left = tokens - forgotten;
@@ -369,7 +369,7 @@ fn rewind_or_copy(kind: CacheKind, layout: KvLayout, tokens: usize, forgotten: u
         let before = cache.usage();
         rewinds.measure(|| cache.rewind(forgotten))?;
         let after = cache.usage();
-        (rows_copied, slots_returned) = (after.rows_copied - before.rows_copied, before.slots - after.slots);
+        (tokens_copied, slots_returned) = (after.tokens_copied - before.tokens_copied, before.slots - after.slots);
         append(cache.as_mut(), &again)?;
     }
     let (pages, shown) = pages_of(kind, slots_returned);
@@ -380,7 +380,7 @@ fn rewind_or_copy(kind: CacheKind, layout: KvLayout, tokens: usize, forgotten: u
         .count("tokens", tokens)
         .count("forgotten", forgotten)
         .cell("pages returned", pages, shown)
-        .count("rows copied", rows_copied)
+        .count("tokens copied", tokens_copied)
         .cell("µs", rewind, rate(rewind))
         .count("rows to copy instead", rows_to_copy)
         .cell("µs instead", copy, rate(copy))
@@ -398,9 +398,9 @@ fn samples(page_size: usize) -> Result<Report> {
     let row = |cost: forks::SamplesCost| {
         Row::default()
             .text("way", cost.way)
-            .count("rows computed", cost.rows_computed)
+            .count("tokens computed", cost.tokens_computed)
             .count("pages held", cost.pages_held)
-            .count("rows copied", cost.rows_copied)
+            .count("tokens copied", cost.tokens_copied)
     };
     Report::table(1, 3, [samples.apart()?, samples.restored()?, samples.forked()?].map(row).into())
 }

@@ -61,7 +61,7 @@ pub fn gain(number: usize) -> Gain {
         4 => gain(("contiguous regions", &[]), ("pages of 16 slots", &[4]), pool),
         5 => gain(("reservations of 4,096 slots", &[3]), ("pages of 16 slots", &[4, 5]), table),
         6 => gain(("reservations of 405 slots", &[3]), ("pages of 16 slots", &[4, 5, 6]), paged),
-        7 => gain(("the other rows copied to a new cache", &[4, 5, 6]), ("rewind", &[4, 5, 6, 7]), forget),
+        7 => gain(("the other tokens copied to a new cache", &[4, 5, 6]), ("rewind", &[4, 5, 6, 7]), forget),
         8 => gain(("a pass for each token", &[1, 3]), ("drafts of two", &[1, 3, 7, 8]), drafts),
         9 => gain(("the match rule", &[3, 7, 8]), ("the sample rule", &[3, 7, 8, 9]), chance),
         10 => gain(("restored from a snapshot", &[4, 5, 6]), ("forks", &[4, 5, 6, 10]), forks),
@@ -88,11 +88,11 @@ fn story(kind: CacheKind, new_tokens: usize) -> Result<Generated> {
 }
 
 fn recompute() -> Result<Vec<String>> {
-    let rows = |new_tokens| Ok::<_, anyhow::Error>(story(CacheKind::Recompute, new_tokens)?.rows_projected);
+    let rows = |new_tokens| Ok::<_, anyhow::Error>(story(CacheKind::Recompute, new_tokens)?.tokens_computed);
     let (first, but_last, all) = (rows(1)?, rows(199)?, rows(200)?);
     Ok(vec![
-        counts("rows projected for one token", [first, all.saturating_sub(but_last)]),
-        format!("rows projected for the story of 200 tokens: {}", thousands(all)),
+        counts("tokens computed for one token", [first, all.saturating_sub(but_last)]),
+        format!("tokens computed for the story of 200 tokens: {}", thousands(all)),
         "Nothing yet, on purpose: this is the price that the next chapters bring down.".into(),
     ])
 }
@@ -100,15 +100,15 @@ fn recompute() -> Result<Vec<String>> {
 fn flat() -> Result<Vec<String>> {
     let (recompute, flat) = (story(CacheKind::Recompute, 200)?, story(CacheKind::Flat, 200)?);
     Ok(vec![
-        counts("rows projected for a story of 200 tokens", [recompute.rows_projected, flat.rows_projected]),
-        counts("rows copied for it", [0, flat.usage.rows_copied]),
+        counts("tokens computed for a story of 200 tokens", [recompute.tokens_computed, flat.tokens_computed]),
+        counts("tokens copied for it", [0, flat.usage.tokens_copied]),
     ])
 }
 
 fn contiguous() -> Result<Vec<String>> {
-    let copied = |kind| Ok::<_, anyhow::Error>(story(kind, 200)?.usage.rows_copied);
+    let copied = |kind| Ok::<_, anyhow::Error>(story(kind, 200)?.usage.tokens_copied);
     let rows = [copied(CacheKind::Flat)?, copied(CacheKind::Contiguous)?];
-    Ok(vec![counts("rows copied for a story of 200 tokens", rows)])
+    Ok(vec![counts("tokens copied for a story of 200 tokens", rows)])
 }
 
 fn pool() -> Result<Vec<String>> {
@@ -153,8 +153,8 @@ fn paged() -> Result<Vec<String>> {
 
 fn forget() -> Result<Vec<String>> {
     Ok(vec![
-        counts("rows copied to forget 4 of 32,768 tokens", rewind::forget(32_768, 4)?),
-        counts("rows copied to forget 16,384 of them", rewind::forget(32_768, 16_384)?),
+        counts("tokens copied to forget 4 of 32,768 tokens", rewind::forget(32_768, 4)?),
+        counts("tokens copied to forget 16,384 of them", rewind::forget(32_768, 16_384)?),
     ])
 }
 
@@ -186,7 +186,7 @@ fn forks() -> Result<Vec<String>> {
     let (restored, forked) = (samples.restored()?, samples.forked()?);
     Ok(vec![
         counts("pages held by eight endings of one prompt of 900 tokens", [restored.pages_held, forked.pages_held]),
-        counts("rows copied for them", [restored.rows_copied, forked.rows_copied]),
+        counts("tokens copied for them", [restored.tokens_copied, forked.tokens_copied]),
     ])
 }
 
@@ -211,10 +211,10 @@ fn scheduler() -> Result<Vec<String>> {
 
 fn in_pages() -> Result<Vec<String>> {
     let mut model = Model::open(&bundled("storyteller"))?;
-    let mut copied = |tokens| attention::rows_copied(&mut model, 8, tokens);
+    let mut copied = |tokens| attention::tokens_copied(&mut model, 8, tokens);
     Ok(vec![
-        counts("rows copied in a step of eight sequences of 256 tokens", copied(256)?),
-        counts("rows copied in a step of eight sequences of 1,023", copied(1023)?),
+        counts("tokens copied in a step of eight sequences of 256 tokens", copied(256)?),
+        counts("tokens copied in a step of eight sequences of 1,023", copied(1023)?),
     ])
 }
 
@@ -253,7 +253,7 @@ fn planted_bugs() -> Result<Vec<String>> {
 fn restart() -> Result<Vec<String>> {
     let runs = disk::restart()?;
     Ok(vec![
-        counts("rows computed for four prompts that begin alike", runs.map(|totals| totals.rows_projected)),
+        counts("tokens computed for four prompts that begin alike", runs.map(|totals| totals.tokens_computed)),
         counts("tokens of the prompts found, of 791", runs.map(|totals| totals.cached)),
     ])
 }

@@ -144,7 +144,7 @@ fn weights_lie_where_they_are_asked_to_and_a_large_model_is_copied() {
 }
 
 #[test]
-fn the_share_accepted_is_near_the_share_to_expect() {
+fn the_share_accepted_is_near_the_expected_acceptance() {
     // Of one prompt: enough to tell the rules apart, and the seed fixes what is counted.
     let bench =
         ["speculation", "--draft-lens=2", "--temperature=0.8", "--prompts=Once upon a time", "--max-new-tokens=100"];

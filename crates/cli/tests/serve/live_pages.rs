@@ -164,6 +164,12 @@ fn watchers_have_a_limit_and_leave_their_place() {
     let began = Instant::now();
     server.end().unwrap();
     assert!(began.elapsed() < Duration::from_secs(5), "{:?}", began.elapsed());
+    // When its time is over, the one that came first makes way for the next, though nothing happens.
+    let client_limits = ClientLimits { watch: Duration::ZERO, ..ClientLimits::default() };
+    let server = Server::start(Options { client_limits, ..Options::default() });
+    let mut views = [(); 3].map(|()| Views::of(&server, 600));
+    while !views[0].connection.read_chunk().unwrap().is_empty() {}
+    views[1..].iter_mut().for_each(|views| drop(views.next()));
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! Chapter 1: rows projected for *n* new tokens, without a cache and with one.
+//! Chapter 1: tokens computed for *n* new tokens, without a cache and with one.
 
 use page_by_page::chapters::ch01_recompute::{Recompute, generate};
 use page_by_page::chapters::ch02_flat::FlatCache;
@@ -6,7 +6,9 @@ use page_by_page::generation::{CachedModel, LanguageModel, Limits};
 
 use super::prelude::*;
 
-const LENGTHS: [usize; 9] = [1, 32, 64, 96, 128, 160, 192, 224, 256];
+/// As in the page's story.
+const PROMPT: usize = 5;
+const LENGTHS: [usize; 9] = [1, 25, 50, 75, 100, 125, 150, 175, 200];
 
 /// Rows that chapter 1 projects for `n` tokens after a prompt, and those that the flat cache lets the model project and
 /// copies. Which tokens does not matter.
@@ -21,27 +23,28 @@ pub fn counted(prompt: usize, n: usize) -> Result<[u64; 3]> {
     let mut cache = FlatCache::new(model.config().kv_layout());
     let mut cached = CachedModel::new(&model, &mut cache);
     run(&mut cached)?;
-    let projected = cached.rows_projected();
-    Ok([recompute.rows_projected(), projected, cache.usage().rows_copied])
+    let computed = cached.tokens_computed();
+    Ok([recompute.tokens_computed(), computed, cache.usage().tokens_copied])
 }
 
 pub fn figure() -> Result<Figure> {
-    let counts = LENGTHS.into_iter().map(|n| counted(1, n)).collect::<Result<Vec<_>>>()?;
-    let [recompute, cached, _] = counts[counts.len() - 1].map(grouped);
+    let counts = LENGTHS.into_iter().map(|n| counted(PROMPT, n)).collect::<Result<Vec<_>>>()?;
+    let [recompute, cached, _] = counts[counts.len() - 1];
     let n = LENGTHS[LENGTHS.len() - 1];
+    let last_word = recompute - counted(PROMPT, n - 1)?[0];
+    ensure!(last_word == cached, "the last word alone costs what the story costs with a cache");
     let line = |column: usize| LENGTHS.iter().zip(&counts).map(|(n, rows)| (*n as f64, rows[column] as f64)).collect();
+    let ends = [("without a cache", recompute), ("with a cache", cached)]
+        .map(|(name, tokens)| format!("{name}: {}", grouped(tokens)));
     let chart = Chart {
-        title: "rows projected",
+        title: "tokens computed",
         across: "new tokens, n",
-        ticks_across: &[0, 64, 128, 192, 256],
-        ticks_up: &[0, 10_000, 20_000, 30_000],
-        lines: vec![("without a cache: n(n+1)/2", line(0)), ("with a cache: n", line(1))],
+        ticks_across: &[0, 50, 100, 150, 200],
+        ticks_up: &[0, 5_000, 10_000, 15_000, 20_000],
+        lines: vec![(&ends[0], line(0)), (&ends[1], line(1))],
         ..Chart::default()
     };
-    let message = "Without a cache, the work grows with the square of the length.";
-    let setup = format!(
-        "For {n} new tokens after a prompt of one, the model projects {recompute} rows without a cache and {cached} \
-         with one."
-    );
-    Ok(chart.figure(message, setup))
+    let message =
+        format!("Without a cache, {cached} tokens are computed for the last word; with one, for the whole story.");
+    Ok(chart.figure(&message, format!("Up to {n} new tokens after a prompt of {PROMPT}.")))
 }

@@ -17,26 +17,26 @@ pub fn figure() -> Result<Figure> {
     let new_tokens = generate(&mut model, &prompt, limits, &mut |logits| sampler.pick(logits), &mut |_| {})?;
     let word = |token: &u32| tokenizer.decode(&[*token]).map(|word| word.trim().to_string());
     let words: Vec<String> = new_tokens.iter().map(word).collect::<Result<_, _>>()?;
-    let (n, total) = (words.len(), model.rows_projected());
-    ensure!(total as usize == n * (n + 1) / 2, "each step projects all rows before it again, and the newest one");
+    let (n, total) = (words.len(), model.tokens_computed());
+    ensure!(total as usize == n * (n + 1) / 2, "each step computes all tokens before it again, and the newest one");
     let figure = Figure {
         label: format!(
-            "A triangle of cells. Line 1 has one cell, line {n} has {n}: the rows that are projected to choose each \
+            "A triangle of cells. Line 1 has one cell, line {n} has {n}: the tokens that are computed to choose each \
              new token. In each line only the last cell is new. {total} rows in all."
         ),
-        message: "Without a cache, each new token projects a row for every token before it.".into(),
+        message: "Without a cache, each new token has every token before it computed again.".into(),
         setup: format!(
             "{n} new tokens cost {total} rows, of which {n} were needed; <em>start</em> is the mark that begins every \
              sequence."
         ),
         legend: vec![
             (held('a', ""), "needed: the newest token’s row"),
-            (again('a', ""), "projected before: the same work again"),
+            (again('a', ""), "computed before: the same work again"),
         ],
         ..Figure::default()
     };
     Ok(figure.still(|picture| {
-        picture.heading("rows projected", "so far");
+        picture.heading("tokens computed", "so far");
         picture.noted("so far");
         for (last, new_word) in words.iter().enumerate() {
             let text = |column: usize| if column == 0 { "start" } else { &words[column - 1] };

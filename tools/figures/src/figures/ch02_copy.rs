@@ -2,7 +2,7 @@
 
 use page_by_page::chapters::ch02_flat::FlatCache;
 
-use super::ch02_copies_chart::{COPIED, PROJECTED};
+use super::ch02_copies_chart::{COMPUTED, COPIED};
 use super::prelude::*;
 use crate::rows::{LAYOUT, address, layer_rows, write};
 
@@ -21,33 +21,30 @@ pub fn figure() -> Result<Figure> {
         // A row that has its content before the write came with the copy.
         let copied = after_extend.iter().zip(&rows).filter(|(before, after)| before == after).count();
         let copied = if address(&cache, 0) == before { 0 } else { copied };
-        tensors.push((rows, copied, cache.usage().rows_copied));
+        tensors.push((rows, copied, cache.usage().tokens_copied));
     }
-    let in_all = cache.usage().rows_copied;
+    let in_all = cache.usage().tokens_copied;
     let figure = Figure {
         label: format!(
             "{TOKENS} tensors, one below the other, of 1 to {TOKENS} rows. Arrows lead from every row of one to the \
-             same row of the next, which has one new row at its end. {in_all} rows are copied in all."
+             same row of the next, which has one new row at its end. {in_all} tokens are copied in all."
         ),
         message: "A tensor without spare room cannot grow, so each new token copies every row.".into(),
         setup: format!(
             "Each line is the tensor after one more <code>extend(1)</code> and <code>write</code>; {TOKENS} tokens \
              copy {in_all} rows."
         ),
-        legend: vec![
-            (held(PROJECTED, ""), "projected: the new row"),
-            (held(COPIED, ""), "copied from the tensor above"),
-        ],
+        legend: vec![(held(COMPUTED, ""), "computed: the new row"), (held(COPIED, ""), "copied from the tensor above")],
         ..Figure::default()
     };
     Ok(figure.still(|picture| {
         picture.labelled("5 tokens");
-        picture.heading("the tensor", "rows copied");
+        picture.heading("the tensor", "tokens copied");
         picture.notes = 86.0;
         for (n, (rows, copied, in_all)) in tensors.iter().enumerate() {
             let cell = |row: usize| match rows.get(row) {
                 None => blank(),
-                Some(name) => held(if row < *copied { COPIED } else { PROJECTED }, name.as_deref().unwrap_or("zeros")),
+                Some(name) => held(if row < *copied { COPIED } else { COMPUTED }, name.as_deref().unwrap_or("zeros")),
             };
             let label = if n == 0 { "1 token".into() } else { format!("{} tokens", n + 1) };
             let note = if n == 0 { "0".into() } else { format!("+{copied} = {in_all}") };

@@ -60,8 +60,8 @@ pub fn figure() -> Result<Figure> {
     );
     figure.setup = format!(
         "The keys of two layers, for {CAPACITY} tokens each. Layer 1 begins at row {CAPACITY}, however few rows layer \
-         0 has filled. Rows copied: {}.",
-        cache.usage().rows_copied
+         0 has filled. Tokens copied: {}.",
+        cache.usage().tokens_copied
     );
     Ok(figure)
 }

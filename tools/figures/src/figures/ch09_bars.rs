@@ -1,6 +1,6 @@
 //! Chapter 9: two rows of probabilities as bars: what is accepted, what is rejected, what is left.
 
-use page_by_page::chapters::ch09_chance::{accept_sampled, residual, share_to_expect};
+use page_by_page::chapters::ch09_chance::{accept_sampled, expected_acceptance, residual};
 use page_by_page::generation::Draft;
 
 use super::prelude::*;
@@ -36,7 +36,7 @@ fn counted() -> Result<[[f64; 3]; 2]> {
 
 pub fn figure() -> Result<Figure> {
     let [accepted, replaced] = counted()?;
-    let (left, expected) = (residual(&P, &Q), share_to_expect(&P, &Q));
+    let (left, expected) = (residual(&P, &Q), expected_acceptance(&P, &Q));
     ensure!((0..3).all(|token| replaced[token] == f64::from(left[token])), "replacements fill the residual");
     ensure!(accepted.iter().sum::<f64>() == expected, "the accepted share is the expected one");
     let rejected = 1.0 - expected;

@@ -52,7 +52,7 @@ pub fn figure() -> Result<Figure> {
     let (n, new_tokens) = (PROMPTS.len() * SEQUENCES_EACH, Bundled::NEW_TOKENS);
     let setup = format!(
         "Over {n} sequences of {new_tokens} new tokens at temperature {TEMPERATURE}, top-p 0.95; <em>expected</em>, \
-             the circles, is what <code>share_to_expect</code> returns for the sample rule."
+             the circles, is what <code>expected_acceptance</code> returns for the sample rule."
     );
     Ok(chart.figure(message, setup))
 }

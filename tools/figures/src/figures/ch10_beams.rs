@@ -23,7 +23,7 @@ struct Recorded {
     tables: Vec<Vec<PageId>>,
     /// Tokens that have rows.
     computed: usize,
-    rows_copied: u64,
+    tokens_copied: u64,
 }
 
 /// A beam in the tree: its step, its place among the beams of the step, the place of the beam that it was forked from,
@@ -41,7 +41,7 @@ fn record() -> Result<Recorded> {
         run.computed = beams[0].cache.len();
     })?;
     ensure!(run.steps.len() == STEPS, "the search ends after {} steps", run.steps.len());
-    run.rows_copied = work.rows_copied;
+    run.tokens_copied = work.tokens_copied;
     Ok(run)
 }
 
@@ -80,7 +80,7 @@ pub fn figure() -> Result<Figure> {
         }
     }
     let (n, n_apart) = (pages.len(), WIDTH * n_pages);
-    let rows_copied = run.rows_copied;
+    let tokens_copied = run.tokens_copied;
     let figure = Figure {
         label: format!(
             "A tree of {STEPS} steps with {WIDTH} beams in each, joined to the beams they were forked from. Below, the \
@@ -89,7 +89,8 @@ pub fn figure() -> Result<Figure> {
         message: format!("The last {WIDTH} beams hold {n} pages, where separate caches would hold {n_apart}."),
         setup: format!(
             "Each step keeps the {WIDTH} likeliest continuations of \u{201c}{PROMPT}\u{201d}, the best at the top, in pages of \
-             {PAGE_SIZE} slots. By step {STEPS}, {rows_copied} rows have been copied."
+             {PAGE_SIZE} slots. (Page 0 begins with <em>start</em>, the mark that begins every sequence.) By step {STEPS}, \
+             {tokens_copied} tokens have been copied."
         ),
         legend: vec![(shared(&['a', 'b'], ""), "shared by several beams"), (stale(None, ""), "dropped")],
         ..Figure::default()

@@ -20,27 +20,40 @@ pub fn figure() -> Result<Figure> {
         ),
         message: "A fork copies rows only when it would write into a shared page.".into(),
         setup: format!(
-            "Sequence a has \u{201c}the king had\u{201d} in pages of {PAGE_SIZE} slots when b is forked from it."
+            "Sequence a has \u{201c}the king had\u{201d} in pages of {PAGE_SIZE} slots when b is forked from it. The fourth \
+             slot is next for both."
         ),
         ..Figure::default()
     };
     let slab = PageSlab::new(LAYOUT, PAGE_SIZE, 4)?;
     let mut a = ForkCache::new(&slab)?;
     rows::append(&mut a, SAMPLES[0], PROMPT)?;
-    let mut copied = a.usage().rows_copied;
+    let mut copied = a.usage().tokens_copied;
     // A frame for what has just run, and what to notice in it (HTML): `{b}` stands for the pages of b, `{copied}` for
-    // rows.
+    // tokens.
     let mut frame = |sequences: &[(char, &ForkCache)], call: &str, notice: &str| -> Result<()> {
-        let before = std::mem::replace(&mut copied, sequences.iter().map(|(_, cache)| cache.usage().rows_copied).sum());
-        let rows = match copied.saturating_sub(before) {
-            0 => "no row".into(),
-            rows => count(rows as usize, "row"),
+        let before =
+            std::mem::replace(&mut copied, sequences.iter().map(|(_, cache)| cache.usage().tokens_copied).sum());
+        let tokens = match copied.saturating_sub(before) {
+            0 => "no token".into(),
+            n => count(n as usize, "token"),
         };
         let tables: Vec<_> = sequences.iter().map(|(name, cache)| (*name, cache.table())).collect();
         let of_b = tables.last().map_or(String::new(), |(_, table)| pages(table.pages()));
         let state = SlabState::read(&slab, &tables)?;
-        let notice = notice.replace("{copied}", &rows).replace("{b}", &of_b);
-        figure.frame(format!("<code>{call}</code> {notice}"), |picture| state.draw(picture));
+        let notice = notice.replace("{copied}", &tokens).replace("{b}", &of_b);
+        // The slot that comes next in a tail which is shared still belongs to nobody.
+        let is_shared = matches!(&tables[..], [(_, a), (_, b)] if a.pages().last() == b.pages().last());
+        figure.frame(format!("<code>{call}</code> {notice}"), |picture| {
+            state.draw(picture);
+            for mark in picture.marks.iter_mut().filter(|_| is_shared) {
+                if let Mark::Cell(_, cell) = mark
+                    && cell.kind == Kind::Empty
+                {
+                    (cell.owners, cell.word) = (Vec::new(), "whose?".into());
+                }
+            }
+        });
         Ok(())
     };
 

@@ -87,6 +87,14 @@ pub fn figure() -> Result<Figure> {
     let kept: usize = counters.iter().map(|counters| counters.cached_again).sum();
     let asked = listed(&REQUESTS.map(|(_, n_prompt, most)| format!("{n_prompt} + {most}")));
     let (n, steps) = (REQUESTS.len(), frames.len());
+    // A page that the cache had, and nobody has after a step, was taken and given back within it.
+    let was_cached = |(step, page): &(usize, usize)| {
+        [step - 1, *step].map(|step| frames[step].pages[*page].kind) == [Kind::Cached, Kind::Free]
+    };
+    let (taken_in, taken) = (1..steps)
+        .flat_map(|step| (0..PAGES).map(move |page| (step, page)))
+        .find(was_cached)
+        .context("no page is taken and given back in one step")?;
     let (others, recomputed) = (REQUESTS[2].1 - kept, computed - once as u64);
     let figure = Figure {
         label: format!(
@@ -98,7 +106,9 @@ pub fn figure() -> Result<Figure> {
         setup: format!(
             "{n} requests of {asked} tokens, prompt + output, share {PAGES} pages of {PAGE_SIZE} slots. A step \
              computes at most {BUDGET} tokens. When c comes back, {kept} tokens of its prompt are still cached; of \
-             the other {others}, {recomputed} are computed for the second time."
+             the other {others}, {recomputed} are computed for the second time. In step {}, c takes page {taken} from \
+             the cache, ends, and gives it back.",
+            taken_in + 1,
         ),
         legend: vec![
             (held('a', "5"), "computes 5 tokens of its prompt"),

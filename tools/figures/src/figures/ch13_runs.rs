@@ -1,4 +1,4 @@
-//! Chapter 13: the two passes of a query over the pages of its sequence.
+//! Chapter 13: the two walks of a query over the pages of its sequence.
 
 use std::borrow::Cow;
 
@@ -62,7 +62,7 @@ struct Seen {
     sum: Vec<f32>,
 }
 
-/// The two passes, run by run. Compares the sum with what the chapter's code gives.
+/// The two walks, run by run. Compares the sum with what the chapter's code gives.
 fn walk(figure: &mut Figure, cache: &PagedCache, slab: &[Page]) -> Result<()> {
     let rows = cache.rows(0);
     let sequence = rows.sequence_rows(1);
@@ -83,12 +83,12 @@ fn walk(figure: &mut Figure, cache: &PagedCache, slab: &[Page]) -> Result<()> {
         } else {
             format!("the run ends after {rows} keys of page {page}, so the stale {} get no scores.", listed(&stale))
         };
-        let text = format!("First pass, <code>Run {{ start: {start}, rows: {rows} }}</code>: {notice}");
+        let text = format!("First walk, <code>Run {{ start: {start}, rows: {rows} }}</code>: {notice}");
         figure.frame(text, |picture| draw(picture, slab, &seen));
     }
     let mut weights = seen.scores.clone();
     softmax_scaled(&mut weights, 1.0 / 2.0_f32.sqrt());
-    let text = format!("Between the passes, one softmax turns all {TOKENS} scores into weights that add up to 1.");
+    let text = format!("Between the walks, one softmax turns all {TOKENS} scores into weights that add up to 1.");
     (seen.keys, seen.weights) = (None, weights);
     figure.frame(text, |picture| draw(picture, slab, &seen));
     let (mut sum, mut first) = ([0.0; 2], 0);
@@ -99,7 +99,7 @@ fn walk(figure: &mut Figure, cache: &PagedCache, slab: &[Page]) -> Result<()> {
         let last = first + run.rows - 1;
         let notice = if last + 1 == TOKENS { "That is the output." } else { "Only the sum is written." };
         let text = format!(
-            "Second pass, page {page}: each value of positions {first} to {last} is multiplied by its weight and added \
+            "Second walk, page {page}: each value of positions {first} to {last} is multiplied by its weight and added \
              to the sum. {notice}"
         );
         (seen.values, seen.sum) = (Some((page, run.rows)), sum.to_vec());

@@ -13,8 +13,8 @@ type Part = (&'static str, &'static [usize]);
 /// From the outside to the disk. Band [`FLOW`] runs from left to right.
 const BANDS: [&[Part]; 6] = [
     &[("server", &[])],
-    &[("generation loop\nfor one request", &[1, 8]), ("scheduler\nfor many requests", &[12, 15])],
-    &[("tokenizer", &[]), ("embedding", &[]), ("attention\nin each layer", &[13]), ("logits", &[]), ("sampler", &[9])],
+    &[("generation loop\nfor one request", &[1, 8, 9]), ("scheduler\nfor many requests", &[12, 15])],
+    &[("tokenizer", &[]), ("embedding", &[]), ("attention\nin each layer", &[13]), ("logits", &[]), ("sampler", &[])],
     &[
         ("flat cache", &[2]),
         ("contiguous", &[3]),
@@ -31,7 +31,7 @@ const FLOW: usize = 2;
 /// a box on both sides. The words stand at the first.
 const BETWEEN: [(&str, [&[f64]; 2]); 5] = [
     ("prompts in, tokens out", [&[0.75], &[0.75]]),
-    ("tokens of a step", [&[0.75], &[0.3, 0.55]]),
+    ("tokens of a step in, the next one out", [&[0.75], &[]]),
     ("rows of keys and values", [&[0.2], &[0.45]]),
     ("slots in pages", [&[0.2], &[0.45]]),
     ("pages kept for later", [&[0.8], &[0.8]]),
@@ -52,11 +52,13 @@ pub fn figure() -> Result<Figure> {
     let figure = Figure {
         label: format!(
             "The engine as boxes, from the server at the top to the disk at the bottom. With the chapters that build \
-             them: {}. Tokenizer, embedding, logits and the server are given.",
+             them: {}. Tokenizer, embedding, logits, sampler and the server are given.",
             listed(&told)
         ),
-        message: "The model is given; you build the memory in its middle, what reads it, and the loop around it."
-            .into(),
+        message:
+            "The model and its sampler are given; you build the memory in the middle, what reads it, and the loop \
+                  around it."
+                .into(),
         setup: "The numbers are chapters.".into(),
         legend: vec![(held(BUILT, ""), "you build it"), (part(""), "given")],
         ..Figure::default()
@@ -64,7 +66,9 @@ pub fn figure() -> Result<Figure> {
     Ok(figure.still(|picture| {
         for (band, parts) in BANDS.iter().enumerate() {
             draw_band(picture, parts, band == FLOW);
-            if let Some((between, shares)) = BETWEEN.get(band) {
+            if band + 1 == FLOW && picture.is_wide() {
+                draw_step(picture);
+            } else if let Some((between, shares)) = BETWEEN.get(band) {
                 let shares = shares[usize::from(picture.is_wide())];
                 let (x, y) = (|share: f64| picture.left + picture.width * share, picture.y + 2.0);
                 let xs: Vec<f64> = shares.iter().copied().map(x).collect();
@@ -78,6 +82,22 @@ pub fn figure() -> Result<Figure> {
             }
         }
     }))
+}
+
+/// Where there is room: the step's tokens on their way to the embedding, and the next token on its way back.
+fn draw_step(picture: &mut Picture) {
+    let (left, width) = (picture.left, picture.width);
+    let x = |share: f64| left + width * share;
+    let (top, upper, lower, bottom) = (picture.y + 2.0, picture.y + 12.0, picture.y + 28.0, picture.y + 38.0);
+    picture.arrow((x(0.22), top), (x(0.22), bottom));
+    picture.path("line", format!("M{:.1} {top:.1}V{lower:.1}H{:.1}", x(0.54), x(0.36)));
+    picture.arrow((x(0.36), lower), (x(0.36), bottom));
+    picture.text(x(0.22) + 8.0, upper + 8.0, Anchor::Start, "tokens of a step");
+    picture.arrow((x(0.96), bottom), (x(0.96), top));
+    picture.path("line", format!("M{:.1} {bottom:.1}V{upper:.1}H{:.1}", x(0.88), x(0.46)));
+    picture.arrow((x(0.46), upper), (x(0.46), top));
+    picture.text(x(0.88) - 8.0, lower, Anchor::End, "the next token, appended");
+    picture.y += 43.0;
 }
 
 /// At most three boxes in a line on a phone, all of them where there is room. The flow goes on in the next line.

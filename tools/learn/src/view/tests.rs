@@ -45,7 +45,7 @@ fn after_checks(checks: &[(&str, &str)]) -> App {
     after(RunResult::Finished(verdict(checks)))
 }
 
-const LONG: &str = "rows copied in all after extend(3) on 0 tokens: a token counts once, although its rows are copied \
+const LONG: &str = "tokens copied in all after extend(3) on 0 tokens: a token counts once, although its rows are copied \
                     in every layer of the model\n  expected: 0\n  yours:    3";
 const FIRST: &str = "x\n  your code panicked (x): not yet implemented: ch02 task 1: copy";
 const SECOND: &str = "gather(0) of 3 tokens\n  your code panicked (x): not yet implemented: ch02 task 2: lend";
@@ -66,7 +66,7 @@ fn red() -> App {
 
 fn green() -> App {
     let mut app = after_checks(&[("task_1_a", ""), ("task_2_a", ""), ("task_3_a", ""), ("whole_story", "")]);
-    app.checking.gains = vec!["rows projected for a story of 200 tokens: 20,900 → 204".into()];
+    app.checking.gains = vec!["tokens computed for a story of 200 tokens: 20,900 → 204".into()];
     app
 }
 
@@ -144,7 +144,7 @@ fn what_there_is_to_know_about_each_state_is_in_words() {
         (red, "?", "h the hints for the current task"),
         (red, "??", "1 more red check not shown"),
         (red, "x", "Reset exercises/ch02_flat.rs? | y reset"),
-        (green, "", "all 4 checks are green | What it gains rows projected for a story of 200 tokens: 20,900 → 204"),
+        (green, "", "all 4 checks are green | What it gains tokens computed for a story of 200 tokens: 20,900 → 204"),
         (green, "c", "Question 1 of | enter answer"),
         (green, "c\n", "enter next question"),
         (green, "v", "Lines with - are yours"),

@@ -10,7 +10,7 @@ use super::{END_OF_TEXT, SequenceState};
 
 /// A scheduler that a [`World`](super::World) can ask. What it decides over, its sequences, their caches and the prefix
 /// cache, lies as in chapter 12. The calls that decide are chapter 12's too, or its own.
-pub trait TestedScheduler {
+pub trait SchedulerUnderTest {
     /// Accepts a request.
     fn submit(&mut self, prompt: Vec<u32>, max_new_tokens: usize) -> Result<SequenceId, ScheduleError> {
         self.as_scheduler_mut().submit(prompt, max_new_tokens)
@@ -50,14 +50,14 @@ pub trait TestedScheduler {
 
 /// Makes a scheduler for a world's slab, prefix cache and limits.
 pub type SchedulerFactory<'a> =
-    dyn Fn(&SharedSlab, Box<dyn PrefixCache>, StepLimits) -> Result<Box<dyn TestedScheduler>, ScheduleError> + 'a;
+    dyn Fn(&SharedSlab, Box<dyn PrefixCache>, StepLimits) -> Result<Box<dyn SchedulerUnderTest>, ScheduleError> + 'a;
 
 /// The scheduler of chapter 12: yours, or the reference.
 pub fn chapter_12(
     slab: &SharedSlab,
     prefixes: Box<dyn PrefixCache>,
     limits: StepLimits,
-) -> Result<Box<dyn TestedScheduler>, ScheduleError> {
+) -> Result<Box<dyn SchedulerUnderTest>, ScheduleError> {
     Ok(Box::new(Scheduler::new(slab, prefixes, limits, &[END_OF_TEXT])?))
 }
 
@@ -74,7 +74,7 @@ pub(super) fn without_pages(sequence: &Sequence) -> SequenceState {
     }
 }
 
-impl TestedScheduler for Scheduler {
+impl SchedulerUnderTest for Scheduler {
     fn as_scheduler(&self) -> &Scheduler {
         self
     }

@@ -1,5 +1,5 @@
-//! A scheduler whose plans are checked and counted. The caller calls [`plan`](CheckedScheduler::plan), computes with
-//! the model or only counts, and calls [`settle`](CheckedScheduler::settle). A plan that makes no progress is an error.
+//! A scheduler whose plans are checked and counted. The caller calls [`plan`](CountingScheduler::plan), computes with
+//! the model or only counts, and calls [`settle`](CountingScheduler::settle). A plan that makes no progress is an error.
 
 use serde::Serialize;
 
@@ -13,7 +13,7 @@ use crate::serving::schedule::{
 };
 
 /// A scheduler, and what its sequences have cost.
-pub(crate) struct CheckedScheduler {
+pub(crate) struct CountingScheduler {
     /// For calls that need no check: those that submit and those that read.
     pub(crate) inner: Scheduler,
     /// Of the steps, and of the sequences that have finished; [`totals`](Self::totals) adds the others.
@@ -28,7 +28,7 @@ pub struct EngineTotals {
     /// Passes of the model that a plan asked for.
     pub steps: u64,
     /// Tokens that went through the model.
-    pub rows_projected: u64,
+    pub tokens_computed: u64,
     /// Computed tokens that were computed a second time, after a preemption.
     #[serde(rename = "recomputed_tokens")]
     pub recomputed: u64,
@@ -68,7 +68,7 @@ impl EngineTotals {
     }
 }
 
-impl CheckedScheduler {
+impl CountingScheduler {
     pub(crate) fn new(
         slab: &SharedSlab,
         prefixes: Box<dyn PrefixCache>,
@@ -76,7 +76,7 @@ impl CheckedScheduler {
         end_of_text: &[u32],
     ) -> Result<Self, ScheduleError> {
         let inner = Scheduler::new(slab, prefixes, limits, end_of_text)?;
-        Ok(CheckedScheduler { inner, totals: EngineTotals::default(), idle_steps: 0 })
+        Ok(CountingScheduler { inner, totals: EngineTotals::default(), idle_steps: 0 })
     }
 
     /// What was done so far.
@@ -109,7 +109,7 @@ impl CheckedScheduler {
             return Err(EngineError::NotAmongInputs(chunk.sequence));
         }
         self.totals.steps += 1;
-        self.totals.rows_projected += plan.iter().map(|chunk| chunk.tokens as u64).sum::<u64>();
+        self.totals.tokens_computed += plan.iter().map(|chunk| chunk.tokens as u64).sum::<u64>();
         self.totals.peak_sequences = self.totals.peak_sequences.max(plan.len());
         self.totals.peak_pages = self.totals.peak_pages.max(self.pages_in_use());
         Ok(plan)
