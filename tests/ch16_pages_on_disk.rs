@@ -451,6 +451,25 @@ mod checks {
         same!(records(&checked), expected, "records in the file as (id, parent, first token), {what}");
     }
 
+    #[test]
+    fn task_3_the_end_of_a_sequence_is_the_oldest() {
+        let (long, other) = (counting(1, 16), counting(100, 8));
+        for (stored, fits, oldest) in [
+            (&[&long][..], usize::MAX, 13),
+            (&[&long, &other], usize::MAX, 13),
+            (&[&long, &other, &long], usize::MAX, 104),
+            (&[&long], 2 * RECORD + 700, 5),
+        ] {
+            let mut checked = CheckedFile::new(40, 9, "a store uses all pages of the sequence, its first page last");
+            stored.iter().for_each(|tokens| checked.store_until(tokens, fits));
+            let index = checked.file.index();
+            let found = index.oldest().map(|(place, _)| index.header(place).tokens[0]);
+            let (n, last) = (stored.len(), shown(stored[stored.len() - 1]));
+            let what = format!("the first token of the page used longest ago, after {n} stores, the last of {last}");
+            same!(found, Some(oldest), "{what}; {}", checked.history.about);
+        }
+    }
+
     /// Sequences are kept `before`, then one whose writing fails after so many bytes, and others `after` it.
     fn write_fails(places: usize, before: &[&[u32]], (tokens, fits): (&[u32], usize), after: &[&[u32]], why: &str) {
         let mut checked = CheckedFile::new(40, places, why);

@@ -10,13 +10,13 @@
 
 pub mod attention;
 mod bills;
+pub mod breakages;
 pub mod disk;
 pub mod drafts;
 pub mod first_fit;
 pub mod forks;
 pub mod generation;
 pub mod memory;
-pub mod mistakes;
 pub mod prefixes;
 pub mod rewind;
 

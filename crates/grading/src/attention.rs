@@ -142,14 +142,15 @@ impl ScatteredRows {
         let is_large = !near(found, expected, 1e-3);
         // The mistakes are the same in rows of any format, so they are made in rows of numbers.
         let plain = ScatteredRows::from_dense(self.heads, self.dense.clone(), self.page_size);
-        let explains = |mistake: Mistake| {
+        let explains = |mistake: Diagnosis| {
             let wrong = plain.wrong(mistake, seen, q);
             same_bits(&wrong, found) || is_large && near(&wrong, found, 1e-5)
         };
         if let Some((_, words)) = MISTAKES.iter().find(|(mistake, _)| explains(*mistake)) {
             return Some(words.to_string());
         }
-        if let Some(n) = (0..=self.n_tokens().min(300)).chain([self.n_tokens()]).find(|n| explains(Mistake::Sees(*n))) {
+        if let Some(n) = (0..=self.n_tokens().min(300)).chain([self.n_tokens()]).find(|n| explains(Diagnosis::Sees(*n)))
+        {
             return Some(format!("it sees the first {n} positions, and should see {seen}"));
         }
         // A NaN that arithmetic makes, such as 0 / 0, has zeros where one that was read has bits of its own.
@@ -167,20 +168,20 @@ impl ScatteredRows {
     }
 
     /// Attention of one query over the first `seen` positions, with a mistake.
-    fn wrong(&self, mistake: Mistake, seen: usize, q: &[f32]) -> Vec<f32> {
+    fn wrong(&self, mistake: Diagnosis, seen: usize, q: &[f32]) -> Vec<f32> {
         let Heads { n_heads, n_kv_heads, head_dim } = self.heads;
-        let seen = if let Mistake::Sees(n) = mistake { n } else { seen };
+        let seen = if let Diagnosis::Sees(n) = mistake { n } else { seen };
         let root = 1.0 / (head_dim as f32).sqrt();
         let scale = match mistake {
-            Mistake::Unscaled | Mistake::ScaledQuery => 1.0,
-            Mistake::NoRoot => 1.0 / head_dim as f32,
+            Diagnosis::Unscaled | Diagnosis::ScaledQuery => 1.0,
+            Diagnosis::NoRoot => 1.0 / head_dim as f32,
             _ => root,
         };
-        let width = if mistake == Mistake::HeadWidth { head_dim } else { self.width };
+        let width = if mistake == Diagnosis::HeadWidth { head_dim } else { self.width };
         let (mut out, mut weights) = (vec![0.0; q.len()], Vec::new());
         for head in 0..n_heads {
             let kv_head = match mistake {
-                Mistake::InTurns => head % n_kv_heads,
+                Diagnosis::InTurns => head % n_kv_heads,
                 _ => head / (n_heads / n_kv_heads),
             };
             let row = |kind: usize, position: usize| {
@@ -188,23 +189,23 @@ impl ScatteredRows {
                 &self.memory[kind][start + kv_head * head_dim..][..head_dim]
             };
             let mut query = q[head * head_dim..][..head_dim].to_vec();
-            if mistake == Mistake::ScaledQuery {
+            if mistake == Diagnosis::ScaledQuery {
                 query.iter_mut().for_each(|x| *x *= root);
             }
-            if mistake != Mistake::WeightsKept {
+            if mistake != Diagnosis::WeightsKept {
                 weights.clear();
             }
             weights.extend((0..seen).map(|position| dot(&query, row(0, position))));
-            let piece = if mistake == Mistake::SoftmaxPerPage { self.page_size } else { usize::MAX };
+            let piece = if mistake == Diagnosis::SoftmaxPerPage { self.page_size } else { usize::MAX };
             weights.chunks_mut(piece).for_each(|scores| softmax_scaled(scores, scale));
             let mut positions: Vec<usize> = (0..seen).collect();
             match mistake {
-                Mistake::NewestFirst => positions.reverse(),
-                Mistake::NoZeros => positions.retain(|position| weights[*position] != 0.0),
+                Diagnosis::NewestFirst => positions.reverse(),
+                Diagnosis::NoZeros => positions.retain(|position| weights[*position] != 0.0),
                 _ => {}
             }
-            let piece = if mistake == Mistake::SumPerPage { self.page_size } else { usize::MAX };
-            let values = if mistake == Mistake::KeysForValues { 0 } else { 1 };
+            let piece = if mistake == Diagnosis::SumPerPage { self.page_size } else { usize::MAX };
+            let values = if mistake == Diagnosis::KeysForValues { 0 } else { 1 };
             for positions in positions.chunks(piece) {
                 let mut part = vec![0.0; head_dim];
                 positions.iter().for_each(|at| add_scaled(&mut part, weights[*at], row(values, *at)));
@@ -236,7 +237,7 @@ pub fn check_batch(batch: &[(ScatteredRows, usize)], q: &[f32], found: &[f32], w
 
 /// Mistakes in the attention of one query.
 #[derive(Clone, Copy, PartialEq)]
-enum Mistake {
+enum Diagnosis {
     Unscaled,
     NoRoot,
     ScaledQuery,
@@ -251,21 +252,24 @@ enum Mistake {
     Sees(usize),
 }
 
-const MISTAKES: [(Mistake, &str); 11] = [
-    (Mistake::Unscaled, "the scores are not scaled"),
-    (Mistake::NoRoot, "the scale is 1 / head_dim, without the root"),
-    (Mistake::ScaledQuery, "the scale is put on the query: give it to `softmax_scaled`, and `dot` the query as it is"),
-    (Mistake::SoftmaxPerPage, "each page has a softmax of its own: one `softmax_scaled` takes all scores of a query"),
-    (Mistake::WeightsKept, "the weights of the query heads before are still in the list: clear it for each head"),
-    (Mistake::InTurns, "the key/value heads are handed out in turns: query head h reads h % n_kv_heads"),
-    (Mistake::HeadWidth, "the walk goes head_dim numbers from row to row: a row has n_kv_heads heads"),
-    (Mistake::KeysForValues, "the keys are taken for values"),
-    (Mistake::NewestFirst, "the values are added in a different order, newest first: oldest position first"),
+const MISTAKES: [(Diagnosis, &str); 11] = [
+    (Diagnosis::Unscaled, "the scores are not scaled"),
+    (Diagnosis::NoRoot, "the scale is 1 / head_dim, without the root"),
     (
-        Mistake::SumPerPage,
+        Diagnosis::ScaledQuery,
+        "the scale is put on the query: give it to `softmax_scaled`, and `dot` the query as it is",
+    ),
+    (Diagnosis::SoftmaxPerPage, "each page has a softmax of its own: one `softmax_scaled` takes all scores of a query"),
+    (Diagnosis::WeightsKept, "the weights of the query heads before are still in the list: clear it for each head"),
+    (Diagnosis::InTurns, "the key/value heads are handed out in turns: query head h reads h % n_kv_heads"),
+    (Diagnosis::HeadWidth, "the walk goes head_dim numbers from row to row: a row has n_kv_heads heads"),
+    (Diagnosis::KeysForValues, "the keys are taken for values"),
+    (Diagnosis::NewestFirst, "the values are added in a different order, newest first: oldest position first"),
+    (
+        Diagnosis::SumPerPage,
         "the values are added in pieces, page by page: add each to the output, oldest position first",
     ),
-    (Mistake::NoZeros, "positions whose weight is 0 are skipped: 0 times infinity is NaN, and must not be hidden"),
+    (Diagnosis::NoZeros, "positions whose weight is 0 are skipped: 0 times infinity is NaN, and must not be hidden"),
 ];
 
 /// NaN is NaN, whatever its bits.

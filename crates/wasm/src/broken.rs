@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::ops::Range;
 use std::rc::Rc;
 
-use page_by_page::experiments::mistakes::{self, Scenario, Shows};
+use page_by_page::experiments::breakages::{self, Scenario, Shows};
 use page_by_page::generation::sampler::Sampler;
 use page_by_page::generation::watch::{ReadWatch, RowPlace, WrongRead};
 use page_by_page::model::tokenizer::Tokenizer;
@@ -34,7 +34,7 @@ pub struct Broken {
 impl Broken {
     /// The mistake of this name, if rows that are misplaced show it.
     pub fn find(name: &str) -> Result<(Scenario, ReadWatch), String> {
-        let mistake = mistakes::all().into_iter().find(|mistake| mistake.name == name);
+        let mistake = breakages::all().into_iter().find(|mistake| mistake.name == name);
         match mistake.map(|mistake| mistake.shows) {
             Some(Shows::Story(scenario, placement)) if scenario.rewind.is_none() => {
                 Ok((scenario, ReadWatch::new(Some(placement))))
@@ -66,7 +66,7 @@ impl Broken {
         for requests in prompts[started..end].chunk_by(|(first, _), (second, _)| first == second) {
             for engine in [&mut *engine, &mut self.right] {
                 let tokens = tokenizer.encode(requests[0].0).map_err(text_of)?;
-                let samplers = requests.iter().map(|(_, seed)| Sampler::new(mistakes::sampling(*seed))).collect();
+                let samplers = requests.iter().map(|(_, seed)| Sampler::new(breakages::sampling(*seed))).collect();
                 engine.submit_request(GenerationRequest::new(tokens, n_new, samplers)).map_err(text_of)?;
             }
         }

@@ -1,4 +1,4 @@
-//! Chapter 1: without a cache every new token computes all rows before it again.
+//! Chapter 1: without a cache every new token computes all tokens before it again.
 
 use page_by_page::chapters::ch01_recompute::{Recompute, generate};
 use page_by_page::generation::Limits;
@@ -22,11 +22,11 @@ pub fn figure() -> Result<Figure> {
     let figure = Figure {
         label: format!(
             "A triangle of cells. Line 1 has one cell, line {n} has {n}: the tokens that are computed to choose each \
-             new token. In each line only the last cell is new. {total} rows in all."
+             new token. In each line only the last cell is new. {total} in all."
         ),
         message: "Without a cache, each new token has every token before it computed again.".into(),
         setup: format!(
-            "{n} new tokens cost {total} rows, of which {n} were needed; <em>start</em> is the mark that begins every \
+            "For {n} new tokens, {total} are computed, and {n} were needed; <em>start</em> is the mark that begins every \
              sequence."
         ),
         legend: vec![

@@ -32,7 +32,7 @@ pub fn figure() -> Result<Figure> {
         message: "A tensor without spare room cannot grow, so each new token copies every row.".into(),
         setup: format!(
             "Each line is the tensor after one more <code>extend(1)</code> and <code>write</code>; {TOKENS} tokens \
-             copy {in_all} rows."
+             cost {in_all} copies."
         ),
         legend: vec![(held(COMPUTED, ""), "computed: the new row"), (held(COPIED, ""), "copied from the tensor above")],
         ..Figure::default()

@@ -182,7 +182,7 @@ pub fn figure() -> Result<Figure> {
         };
         let text = format!(
             "\u{201c}{NEW}\u{201d} is written {place}, and the process is killed after {written} of {total} bytes. {check} \
-             The kill costs one page, \u{201c}{NEW}\u{201d}. Without checksums, \u{201c}{words}\u{201d} would be found, with \
+             The kill costs \u{201c}{NEW}\u{201d}; the page in its place had already been given up. Without checksums, \u{201c}{words}\u{201d} would be found, with \
              {}\u{201d}.",
             others.replace('\n', " \u{201c}")
         );

@@ -18,7 +18,7 @@ use crate::simulation::planted::Bug;
 
 /// A mistake that somebody can switch on.
 #[derive(Clone, Copy)]
-pub struct Mistake {
+pub struct Breakage {
     /// As it is typed.
     pub name: &'static str,
     pub chapter: usize,
@@ -112,8 +112,8 @@ const SECOND_PAGE_OF_THE_FIRST: Placement =
     Placement::read_at(|slot, _| if slot.sequence == 1 && page_of(slot) == 1 { slot.of(0) } else { slot });
 
 /// All of them, in the order of the book.
-pub fn all() -> Vec<Mistake> {
-    let bugs = Bug::all().into_iter().map(|bug| Mistake {
+pub fn all() -> Vec<Breakage> {
+    let bugs = Bug::all().into_iter().map(|bug| Breakage {
         name: bug.name(),
         chapter: 15,
         about: bug.about(),
@@ -126,8 +126,8 @@ pub fn all() -> Vec<Mistake> {
 }
 
 /// Those that aren't bugs of engines.
-const MISTAKES: &[Mistake] = &[
-    Mistake {
+const MISTAKES: &[Breakage] = &[
+    Breakage {
         invariant: "each token is computed from all tokens before it",
         ..mistake(1, "newest-token-only", "the model gets the newest token only")
     },
@@ -316,13 +316,13 @@ const MISTAKES: &[Mistake] = &[
 ];
 
 /// A mistake before it is known how it shows.
-const fn mistake(chapter: usize, name: &'static str, about: &'static str) -> Mistake {
-    Mistake { name, chapter, about, invariant: "", chapters: &[4, 5, 6, 7], shows: Shows::Forgetful(QUEEN) }
+const fn mistake(chapter: usize, name: &'static str, about: &'static str) -> Breakage {
+    Breakage { name, chapter, about, invariant: "", chapters: &[4, 5, 6, 7], shows: Shows::Forgetful(QUEEN) }
 }
 
-impl Mistake {
+impl Breakage {
     const fn breaks(self, invariant: &'static str, scenario: Scenario, placement: Placement) -> Self {
-        Mistake { invariant, shows: Shows::Story(scenario, placement), ..self }
+        Breakage { invariant, shows: Shows::Story(scenario, placement), ..self }
     }
 
     const fn costs(
@@ -331,7 +331,7 @@ impl Mistake {
         bill: fn() -> Result<[Vec<String>; 2]>,
         chapters: &'static [usize],
     ) -> Self {
-        Mistake { invariant, chapters, shows: Shows::Bill(bill), ..self }
+        Breakage { invariant, chapters, shows: Shows::Bill(bill), ..self }
     }
 }
 
