@@ -440,7 +440,7 @@
 
     /** How two sequences, A and B, got into one page. */
     function overwritten(page, [own, found]) {
-        return `In page ${page}, A wrote the numbers for \u201c${own}\u201d, B wrote those for \u201c${found}\u201d over them, and A read ` +
+        return `In each step both write, then both read. In page ${page}, A wrote the numbers for \u201c${own}\u201d, B wrote those for \u201c${found}\u201d over them, and A read ` +
             `\u201c${found}\u201d back, and went on. No error: the model looks at its numbers, never at the text, and no number says whose it ` +
             `is. Both began with the same words, so all that A remembers is B\u2019s story now, and A goes on with it, even in pages of its ` +
             `own. It reads the slots of page ${page} again`;
