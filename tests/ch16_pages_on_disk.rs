@@ -464,8 +464,8 @@ mod checks {
             stored.iter().for_each(|tokens| checked.store_until(tokens, fits));
             let index = checked.file.index();
             let found = index.oldest().map(|(place, _)| index.header(place).tokens[0]);
-            let (n, last) = (stored.len(), shown(stored[stored.len() - 1]));
-            let what = format!("the first token of the page used longest ago, after {n} stores, the last of {last}");
+            let (n, last) = (count(stored.len(), "store"), shown(stored[stored.len() - 1]));
+            let what = format!("the first token of the page used longest ago, after {n}, the last of {last}");
             same!(found, Some(oldest), "{what}; {}", checked.history.about);
         }
     }
