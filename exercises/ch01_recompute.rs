@@ -15,7 +15,7 @@
 //!
 //! Check your work with `cargo test --features solution --test ch01_recompute`.
 
-use crate::generation::{LanguageModel, Limits};
+use crate::generation::{LanguageModel, StopConditions};
 use crate::model::{Model, StepError};
 
 /// Returns the id of the highest logit. If several are equally high, the lowest id wins.
@@ -31,10 +31,10 @@ pub fn argmax(logits: &[f32]) -> u32 {
 ///
 /// Each turn gets the logits after the whole sequence so far from `model`, lets `pick` choose a
 /// token from them, reports it to `on_token`, and appends it. The loop ends after
-/// `limits.max_new_tokens` new tokens, or when `pick` chooses one of `limits.end_of_text`, which
+/// `stop.max_new_tokens` new tokens, or when `pick` chooses one of `stop.end_of_text`, which
 /// is neither reported nor returned. The model is never called for logits that go unused.
 ///
-/// `limits.max_new_tokens` can be any number. With `usize::MAX`, only `limits.end_of_text` ends
+/// `stop.max_new_tokens` can be any number. With `usize::MAX`, only `stop.end_of_text` ends
 /// the loop.
 ///
 /// # Errors
@@ -42,7 +42,7 @@ pub fn argmax(logits: &[f32]) -> u32 {
 pub fn generate(
     model: &mut dyn LanguageModel,
     prompt: &[u32],
-    limits: Limits<'_>,
+    stop: StopConditions<'_>,
     pick: &mut dyn FnMut(&[f32]) -> u32,
     on_token: &mut dyn FnMut(u32),
 ) -> Result<Vec<u32>, StepError> {

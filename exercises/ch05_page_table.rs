@@ -19,9 +19,9 @@
 use crate::cache::{CacheError, PageId};
 use crate::chapters::ch04_page_pool::PagePool;
 
-/// The place of one token: a page, and a slot in that page.
+/// Where a token's row is: a page, and a slot in that page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Slot {
+pub struct Location {
     /// The page.
     pub page: PageId,
     /// The slot, from 0 to `page_size - 1`.
@@ -96,7 +96,7 @@ impl PageTable {
     ///
     /// # Errors
     /// [`CacheError::PastTheEnd`] if no token is held at `position`.
-    pub fn locate(&self, position: usize) -> Result<Slot, CacheError> {
+    pub fn locate(&self, position: usize) -> Result<Location, CacheError> {
         todo!("ch05 task 2: from a position to its page and slot")
     }
 

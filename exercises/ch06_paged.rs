@@ -21,7 +21,7 @@ use std::rc::Rc;
 
 use crate::cache::{CacheError, KvCache, KvLayout, PageId, Usage};
 use crate::chapters::ch04_page_pool::PagePool;
-use crate::chapters::ch05_page_table::{PageTable, Slot};
+use crate::chapters::ch05_page_table::{Location, PageTable};
 
 /// The memory of all pages, and the pool that hands them out.
 pub struct PageSlab {

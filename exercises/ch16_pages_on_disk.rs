@@ -24,7 +24,7 @@ use crate::chapters::ch05_page_table::PageTable;
 use crate::chapters::ch06_paged::{PageSlab, SharedSlab};
 use crate::chapters::ch10_fork::ForkCache;
 use crate::disk::record::{PageRows, RecordError, RecordHeader, decode_header, encode};
-use crate::disk::{PageFile, PageFileError, PageOnDisk, PageRead, PageShape};
+use crate::disk::{PageFile, PageFileError, PageFormat, PageOnDisk, PageRead};
 use crate::prefix_cache::{PrefixCache, held_tokens};
 
 /// Reads a record, as the inverse of [`encode`]. `bytes` has as many bytes as a record.
@@ -32,7 +32,7 @@ use crate::prefix_cache::{PrefixCache, held_tokens};
 /// # Errors
 /// [`RecordError::WrongLength`] if they are fewer or more, [`RecordError::DamagedRows`], and
 /// the errors of [`decode_header`].
-pub fn decode(shape: &PageShape, bytes: &[u8]) -> Result<(RecordHeader, PageRows), RecordError> {
+pub fn decode(format: &PageFormat, bytes: &[u8]) -> Result<(RecordHeader, PageRows), RecordError> {
     todo!("ch16 task 1: check the length, then the header, then the rows, and read them")
 }
 
@@ -80,7 +80,7 @@ impl PageFile {
     /// # Panics
     /// If the table holds more tokens than `tokens` has, or has pages of a different size.
     pub fn store(&mut self, tokens: &[u32], table: &PageTable, slab: &PageSlab) -> Result<usize, PageFileError> {
-        let held = held_tokens(tokens, table, self.shape.page_size);
+        let held = held_tokens(tokens, table, self.format.page_size);
         todo!("ch16 task 3: write what is missing between one touch and another")
     }
 

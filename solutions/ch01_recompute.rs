@@ -13,7 +13,7 @@
 //!   The king had a golden  5 rows → bird        3 + 4 + 5 = 12 rows for 3 new tokens
 //! ```
 
-use crate::generation::{LanguageModel, Limits};
+use crate::generation::{LanguageModel, StopConditions};
 use crate::model::{Model, StepError};
 
 /// Returns the id of the highest logit. If several are equally high, the lowest id wins.
@@ -38,10 +38,10 @@ pub fn argmax(logits: &[f32]) -> u32 {
 ///
 /// Each turn gets the logits after the whole sequence so far from `model`, lets `pick` choose a
 /// token from them, reports it to `on_token`, and appends it. The loop ends after
-/// `limits.max_new_tokens` new tokens, or when `pick` chooses one of `limits.end_of_text`, which
+/// `stop.max_new_tokens` new tokens, or when `pick` chooses one of `stop.end_of_text`, which
 /// is neither reported nor returned. The model is never called for logits that go unused.
 ///
-/// `limits.max_new_tokens` can be any number. With `usize::MAX`, only `limits.end_of_text` ends
+/// `stop.max_new_tokens` can be any number. With `usize::MAX`, only `stop.end_of_text` ends
 /// the loop.
 ///
 /// # Errors
@@ -50,16 +50,16 @@ pub fn argmax(logits: &[f32]) -> u32 {
 pub fn generate(
     model: &mut dyn LanguageModel,
     prompt: &[u32],
-    limits: Limits<'_>,
+    stop: StopConditions<'_>,
     pick: &mut dyn FnMut(&[f32]) -> u32,
     on_token: &mut dyn FnMut(u32),
 ) -> Result<Vec<u32>, StepError> {
     // ch01 task 3: call the model, pick, append, until an end of text or the budget
     let mut tokens = prompt.to_vec();
-    while tokens.len() - prompt.len() < limits.max_new_tokens {
+    while tokens.len() - prompt.len() < stop.max_new_tokens {
         let logits = model.next_logits(&tokens)?;
         let token = pick(&logits);
-        if limits.end_of_text.contains(&token) {
+        if stop.end_of_text.contains(&token) {
             break;
         }
         on_token(token);

@@ -17,9 +17,9 @@
 use crate::cache::{CacheError, PageId};
 use crate::chapters::ch04_page_pool::PagePool;
 
-/// The place of one token: a page, and a slot in that page.
+/// Where a token's row is: a page, and a slot in that page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Slot {
+pub struct Location {
     /// The page.
     pub page: PageId,
     /// The slot, from 0 to `page_size - 1`.
@@ -107,13 +107,13 @@ impl PageTable {
     /// # Errors
     /// [`CacheError::PastTheEnd`] if no token is held at `position`.
     // ANCHOR: locate
-    pub fn locate(&self, position: usize) -> Result<Slot, CacheError> {
+    pub fn locate(&self, position: usize) -> Result<Location, CacheError> {
         // ch05 task 2: from a position to its page and slot
         if position >= self.len {
             return Err(CacheError::PastTheEnd { position, len: self.len });
         }
         let page = self.pages[position / self.page_size];
-        Ok(Slot { page, slot: position % self.page_size })
+        Ok(Location { page, slot: position % self.page_size })
     }
     // ANCHOR_END: locate
 

@@ -19,7 +19,7 @@ use std::rc::Rc;
 
 use crate::cache::{CacheError, KvCache, KvLayout, PageId, Usage};
 use crate::chapters::ch04_page_pool::PagePool;
-use crate::chapters::ch05_page_table::{PageTable, Slot};
+use crate::chapters::ch05_page_table::{Location, PageTable};
 
 // ANCHOR: slab
 /// The memory of all pages, and the pool that hands them out.
@@ -163,7 +163,7 @@ impl KvCache for PagedCache {
         let slab = &mut *self.slab.borrow_mut();
         let width = slab.layout.kv_width();
         for row in 0..rows {
-            let Slot { page, slot } = self.table.locate(first + row).expect("extend has made the room");
+            let Location { page, slot } = self.table.locate(first + row).expect("extend has made the room");
             let to = slab.range(page, layer, slot..slot + 1);
             let from = row * width..(row + 1) * width;
             slab.k[to.clone()].copy_from_slice(&k[from.clone()]);

@@ -16,7 +16,7 @@
 //! One pass of the target yields three new tokens, the same that it would have generated alone.
 
 use crate::chapters::ch01_recompute::argmax;
-use crate::generation::{Accept, Draft, Drafter, Limits, RewindableModel};
+use crate::generation::{Accept, Draft, Drafter, RewindableModel, StopConditions};
 use crate::model::StepError;
 
 /// A small model that always drafts its likeliest token.
@@ -136,31 +136,31 @@ impl Speculation<'_> {
     /// Continues `prompt`, which has at least one token, and returns the new tokens. Each step
     /// drafts at most `k` tokens.
     ///
-    /// Stops after `limits.max_new_tokens` new tokens, or before the first of
-    /// `limits.end_of_text`.
+    /// Stops after `stop.max_new_tokens` new tokens, or before the first of
+    /// `stop.end_of_text`.
     ///
     /// # Errors
     /// The first error of a model. Tokens that were reported before it stay reported.
     pub fn generate(
         &mut self,
         prompt: &[u32],
-        limits: Limits<'_>,
+        stop: StopConditions<'_>,
         k: usize,
         on_token: &mut dyn FnMut(u32),
     ) -> Result<Vec<u32>, StepError> {
         let mut tokens = prompt.to_vec();
-        let full = prompt.len().saturating_add(limits.max_new_tokens);
+        let full = prompt.len().saturating_add(stop.max_new_tokens);
         while tokens.len() < full {
             // A step can add one token more than it drafts.
             let k = k.min(full - tokens.len() - 1);
-            let new_tokens = self.step(&tokens, k, limits.end_of_text)?;
+            let new_tokens = self.step(&tokens, k, stop.end_of_text)?;
             assert!(
                 !new_tokens.is_empty(),
                 "a step gave no new token: the sequence of {} tokens would never grow",
                 tokens.len()
             );
             for token in new_tokens {
-                if limits.end_of_text.contains(&token) {
+                if stop.end_of_text.contains(&token) {
                     return Ok(tokens.split_off(prompt.len()));
                 }
                 on_token(token);

@@ -75,15 +75,15 @@ pub fn check_order(state: &WorldState) -> Result<(), Violation> {
 pub fn check_plan(setup: &Setup, plan: &[ScheduledChunk], state: &WorldState) -> Result<(), Violation> {
     // ch15 task 2: can every chunk be computed?
     let (running, tokens, limits) = (state.running.len(), total_tokens(plan), setup.limits);
-    Rule::Plan.ensure(running <= limits.sequences, || format!("{running} sequences run: {limits:?}"))?;
-    Rule::Plan.ensure(tokens <= limits.tokens, || format!("{tokens} tokens are planned: {limits:?}"))?;
+    Rule::Plan.ensure(running <= limits.max_sequences, || format!("{running} sequences run: {limits:?}"))?;
+    Rule::Plan.ensure(tokens <= limits.max_tokens, || format!("{tokens} tokens are planned: {limits:?}"))?;
     let in_order = plan.is_sorted_by(|a, b| a.sequence < b.sequence);
     Rule::Plan.ensure(in_order, || "the chunks are not in order of arrival".into())?;
     for chunk in plan {
         let id = chunk.sequence;
         let sequence =
             state.find_running(id).ok_or_else(|| Rule::Plan.broken(format!("sequence {id} does not run")))?;
-        let (held, n_tokens) = (sequence.held, sequence.n_tokens);
+        let (held, n_tokens) = (sequence.n_held, sequence.n_tokens);
         let is_held = 0 < chunk.tokens && chunk.tokens <= held && held <= n_tokens;
         let is_marked = chunk.caught_up == (held == n_tokens);
         Rule::Plan.ensure(is_held && is_marked, || format!("sequence {id} holds {held} of {n_tokens}: {chunk:?}"))?;
@@ -112,9 +112,9 @@ fn total_tokens(plan: &[ScheduledChunk]) -> usize {
 pub fn check_progress(setup: &Setup, plan: &[ScheduledChunk], state: &WorldState) -> Result<(), Violation> {
     // ch15 task 3: could any sequence compute more?
     let has_chunk = |id: SequenceId| plan.iter().any(|chunk| chunk.sequence == id);
-    let is_served = |it: &SequenceState| has_chunk(it.id) && it.held == it.n_tokens;
+    let is_served = |it: &SequenceState| has_chunk(it.id) && it.n_held == it.n_tokens;
     if let Some(first) = state.running.iter().position(|it| !is_served(it)) {
-        let budget_used = total_tokens(plan) >= setup.limits.tokens;
+        let budget_used = total_tokens(plan) >= setup.limits.max_tokens;
         let is_overtaken = state.running[first + 1..].iter().any(|younger| has_chunk(younger.id));
         let id = state.running[first].id;
         Rule::Progress.ensure(budget_used && !is_overtaken, || format!("sequence {id} could compute more"))?;

@@ -22,7 +22,7 @@ use crate::chapters::ch05_page_table::PageTable;
 use crate::chapters::ch06_paged::{PageSlab, SharedSlab};
 use crate::chapters::ch10_fork::ForkCache;
 use crate::disk::record::{PageRows, RecordError, RecordHeader, decode_header, encode};
-use crate::disk::{PageFile, PageFileError, PageOnDisk, PageRead, PageShape};
+use crate::disk::{PageFile, PageFileError, PageFormat, PageOnDisk, PageRead};
 use crate::prefix_cache::{PrefixCache, held_tokens};
 
 /// Reads a record, as the inverse of [`encode`]. `bytes` has as many bytes as a record.
@@ -31,14 +31,14 @@ use crate::prefix_cache::{PrefixCache, held_tokens};
 /// [`RecordError::WrongLength`] if they are fewer or more, [`RecordError::DamagedRows`], and
 /// the errors of [`decode_header`].
 // ANCHOR: decode
-pub fn decode(shape: &PageShape, bytes: &[u8]) -> Result<(RecordHeader, PageRows), RecordError> {
+pub fn decode(format: &PageFormat, bytes: &[u8]) -> Result<(RecordHeader, PageRows), RecordError> {
     // ch16 task 1: check the length, then the header, then the rows, and read them
-    let (found, expected) = (bytes.len(), shape.record_bytes());
+    let (found, expected) = (bytes.len(), format.record_bytes());
     if found != expected {
         return Err(RecordError::WrongLength { found, expected });
     }
-    let header = decode_header(shape, bytes)?;
-    let rows = &bytes[shape.record_header_bytes()..];
+    let header = decode_header(format, bytes)?;
+    let rows = &bytes[format.record_header_bytes()..];
     let (stored, computed) = (header.rows_checksum, crc32fast::hash(rows));
     if stored != computed {
         return Err(RecordError::DamagedRows { stored, computed });
@@ -59,7 +59,7 @@ impl PageFile {
         // ch16 task 2: follow the tokens from record to record
         let mut places = Vec::new();
         let mut parent = 0;
-        for page in tokens.chunks_exact(self.shape.page_size) {
+        for page in tokens.chunks_exact(self.format.page_size) {
             let Some(place) = self.index.child(parent, page) else { break };
             places.push(place);
             parent = self.index.header(place).id;
@@ -105,13 +105,13 @@ impl PageFile {
     fn write(&mut self, place: usize, parent: u64, tokens: &[u32], rows: [&[f32]; 2]) -> Result<(), PageFileError> {
         // ch16 task 3: write the page, and only then let it be found
         let id = self.index.take_id();
-        let bytes = encode(&self.shape, id, parent, tokens, rows[0], rows[1]);
-        let offset = self.shape.offset(place);
+        let bytes = encode(&self.format, id, parent, tokens, rows[0], rows[1]);
+        let offset = self.format.offset(place);
         if let Err(error) = self.disk.write(offset, &bytes) {
             self.index.free_place(place);
             return Err(PageFileError::Unwritable { offset, error });
         }
-        let header = decode_header(&self.shape, &bytes).expect("a header that was just encoded");
+        let header = decode_header(&self.format, &bytes).expect("a header that was just encoded");
         self.index.add(place, header);
         Ok(())
     }
@@ -129,7 +129,7 @@ impl PageFile {
     /// If the table holds more tokens than `tokens` has, or has pages of a different size.
     // ANCHOR: store
     pub fn store(&mut self, tokens: &[u32], table: &PageTable, slab: &PageSlab) -> Result<usize, PageFileError> {
-        let held = held_tokens(tokens, table, self.shape.page_size);
+        let held = held_tokens(tokens, table, self.format.page_size);
         // ch16 task 3: write what is missing between one touch and another
         let before = self.index.clock();
         let mut places = self.find(held);
@@ -154,11 +154,11 @@ impl PageFile {
         slab: &PageSlab,
     ) -> Result<(), PageFileError> {
         // ch16 task 3: page by page, until there is no room or a write fails
-        let pages = table.pages().iter().zip(tokens.chunks_exact(self.shape.page_size));
+        let pages = table.pages().iter().zip(tokens.chunks_exact(self.format.page_size));
         for (page, tokens) in pages.skip(places.len()) {
             let Some(place) = self.make_room(before) else { break };
             let parent = places.last().map_or(0, |place| self.index.header(*place).id);
-            let rows = self.shape.range_of(*page);
+            let rows = self.format.range_of(*page);
             self.write(place, parent, tokens, [&slab.keys()[rows.clone()], &slab.values()[rows]])?;
             places.push(place);
         }
@@ -196,7 +196,7 @@ impl PageFile {
         let PageOnDisk { place, id, .. } = read.page;
         let expected = self.index.get(place).filter(|header| header.id == id)?;
         let bytes = read.bytes.as_ref().ok();
-        match bytes.and_then(|bytes| decode(&self.shape, bytes).ok()) {
+        match bytes.and_then(|bytes| decode(&self.format, bytes).ok()) {
             Some((header, rows)) if header == *expected => Some(rows),
             _ => {
                 self.index.forget(place);
@@ -243,7 +243,7 @@ impl PageFile {
         let n_to_evict = pages.len().saturating_sub(slab.borrow().pool().n_free());
         slab.borrow_mut().evict(prefixes, n_to_evict)?;
         pages.truncate(slab.borrow().pool().n_free());
-        cache.extend(pages.len() * self.shape.page_size)?;
+        cache.extend(pages.len() * self.format.page_size)?;
         for (page, rows) in cache.table().pages()[held..].iter().zip(&pages) {
             slab.borrow_mut().write_page(*page, rows);
         }

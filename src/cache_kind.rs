@@ -22,14 +22,6 @@ pub enum CacheKind {
     Paged,
 }
 
-/// All of them, each with its name on the command line and the chapters whose code it runs.
-const KINDS: [(CacheKind, &str, &[usize]); 4] = [
-    (CacheKind::Recompute, "recompute", &[1]),
-    (CacheKind::Flat, "flat", &[1, 2]),
-    (CacheKind::Contiguous, "contiguous", &[1, 3]),
-    (CacheKind::Paged, "paged", &[1, 4, 5, 6]),
-];
-
 impl FromStr for CacheKind {
     type Err = String;
 
@@ -50,13 +42,24 @@ impl CacheKind {
     /// All of them, in the order of the book.
     pub const ALL: [CacheKind; 4] = [CacheKind::Recompute, CacheKind::Flat, CacheKind::Contiguous, CacheKind::Paged];
 
+    /// As `--kv` takes it.
     fn name(self) -> &'static str {
-        KINDS[self as usize].1
+        match self {
+            CacheKind::Recompute => "recompute",
+            CacheKind::Flat => "flat",
+            CacheKind::Contiguous => "contiguous",
+            CacheKind::Paged => "paged",
+        }
     }
 
     /// The chapters whose code it runs.
     pub fn chapters(self) -> &'static [usize] {
-        KINDS[self as usize].2
+        match self {
+            CacheKind::Recompute => &[1],
+            CacheKind::Flat => &[1, 2],
+            CacheKind::Contiguous => &[1, 3],
+            CacheKind::Paged => &[1, 4, 5, 6],
+        }
     }
 
     /// An empty cache; `None` where nothing is kept. A contiguous cache takes memory for `size.capacity` slots, a paged

@@ -9,7 +9,7 @@ mod checks {
     use page_by_page::cache::CacheError;
     use page_by_page::chapters::ch01_recompute::{Recompute, argmax, generate};
     use page_by_page::generation::sampler::Sampler;
-    use page_by_page::generation::{LanguageModel, Limits};
+    use page_by_page::generation::{LanguageModel, StopConditions};
     use page_by_page::model::{Model, StepError};
 
     use grading::checkpoints::Folder;
@@ -184,13 +184,13 @@ mod checks {
     }
 
     /// A run on a model that refuses one question, counted from 0, and lets the loop ask no more than 2,000.
-    fn run_refused(prompt: &[u32], limits: Limits<'_>, refused: Option<(usize, StepError)>) -> Generated {
-        let ends = match limits.end_of_text {
+    fn run_refused(prompt: &[u32], stop: StopConditions<'_>, refused: Option<(usize, StepError)>) -> Generated {
+        let ends = match stop.end_of_text {
             [] => "no token ends the sequence".to_string(),
             [end] => format!("token {end} ends the sequence"),
             ends => format!("each of the tokens {ends:?} ends the sequence"),
         };
-        let budget = limits.max_new_tokens;
+        let budget = stop.max_new_tokens;
         let what = format!("after the prompt {}; at most {} new tokens, and {ends}", shown(prompt), argument(budget));
         let (asked, log, mut reported) = (RefCell::new(Vec::new()), RefCell::new(Vec::new()), Vec::new());
         let mut model = answering(budget.min(2_000), |question, tokens| {
@@ -213,12 +213,12 @@ mod checks {
             log.borrow_mut().push(format!("  reported {token}"));
         };
         let question = format!("generate {what}");
-        let new_tokens = in_call(question, || generate(&mut model, prompt, limits, &mut pick, &mut on_token));
+        let new_tokens = in_call(question, || generate(&mut model, prompt, stop, &mut pick, &mut on_token));
         Generated { what, new_tokens, reported, asked: asked.take(), log: log.take() }
     }
 
     fn run(prompt: &[u32], max_new_tokens: usize, end_of_text: &[u32]) -> Generated {
-        run_refused(prompt, Limits { max_new_tokens, end_of_text }, None)
+        run_refused(prompt, StopConditions { max_new_tokens, end_of_text }, None)
     }
 
     impl Generated {
@@ -284,7 +284,7 @@ mod checks {
             asked.push(tokens.to_vec());
             Ok(logits.clone())
         });
-        let limits = Limits { max_new_tokens: 4, end_of_text: &[] };
+        let stop = StopConditions { max_new_tokens: 4, end_of_text: &[] };
         let mut pick = |logits: &[f32]| {
             given.push(format!("{logits:?}"));
             let pick = picks.get(given.len() - 1);
@@ -292,7 +292,7 @@ mod checks {
         };
         let mut on_token = |token| reported.push(token);
         let question = "generate with the prompt [9], at most 4 new tokens";
-        let new_tokens = in_call(question, || generate(&mut model, &[9], limits, &mut pick, &mut on_token));
+        let new_tokens = in_call(question, || generate(&mut model, &[9], stop, &mut pick, &mut on_token));
         same!(new_tokens, Ok(picks.to_vec()), "new tokens, when pick chooses {picks:?}");
         same!(reported, picks, "tokens given to on_token, when pick chooses {picks:?}");
         let expected: [&[u32]; 4] = [&[9], &[9, 300], &[9, 300, 300], &[9, 300, 300, 70_000]];
@@ -334,8 +334,8 @@ mod checks {
             StepError::Cache(CacheError::OutOfPages { needed: 1, free: 0 }),
         ];
         for (error, question) in errors.into_iter().flat_map(|error| (0..3).map(move |at| (error.clone(), at))) {
-            let limits = Limits { max_new_tokens: 3, end_of_text: &[] };
-            let run = run_refused(&[3], limits, Some((question, error.clone())));
+            let stop = StopConditions { max_new_tokens: 3, end_of_text: &[] };
+            let run = run_refused(&[3], stop, Some((question, error.clone())));
             let what = format!("when question {} of 3 is refused with {error:?}", question + 1);
             same!(run.new_tokens, Err(error), "what generate returns, {what}");
             same!(run.reported(), [4, 5, 6][..question], "tokens reported, {what}");
@@ -375,10 +375,10 @@ mod checks {
         let mut recompute = Recompute::new(&storyteller.model);
         let mut model = answering(40, |_, tokens| recompute.next_logits(tokens));
         let mut sampler = Sampler::new(SAMPLING);
-        let limits = Limits { max_new_tokens: 40, end_of_text: &[] };
+        let stop = StopConditions { max_new_tokens: 40, end_of_text: &[] };
         let mut pick = |logits: &[f32]| sampler.pick(logits);
         let story = expect_ok("generate with Recompute: 40 new tokens of a story", || {
-            generate(&mut model, &prompt, limits, &mut pick, &mut |_| {})
+            generate(&mut model, &prompt, stop, &mut pick, &mut |_| {})
         });
         storyteller.assert_recomputed(40, &story);
         let rows: usize = (prompt.len()..prompt.len() + 40).sum();

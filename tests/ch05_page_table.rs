@@ -6,7 +6,7 @@ grading::grader!();
 mod checks {
     use page_by_page::cache::{CacheError, PageId};
     use page_by_page::chapters::ch04_page_pool::PagePool;
-    use page_by_page::chapters::ch05_page_table::{PageTable, Slot};
+    use page_by_page::chapters::ch05_page_table::{Location, PageTable};
 
     use grading::history::{assert_refused, fact};
     use grading::pools::{foreign, free, grow, ids, of_other_pool, pool, pool_with_free, release, table};
@@ -160,8 +160,8 @@ mod checks {
             let table = table(size, 2 * size + 1, &mut pool);
             let told = format!("{} tokens in {}, of {size} slots each", table.len(), page_list(table.pages()));
             for position in 0..=2 * size {
-                let place = Slot { page: PageId([12, 5, 3][position / size]), slot: position % size };
-                same!(table.locate(position), Ok(place), "position {position} of {told}");
+                let expected = Location { page: PageId([12, 5, 3][position / size]), slot: position % size };
+                same!(table.locate(position), Ok(expected), "position {position} of {told}");
             }
         }
     }
@@ -172,7 +172,7 @@ mod checks {
         let mut pool = pool(pages_of(VERY_MANY, size));
         let table = table(size, VERY_MANY, &mut pool);
         assert_constant_cost(&format!("locate, {VERY_MANY} tokens held, page size {size}"), VERY_MANY, |position| {
-            let expected = Ok(Slot { page: PageId((position / size) as u32), slot: position % size });
+            let expected = Ok(Location { page: PageId((position / size) as u32), slot: position % size });
             let told = || format!("position {position} of {VERY_MANY} tokens in pages 0, 1, 2 … of {size} slots");
             same_each(table.locate(position), expected, told);
         });
@@ -189,7 +189,7 @@ mod checks {
         release(&mut table, &mut pool);
         same!(pool.n_free(), 4, "free pages after two releases");
         grow(&mut table, 5, &mut pool);
-        same!(table.locate(0).map(|place| place.slot), Ok(0), "slot of position 0 in a table that was released");
+        same!(table.locate(0).map(|location| location.slot), Ok(0), "slot of position 0 in a table that was released");
         let (mut pool, what) = (self::pool(300), "the release of a table with 300 pages of 1 slot");
         same!(self::table(1, 300, &mut pool).release(&mut pool), Ok(()), "{what}");
         same!(pool.n_free(), 300, "free pages of 300 after {what}");
@@ -260,7 +260,7 @@ mod checks {
         for position in [0, 3, 4, 12, 15] {
             let place = in_call(format!("locate({position}), in the transcript"), || table.locate(position));
             let place = match place {
-                Ok(Slot { page, slot }) => format!("page {page}, slot {slot}"),
+                Ok(Location { page, slot }) => format!("page {page}, slot {slot}"),
                 Err(error) => in_short(&error),
             };
             transcript.line(format!("{:<12}{place}", format!("locate({position})")));
@@ -277,7 +277,7 @@ mod checks {
             let (page_size, n_pages) = (rng.roll(1, 7), rng.roll(2, 20));
             let mut pool = pool(n_pages);
             let mut tables: Vec<PageTable> = (0..3).map(|_| table(page_size, 0, &mut pool)).collect();
-            let mut places: Vec<Vec<Slot>> = vec![Vec::new(); 3];
+            let mut places: Vec<Vec<Location>> = vec![Vec::new(); 3];
             for step in 0..STEPS {
                 let index = rng.roll(0, 2);
                 let table = &mut tables[index];
@@ -305,15 +305,15 @@ mod checks {
 
                 for (index, (table, places)) in tables.iter().zip(&mut places).enumerate() {
                     let now = expect_ok(format!("{at}, locate of all positions of table {index}"), || {
-                        (0..table.len()).map(|position| table.locate(position)).collect::<Result<Vec<Slot>, _>>()
+                        (0..table.len()).map(|position| table.locate(position)).collect::<Result<Vec<Location>, _>>()
                     });
                     let moved = (0..places.len().min(now.len())).find(|position| now[*position] != places[*position]);
                     same!(moved, None, "{at}, the first position of table {index} whose place has changed");
                     *places = now;
                 }
-                let mut all: Vec<&Slot> = places.iter().flatten().collect();
+                let mut all: Vec<&Location> = places.iter().flatten().collect();
                 let tokens = all.len();
-                all.sort_by_key(|place| (place.page, place.slot));
+                all.sort_by_key(|location| (location.page, location.slot));
                 all.dedup();
                 same!(all.len(), tokens, "{at}, different places for {tokens} tokens");
             }

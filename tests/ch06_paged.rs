@@ -5,7 +5,7 @@ grading::grader!();
 #[cfg(not(stub = "ch06_paged"))]
 mod checks {
     use page_by_page::cache::{CacheError, KvCache, KvLayout};
-    use page_by_page::chapters::ch05_page_table::Slot;
+    use page_by_page::chapters::ch05_page_table::Location;
     use page_by_page::chapters::ch06_paged::{PageSlab, PagedCache, SharedSlab};
 
     use grading::oracle;
@@ -127,7 +127,7 @@ mod checks {
     }
 
     #[track_caller]
-    fn locate(cache: &PagedCache, position: usize) -> Slot {
+    fn locate(cache: &PagedCache, position: usize) -> Location {
         let call = format!("locate({position}) of chapter 5, {} held", count(cache.len(), "token"));
         expect_ok(call, || cache.table().locate(position))
     }
@@ -140,7 +140,7 @@ mod checks {
         for layer in 0..layout.n_layers {
             for (kind, numbers) in KINDS.into_iter().zip([slab.keys(), slab.values()]) {
                 for (position, token) in tokens.iter().enumerate() {
-                    let Slot { page, slot } = locate(cache, position);
+                    let Location { page, slot } = locate(cache, position);
                     let row = (page.index() * layout.n_layers + layer) * size + slot;
                     let found = &numbers[row * width..(row + 1) * width];
                     if found != rows::row(layout, *token, layer, kind) {
@@ -230,7 +230,7 @@ mod checks {
                 let first = cache.len();
                 extend(&mut cache, n);
                 let tokens = fresh(&mut next, n);
-                let places: Vec<Slot> = (first..first + n).map(|position| locate(&cache, position)).collect();
+                let places: Vec<Location> = (first..first + n).map(|position| locate(&cache, position)).collect();
                 // The last layer first: no layer waits for another.
                 for layer in (0..LAYOUT.n_layers).rev() {
                     let before = Content::of(&slab, &cache);
@@ -301,7 +301,7 @@ mod checks {
     #[track_caller]
     fn check(oracle: &Oracle, cache: &PagedCache) {
         oracle.check_placed(cache, &|position| {
-            let Slot { page, slot } = locate(cache, position);
+            let Location { page, slot } = locate(cache, position);
             format!(" (page {page}, slot {slot} of pages {:?})", pages(cache))
         });
     }

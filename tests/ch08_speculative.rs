@@ -8,7 +8,7 @@ mod checks {
     use page_by_page::chapters::ch01_recompute::Recompute;
     use page_by_page::chapters::ch08_speculative::{DraftModel, Speculation, accept_matching, sync_cache, verify};
     use page_by_page::generation::sampler::{Sampler, Sampling};
-    use page_by_page::generation::{Draft, Drafter, Limits, RewindableModel};
+    use page_by_page::generation::{Draft, Drafter, RewindableModel, StopConditions};
     use page_by_page::model::{Model, StepError};
 
     use grading::caches::assert_stories;
@@ -40,12 +40,12 @@ mod checks {
 
     /// The output of a target alone, and how many tokens it has read then. Written here: the checks do not depend on
     /// the loop of chapter 1.
-    fn alone(prompt: &[u32], limits: Limits<'_>, mut next: impl FnMut(&[u32]) -> u32) -> (Vec<u32>, usize) {
+    fn alone(prompt: &[u32], stop: StopConditions<'_>, mut next: impl FnMut(&[u32]) -> u32) -> (Vec<u32>, usize) {
         let (mut tokens, mut read) = (prompt.to_vec(), 0);
-        while tokens.len() < prompt.len() + limits.max_new_tokens {
+        while tokens.len() < prompt.len() + stop.max_new_tokens {
             read = tokens.len();
             match next(&tokens) {
-                end if limits.end_of_text.contains(&end) => break,
+                end if stop.end_of_text.contains(&end) => break,
                 token => tokens.push(token),
             }
         }
@@ -542,8 +542,8 @@ mod checks {
             };
             let next = |tokens: &[u32]| (mix(tokens, 1) % vocab_size as u64) as u32;
             let draft_token = |tokens: &[u32]| if mix(tokens, 2) % 10 < agree as u64 { next(tokens) } else { 0 };
-            let limits = Limits { max_new_tokens, end_of_text: &end_of_text };
-            let (expected, read) = alone(&prompt, limits, next);
+            let stop = StopConditions { max_new_tokens, end_of_text: &end_of_text };
+            let (expected, read) = alone(&prompt, stop, next);
 
             let log = Log::default();
             let mut target = ScriptedModel::certain("target", &log, vocab_size, next);
@@ -562,7 +562,7 @@ mod checks {
                 assert!(passes <= n, "{told}\n  {late}, each of which gives one or more");
             };
             let mut speculation = Speculation { target: &mut target, drafter: &mut drafter, accept: &mut accept };
-            let found = in_call(&told, || speculation.generate(&prompt, limits, k, &mut on_token));
+            let found = in_call(&told, || speculation.generate(&prompt, stop, k, &mut on_token));
             same!(found, Ok(expected.clone()), "{told}");
             same!(reported, expected, "{told}: tokens that are reported");
             let known = &[&prompt[..], &expected].concat()[..read];
@@ -574,7 +574,7 @@ mod checks {
     fn whole_story() {
         let storyteller = Storyteller::open();
         let draft_model = Model::open(&assets().join("storyteller-draft")).expect("the bundled draft model opens");
-        let limits = Limits { max_new_tokens: 16, end_of_text: &[] };
+        let stop = StopConditions { max_new_tokens: 16, end_of_text: &[] };
         let prompt = storyteller.prompt();
         for sampling in [Sampling::GREEDY, SAMPLING] {
             let greedy = sampling == Sampling::GREEDY;
@@ -587,11 +587,11 @@ mod checks {
                 let mut accept = |draft: &Draft, rows: &[Vec<f32>]| accept_matching(&draft.tokens, rows, &mut pick);
                 let drafter = &mut DraftModel::new(small);
                 let mut speculation = Speculation { target, drafter, accept: &mut accept };
-                expect_ok(told, || speculation.generate(&prompt, limits, k, &mut |_| {}))
+                expect_ok(told, || speculation.generate(&prompt, stop, k, &mut |_| {}))
             };
             let mut pick = picker();
             let recompute = |tokens: &[u32]| storyteller.model.step(tokens, None).expect("a short sequence fits");
-            let (expected, _) = alone(&prompt, limits, |tokens| pick(&recompute(tokens)));
+            let (expected, _) = alone(&prompt, stop, |tokens| pick(&recompute(tokens)));
             let (mut target, mut small) = (Recompute::new(&storyteller.model), Recompute::new(&draft_model));
             let told = "a story of models that remember nothing, k = 3";
             storyteller.assert_same_story(&story(told, &mut target, &mut small, 3), &expected);

@@ -8,7 +8,7 @@ mod checks {
     use page_by_page::chapters::ch08_speculative::Speculation;
     use page_by_page::chapters::ch09_chance::{SamplingDraftModel, accept_sampled, expected_acceptance, residual};
     use page_by_page::generation::sampler::{Sampler, Sampling, draw};
-    use page_by_page::generation::{Draft, Limits};
+    use page_by_page::generation::{Draft, StopConditions};
     use page_by_page::model::StepError;
 
     use grading::caches::assert_stories;
@@ -405,9 +405,9 @@ mod checks {
                 accept_sampled(draft, &rows, &mut || rng.uniform())
             };
             let mut speculation = Speculation { target: &mut target, drafter: &mut drafter, accept: &mut accept };
-            let limits = Limits { max_new_tokens: 3, end_of_text: &[] };
+            let stop = StopConditions { max_new_tokens: 3, end_of_text: &[] };
             let told = format!("output {run}, 3 tokens, k = 2");
-            let output = expect_ok(told.as_str(), || speculation.generate(&[0], limits, 2, &mut |_| {}));
+            let output = expect_ok(told.as_str(), || speculation.generate(&[0], stop, 2, &mut |_| {}));
             same!(output.len(), 3, "{told}: how many there are");
             counts[output.iter().fold(0, |cell, token| cell * 3 + *token as usize)] += 1;
         }
@@ -452,8 +452,8 @@ mod checks {
                 accept_sampled(draft, &rows, &mut || sampler.uniform())
             };
             let mut speculation = Speculation { target, drafter: &mut drafter, accept: &mut accept };
-            let limits = Limits { max_new_tokens: n, end_of_text: &[] };
-            expect_ok(told, || speculation.generate(&prompt, limits, k, &mut |_| {}))
+            let stop = StopConditions { max_new_tokens: n, end_of_text: &[] };
+            expect_ok(told, || speculation.generate(&prompt, stop, k, &mut |_| {}))
         });
     }
 }

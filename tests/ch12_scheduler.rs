@@ -46,11 +46,11 @@ mod checks {
     /// What the next plan must do with the sequences that run: (sequence, tokens), and the victims, newest first.
     fn expected(state: &WorldState, setup: Setup) -> (Vec<(u64, usize)>, Vec<u64>) {
         let mut running = &state.running[..];
-        let (mut room, mut budget) = (state.available(), setup.limits.tokens);
+        let (mut room, mut budget) = (state.available(), setup.limits.max_tokens);
         let (mut chunks, mut victims) = (Vec::new(), Vec::new());
         while let Some(sequence) = running.get(chunks.len()).filter(|_| budget > 0) {
-            let n = (sequence.n_tokens - sequence.held).min(budget);
-            let needed = (sequence.held + n).div_ceil(setup.page_size) - sequence.pages.len();
+            let n = (sequence.n_tokens - sequence.n_held).min(budget);
+            let needed = (sequence.n_held + n).div_ceil(setup.page_size) - sequence.pages.len();
             while needed > room && chunks.len() < running.len() {
                 let Some((newest, others)) = running.split_last() else { break };
                 let is_free = |page: &&PageId| others.iter().all(|other| !other.pages.contains(page));
@@ -251,16 +251,16 @@ mod checks {
         /// How many tokens each sequence computes, and which sequences are preempted for it.
         fn check_chunks(&self, step: &Step, mut expected: Vec<(u64, usize)>, victims: &[u64]) {
             let Step { before, plan, after, calls, said } = step;
-            let mut budget = self.world.setup().limits.tokens - expected.iter().map(|(_, n)| n).sum::<usize>();
+            let mut budget = self.world.setup().limits.max_tokens - expected.iter().map(|(_, n)| n).sum::<usize>();
             for ScheduledChunk { sequence: id, tokens, .. } in plan {
                 let runs = after.find_running(*id).expect("its order is checked");
                 if let Some(ran) = before.find_running(*id) {
-                    let room = format!("the {} that it held, and the {tokens} that it computes", ran.held);
+                    let room = format!("the {} that it held, and the {tokens} that it computes", ran.n_held);
                     let what = format!("tokens that the cache of sequence {id} has room for: {room}");
-                    same!(runs.held, ran.held.saturating_add(*tokens), "{what}; {said}");
+                    same!(runs.n_held, ran.n_held.saturating_add(*tokens), "{what}; {said}");
                     continue;
                 }
-                let held = runs.held.saturating_sub(*tokens);
+                let held = runs.n_held.saturating_sub(*tokens);
                 assert!(
                     calls.lookups.contains(&(runs.n_tokens, held)),
                     "sequence {id} begins with {held} of its {} tokens in the cache; the lookups of this plan, as \
@@ -275,7 +275,7 @@ mod checks {
             let gone = before.running.iter().rev().filter(|ran| after.find_running(ran.id).is_none());
             let preempted: Vec<u64> = gone.map(|ran| ran.id.0).collect();
             let chunks: Vec<(u64, usize)> = plan.iter().map(|chunk| (chunk.sequence.0, chunk.tokens)).collect();
-            let state = |ran: &SequenceState| format!("tokens held by {}: {} of {}", ran.id, ran.held, ran.n_tokens);
+            let state = |ran: &SequenceState| format!("tokens held by {}: {} of {}", ran.id, ran.n_held, ran.n_tokens);
             let states = before.running.iter().take(12).map(state).collect::<Vec<_>>().join(", ");
             same_list(&preempted, victims, &format!("victims, newest first\n  {states}\n  {said}"));
             same_list(&chunks, &expected, &format!("(sequence, tokens it computes)\n  {states}\n  {said}"));
@@ -285,7 +285,7 @@ mod checks {
         fn check_admitted(&self, step: &Step, victims: &[u64]) {
             let Step { before, plan, after, calls, said } = step;
             let Setup { page_size, n_pages, limits, .. } = self.world.setup();
-            let (running, allowed, room) = (after.running.len(), limits.sequences, after.available());
+            let (running, allowed, room) = (after.running.len(), limits.max_sequences, after.available());
             assert!(running <= allowed, "{running} sequences run, and at most {allowed} are allowed; {said}");
             let needed: usize = after.running.iter().map(|sequence| sequence.pages_needed(page_size)).sum();
             let admitted = || after.running.iter().filter(|sequence| before.find_running(sequence.id).is_none());
@@ -297,7 +297,7 @@ mod checks {
                     count(needed, "page")
                 );
             }
-            let left = limits.tokens - plan.iter().map(|chunk| chunk.tokens).sum::<usize>();
+            let left = limits.max_tokens - plan.iter().map(|chunk| chunk.tokens).sum::<usize>();
             let head = after.waiting.first().filter(|_| left > 0 && running < allowed);
             let (lookups, most) = (calls.lookups.len(), admitted().count() + usize::from(head.is_some()));
             assert!(
@@ -321,7 +321,7 @@ mod checks {
                      still allowed in this step: it and the running ones need {} more, and {room} of {n_pages} are \
                      available; {said}",
                     head.id,
-                    still_allowed(limits.tokens, left, "token"),
+                    still_allowed(limits.max_tokens, left, "token"),
                     still_allowed(allowed, allowed - running, "sequence"),
                     count(needed, "page")
                 );
@@ -333,7 +333,7 @@ mod checks {
             for (tokens, len) in &step.calls.insertions {
                 let computed = step.before.running.iter().filter(|sequence| self.tokens(sequence.id) == *tokens);
                 assert!(
-                    *len <= computed.map(|sequence| sequence.held).max().unwrap_or(0),
+                    *len <= computed.map(|sequence| sequence.n_held).max().unwrap_or(0),
                     "plan gave the prefix cache the pages of {}, whose rows are not computed yet; {}",
                     count(*len, "token"),
                     step.said
@@ -344,9 +344,9 @@ mod checks {
         /// The full pages of each chunk's sequence are given to the prefix cache once, new or not: they are used now.
         fn check_given(&self, before: &WorldState, what: &str) {
             let given = self.world.cache_calls().insertions;
-            for SequenceState { id, held, .. } in before.running.iter().filter(|it| self.planned.contains(&it.id)) {
-                let rows = &self.tokens(*id)[..*held];
-                let is_given = given.iter().any(|(tokens, len)| len == held && tokens.starts_with(rows));
+            for SequenceState { id, n_held, .. } in before.running.iter().filter(|it| self.planned.contains(&it.id)) {
+                let rows = &self.tokens(*id)[..*n_held];
+                let is_given = given.iter().any(|(tokens, len)| len == n_held && tokens.starts_with(rows));
                 assert!(
                     is_given,
                     "settle did not insert the pages of sequence {id}, which computed, whether it finishes or not (also a \
@@ -677,7 +677,7 @@ mod checks {
     fn task_3_h_a_sequence_that_looks_nothing_up_computes_all_of_its_tokens() {
         let slab = expect_ok("PageSlab::new of chapter 6", || PageSlab::new(LAYOUT, 4, 12));
         let prefixes = expect_ok("PrefixTrie::new of chapter 11", || PrefixTrie::new(4));
-        let limits = StepLimits { tokens: 100, sequences: 4 };
+        let limits = StepLimits { max_tokens: 100, max_sequences: 4 };
         let mut scheduler = expect_ok("Scheduler::new", || Scheduler::new(&slab, Box::new(prefixes), limits, &[]));
         expect_ok("submit of 14 tokens, 1 new", || scheduler.submit(prompt(0, 14), 1));
         expect_ok("plan, of a sequence of 14 tokens", || scheduler.plan());
@@ -860,7 +860,7 @@ mod checks {
         ] {
             let mut prefixes = expect_ok("PrefixTrie::new of chapter 11", || PrefixTrie::new(4));
             expect_ok("insert_into of chapter 11, 8 tokens", || cache.insert_into(&mut prefixes, &prompt(9, 8)));
-            let limits = StepLimits { tokens: 100, sequences: 4 };
+            let limits = StepLimits { max_tokens: 100, max_sequences: 4 };
             let mut scheduler =
                 expect_ok("Scheduler::new", || Scheduler::new(&slab(2), Box::new(prefixes), limits, &[]));
             for prompt in prompts {
@@ -942,7 +942,7 @@ mod checks {
     fn whole_oracle() {
         for (seed, mut rng) in seeded(60) {
             let (page_size, n_pages) = (rng.roll(1, 5), rng.roll(3, 14));
-            let limits = StepLimits { tokens: rng.roll(1, 9), sequences: rng.roll(1, 5) };
+            let limits = StepLimits { max_tokens: rng.roll(1, 9), max_sequences: rng.roll(1, 5) };
             let setup = Setup { page_size, n_pages, limits, keeps_prefixes: rng.roll(0, 3) > 0 };
             let end_of_text = [0, 0].map(|_| FIRST_NEW + rng.roll(0, 19) as u32);
             let mut world = CheckedWorld::with_end_of_text(&format!("seed {seed}, "), setup, &end_of_text);
@@ -1001,13 +1001,13 @@ mod checks {
         };
         let alone: Vec<_> = asked.iter().map(alone).collect();
         let mut preemptions = 0;
-        for (page_size, n_pages, tokens, sequences) in [(3, 8, 5, 3), (2, 11, 64, 4), (5, 5, 3, 4)] {
-            let run = format!("{n_pages} pages of {page_size}, budget {tokens}, at most {sequences} running");
+        for (page_size, n_pages, max_tokens, max_sequences) in [(3, 8, 5, 3), (2, 11, 64, 4), (5, 5, 3, 4)] {
+            let run = format!("{n_pages} pages of {page_size}, budget {max_tokens}, at most {max_sequences} running");
             let layout = storyteller.model.config().kv_layout();
             let slab = expect_ok("PageSlab::new of chapter 6", || PageSlab::new(layout, page_size, n_pages));
             let prefixes = expect_ok("PrefixTrie::new of chapter 11", || PrefixTrie::new(page_size));
             let (prefixes, log) = record_calls(Box::new(prefixes));
-            let limits = StepLimits { tokens, sequences };
+            let limits = StepLimits { max_tokens, max_sequences };
             let mut engine =
                 expect_ok("Scheduler::new", || Engine::new(&storyteller.model, &slab, prefixes, limits, &[]));
             for (tokens, most) in &asked {

@@ -406,7 +406,7 @@ mod checks {
     fn whole_story() {
         let mut storyteller = Storyteller::open();
         for (attention, page_size) in
-            [(AttentionBackend::PagedLoops, 3), (AttentionBackend::PagedLoops, 16), (AttentionBackend::PagedKernel, 3)]
+            [(AttentionBackend::Loops, 3), (AttentionBackend::Loops, 16), (AttentionBackend::Paged, 3)]
         {
             let slab = spoiled_slab(storyteller.model.config().kv_layout(), page_size, 80);
             // Other sequences have every other page, so that the story's pages lie scattered.

@@ -438,7 +438,7 @@ mod checks {
     fn whole_all_caches_of_one_format_agree_bit_for_bit() {
         let n = 61;
         for format in PACKED {
-            let storyteller = storyteller(format, AttentionBackend::PagedKernel);
+            let storyteller = storyteller(format, AttentionBackend::Paged);
             let (model, sequence) = (&storyteller.model, tokens(&storyteller, n));
             let (layout, vocab) = (kv_layout(model), model.config().vocab_size);
             let expected = expect_ok(format!("a step of the model without a cache, {format:?}"), || {
@@ -478,7 +478,7 @@ mod checks {
     fn whole_story() {
         let mut storyteller = Storyteller::open();
         for format in RowFormat::ALL {
-            for attention in [AttentionBackend::PagedLoops, AttentionBackend::Gather, AttentionBackend::PagedKernel] {
+            for attention in [AttentionBackend::Loops, AttentionBackend::Gather, AttentionBackend::Paged] {
                 (storyteller.model.row_format, storyteller.model.attention) = (format, attention);
                 let slab = slab_of(kv_layout(&storyteller.model), 3, 20);
                 let what = format!("paged cache in {format:?}, attention {attention:?}");
@@ -491,14 +491,14 @@ mod checks {
     #[test]
     fn whole_a_preempted_sequence_generates_the_same_story() {
         for (format, attention) in
-            [(RowFormat::Int8, AttentionBackend::PagedKernel), (RowFormat::F16, AttentionBackend::PagedLoops)]
+            [(RowFormat::Int8, AttentionBackend::Paged), (RowFormat::F16, AttentionBackend::Loops)]
         {
             let storyteller = storyteller(format, attention);
             let begin = storyteller.prompt();
             let prompts = [&[][..], &[12, 77, 301], &[12, 77, 44, 8]].map(|end| [&begin[..], end].concat());
             let slab = slab_of(kv_layout(&storyteller.model), 3, 8);
             let prefixes = expect_ok("PrefixTrie::new", || new_prefix_cache(3, true));
-            let limits = StepLimits { tokens: 5, sequences: 3 };
+            let limits = StepLimits { max_tokens: 5, max_sequences: 3 };
             let mut engine =
                 expect_ok("Scheduler::new", || Engine::new(&storyteller.model, &slab, prefixes, limits, &[]));
             for prompt in &prompts {

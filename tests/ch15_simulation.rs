@@ -17,7 +17,7 @@ mod checks {
     use page_by_page::serving::schedule::{
         FinishReason, NextToken, ScheduleError, ScheduledChunk, SequenceCounters, SequenceId, StepLimits,
     };
-    use page_by_page::simulation::planted::{Bug, planted};
+    use page_by_page::simulation::buggy_scheduler::{Bug, with_bug};
     use page_by_page::simulation::{
         Case, Counterexample, END_OF_TEXT, Event, Failure, FinishedRequest, Rule, SchedulerFactory, SchedulerUnderTest,
         SequenceState, Setup, Violation, World, WorldState, chapter_12, describe_plan, prompt, rule_broken, run_alone,
@@ -30,8 +30,12 @@ mod checks {
     // Moments made by hand
 
     /// Pages of 5, a budget of 8, at most 3 sequences.
-    const SETUP: Setup =
-        Setup { page_size: 5, n_pages: 10, limits: StepLimits { tokens: 8, sequences: 3 }, keeps_prefixes: true };
+    const SETUP: Setup = Setup {
+        page_size: 5,
+        n_pages: 10,
+        limits: StepLimits { max_tokens: 8, max_sequences: 3 },
+        keeps_prefixes: true,
+    };
 
     fn pages(numbers: &[u32]) -> Vec<PageId> {
         numbers.iter().copied().map(PageId).collect()
@@ -40,7 +44,7 @@ mod checks {
     /// A sequence of `n_tokens` tokens, the first of them its prompt, whose table holds `held` of them; it is far from finished.
     fn sequence(id: u64, n_tokens: usize, held: usize) -> SequenceState {
         let (id, pages, counters) = (SequenceId(id), Vec::new(), SequenceCounters::default());
-        SequenceState { id, n_prompt: 1, n_tokens, max_new_tokens: 1000, held, pages, counters }
+        SequenceState { id, n_prompt: 1, n_tokens, max_new_tokens: 1000, n_held: held, pages, counters }
     }
 
     fn with_pages(sequence: SequenceState, numbers: &[u32]) -> SequenceState {
@@ -338,7 +342,7 @@ mod checks {
             ("3 waits, and no stranger has a page", Broken("3"), &[], waits),
             ("3 waits, and 5 computes", Broken("3"), &[(5, 4)], there(&[(5, 4, 4)], &[(3, 9, 0)])),
         ] {
-            let caught_up = |id| state.running.iter().any(|it| it.id.0 == id && it.held == it.n_tokens);
+            let caught_up = |id| state.running.iter().any(|it| it.id.0 == id && it.n_held == it.n_tokens);
             let chunks: Vec<_> = chunks.iter().map(|(id, tokens)| (*id, *tokens, caught_up(*id))).collect();
             let plan = plan_of(&chunks);
             let what = format!("check_progress, budget 8, of {}: {what}", describe_plan(&plan));
@@ -391,8 +395,8 @@ mod checks {
         }
     }
 
-    fn setup(n_pages: usize, tokens: usize, sequences: usize) -> Setup {
-        Setup { page_size: 4, n_pages, limits: StepLimits { tokens, sequences }, keeps_prefixes: true }
+    fn setup(n_pages: usize, max_tokens: usize, max_sequences: usize) -> Setup {
+        Setup { page_size: 4, n_pages, limits: StepLimits { max_tokens, max_sequences }, keeps_prefixes: true }
     }
 
     fn arrive(name: u32, prompt: usize, max_new_tokens: usize) -> Event {
@@ -427,7 +431,7 @@ mod checks {
             ),
             ("a sequence that strangers leave no page", 3, vec![all, arrive(1, 5, 2), Event::Step]),
         ] {
-            let (factory, case) = (planted(None), Case { setup: setup(n_pages, 4, 2), events });
+            let (factory, case) = (with_bug(None), Case { setup: setup(n_pages, 4, 2), events });
             let found = in_call(format!("run of {what}"), || run(&factory, &case)).map_err(|failure| failure.event);
             let expected = by_hand(&factory, &case);
             same!(found, expected, "steps made in a run of {what}, those after the last event included");
@@ -451,13 +455,13 @@ mod checks {
         // A prompt of 9 in chunks of 4: cancelled after the first, its page is lost at once.
         let events = vec![arrive(1, 9, 2), Event::Step, Event::Cancel { name: 1 }, Event::Step];
         let case = Case { setup: setup(5, 4, 2), events };
-        let factory = planted(Some(Bug::CancelLeaks));
+        let factory = with_bug(Some(Bug::CancelLeaks));
         fails("a scheduler that loses a page when a sequence is cancelled", &factory, &case, (2, 1, Rule::Pages));
         let case = Case { setup: setup(2, 8, 2), events: vec![arrive(1, 9, 1)] };
-        let factory = planted(Some(Bug::NeverFits));
+        let factory = with_bug(Some(Bug::NeverFits));
         fails("a sequence that never fits", &factory, &case, (1, 1, Rule::Progress));
         let case = Case { setup: setup(5, 0, 2), events: vec![Event::Step] };
-        fails("a scheduler whose steps may have no tokens", &planted(None), &case, (0, 0, Rule::Stopped));
+        fails("a scheduler whose steps may have no tokens", &with_bug(None), &case, (0, 0, Rule::Stopped));
     }
 
     /// A scheduler that shows a number of new tokens that was not requested, and no sequence once so many pages are free.
@@ -505,7 +509,7 @@ mod checks {
     fn task_3_e_finish_gives_up() {
         let shows = |max_new_tokens, most_free| -> Box<SchedulerFactory<'static>> {
             Box::new(move |slab, prefixes, limits| {
-                let (slab, inner) = (slab.clone(), planted(None)(slab, prefixes, limits)?);
+                let (slab, inner) = (slab.clone(), with_bug(None)(slab, prefixes, limits)?);
                 Ok(Box::new(Shows { max_new_tokens, most_free, slab, inner }))
             })
         };
@@ -668,10 +672,10 @@ mod checks {
     }
 
     #[test]
-    fn whole_planted_schedulers_die() {
+    fn whole_buggy_schedulers_die() {
         let mut rules = BTreeSet::new();
         for bug in Bug::all() {
-            let factory = planted(Some(bug));
+            let factory = with_bug(Some(bug));
             let what = format!("{}, which {} ({})", bug.name(), bug.about(), bug.reported());
             let _question = enter_call(format!("seeds of {what}"));
             let Err(found) = search(&factory, 0..400, STEPS, heartbeat) else {
@@ -700,7 +704,7 @@ mod checks {
 
     #[test]
     fn whole_a_right_scheduler_passes() {
-        passes("a scheduler without a bug", &planted(None), 400);
+        passes("a scheduler without a bug", &with_bug(None), 400);
     }
 
     /// A kind of prompt whose sequences, at this length, get `n` tokens without an end of text; not one of `but`.
@@ -749,7 +753,7 @@ mod checks {
             let Case { setup, events } = shows(bug);
             transcript.line(format!("{}: {}", bug.name(), bug.about()));
             transcript.line(format!("{setup}"));
-            for factory in [planted(Some(bug)), planted(None)] {
+            for factory in [with_bug(Some(bug)), with_bug(None)] {
                 let _question = enter_call(format!("the rules on each event of {}, in the transcript", bug.name()));
                 let mut world = World::new(&factory, setup).expect("a world");
                 let mut all_hold = true;
@@ -786,7 +790,7 @@ mod checks {
             let (seed, steps) = (1_000_000 + seed, rng.roll(20, 90) as u64);
             let what = format!("{}, seed {seed}, {steps} steps", bug.name());
             let _question = enter_call(what.clone());
-            let factory = planted(Some(bug));
+            let factory = with_bug(Some(bug));
             let case = Case::from_seed(seed, steps);
             let found = run(&factory, &case).map_err(|failure| failure.event);
             let expected = "steps, or the index of the first event after which a rule is broken";
@@ -794,7 +798,7 @@ mod checks {
             if let Err(found) = search(&factory, seed..seed + 1, steps, heartbeat) {
                 assert_found(&what, &factory, &found);
             }
-            let right = run(&planted(None), &case);
+            let right = run(&with_bug(None), &case);
             assert!(right.is_ok(), "no bug, seed {seed}, {steps} steps: {right:?}");
         }
     }

@@ -13,12 +13,12 @@ mod checks {
     use page_by_page::chapters::ch16_pages_on_disk::decode;
     use page_by_page::disk::file_disk::FileDisk;
     use page_by_page::disk::record::{RecordError, RecordHeader};
-    use page_by_page::disk::{FILE_HEADER_BYTES, PageFile, PageFileError, PageRead, PageShape};
+    use page_by_page::disk::{FILE_HEADER_BYTES, PageFile, PageFileError, PageFormat, PageRead};
     use page_by_page::generation::sampler::Sampler;
     use page_by_page::prefix_cache::PrefixCache;
 
     use grading::disk::{
-        FaultyDisk, RECORD, RECORD_HEADER, SHAPE, apply, counting, header_checksum, lengths, prefixes, record,
+        FORMAT, FaultyDisk, RECORD, RECORD_HEADER, apply, counting, header_checksum, lengths, prefixes, record,
         record_headers,
     };
     use grading::history::History;
@@ -28,40 +28,40 @@ mod checks {
     use grading::prelude::*;
     use grading::rows::{bits, same_numbers};
 
-    const SIZE: usize = SHAPE.page_size;
+    const SIZE: usize = FORMAT.page_size;
 
     /// Pages of 4, and others.
-    const SHAPES: [PageShape; 2] =
-        [SHAPE, PageShape { page_size: 3, layout: KvLayout { n_layers: 2, n_kv_heads: 3, head_dim: 4 }, ..SHAPE }];
+    const FORMATS: [PageFormat; 2] =
+        [FORMAT, PageFormat { page_size: 3, layout: KvLayout { n_layers: 2, n_kv_heads: 3, head_dim: 4 }, ..FORMAT }];
 
     /// The keys (or values) of these tokens from `first` on, in a layer: `[tokens, kv_width]`. A number comes from all that
     /// it depends on. Any bits may come: a number, a NaN, a word of packed rows.
-    fn rows(shape: &PageShape, tokens: &[u32], first: usize, layer: usize, kind: usize) -> Vec<f32> {
+    fn rows(format: &PageFormat, tokens: &[u32], first: usize, layer: usize, kind: usize) -> Vec<f32> {
         let mix = |hash: u32, part: u32| (hash ^ part).wrapping_mul(0x9E37_79B1).rotate_left(13);
         let prefixes = tokens.iter().scan(0x811C_9DC5, |hash, token| {
             *hash = mix(*hash, *token);
             Some(*hash)
         });
         let number = |prefix, i| f32::from_bits([layer as u32, kind as u32, i].into_iter().fold(prefix, mix));
-        let row = |prefix| (0..shape.layout.kv_width() as u32).map(move |i| number(prefix, i));
+        let row = |prefix| (0..format.layout.kv_width() as u32).map(move |i| number(prefix, i));
         prefixes.skip(first).flat_map(row).collect()
     }
 
     /// The keys (or values) of the last page of these tokens, which end with it: `[n_layers, page_size, kv_width]`.
-    fn page_rows(shape: &PageShape, prefix: &[u32], kind: usize) -> Vec<f32> {
-        let first = prefix.len() - shape.page_size;
-        (0..shape.layout.n_layers).flat_map(|layer| rows(shape, prefix, first, layer, kind)).collect()
+    fn page_rows(format: &PageFormat, prefix: &[u32], kind: usize) -> Vec<f32> {
+        let first = prefix.len() - format.page_size;
+        (0..format.layout.n_layers).flat_map(|layer| rows(format, prefix, first, layer, kind)).collect()
     }
 
     /// The record of the last page of these tokens.
-    fn record_of(shape: &PageShape, id: u64, parent: u64, prefix: &[u32]) -> Vec<u8> {
-        let tokens = &prefix[prefix.len() - shape.page_size..];
-        record(shape, id, parent, tokens, &page_rows(shape, prefix, 0), &page_rows(shape, prefix, 1))
+    fn record_of(format: &PageFormat, id: u64, parent: u64, prefix: &[u32]) -> Vec<u8> {
+        let tokens = &prefix[prefix.len() - format.page_size..];
+        record(format, id, parent, tokens, &page_rows(format, prefix, 0), &page_rows(format, prefix, 1))
     }
 
     /// The part of a record that a byte belongs to.
-    fn part(shape: &PageShape, byte: usize) -> &'static str {
-        let (header, record) = lengths(shape);
+    fn part(format: &PageFormat, byte: usize) -> &'static str {
+        let (header, record) = lengths(format);
         match byte {
             0..8 => "a checksum",
             8..16 => "the id",
@@ -74,7 +74,7 @@ mod checks {
 
     /// A page file, the memory of the process that has it open, and a plain list of what the file must hold.
     struct CheckedFile {
-        shape: PageShape,
+        format: PageFormat,
         slab: SharedSlab,
         trie: PrefixTrie,
         disk: FaultyDisk,
@@ -89,43 +89,43 @@ mod checks {
     }
 
     /// `places`: the records that the file has room for.
-    fn open(disk: &FaultyDisk, shape: PageShape, places: usize) -> PageFile {
+    fn open(disk: &FaultyDisk, format: PageFormat, places: usize) -> PageFile {
         let question = format!("open of a file of {} bytes, records it has room for: {places}", disk.bytes().len());
-        expect_ok(question, || PageFile::open(Box::new(disk.clone()), shape, shape.offset(places)))
+        expect_ok(question, || PageFile::open(Box::new(disk.clone()), format, format.offset(places)))
     }
 
-    fn memory(shape: &PageShape, n_pages: usize) -> (SharedSlab, PrefixTrie) {
-        let size = shape.page_size;
-        (slab_of(shape.layout, size, n_pages), expect_ok("PrefixTrie::new of chapter 11", || PrefixTrie::new(size)))
+    fn memory(format: &PageFormat, n_pages: usize) -> (SharedSlab, PrefixTrie) {
+        let size = format.page_size;
+        (slab_of(format.layout, size, n_pages), expect_ok("PrefixTrie::new of chapter 11", || PrefixTrie::new(size)))
     }
 
     /// The prefixes that are in the file's bytes, the one to go first at the beginning.
-    fn on_disk(shape: &PageShape, disk: &FaultyDisk) -> Vec<Vec<u32>> {
-        prefixes(shape, &disk.bytes()).into_iter().map(|(prefix, _)| prefix).collect()
+    fn on_disk(format: &PageFormat, disk: &FaultyDisk) -> Vec<Vec<u32>> {
+        prefixes(format, &disk.bytes()).into_iter().map(|(prefix, _)| prefix).collect()
     }
 
     impl CheckedFile {
         fn new(n_pages: usize, places: usize, rule: &str) -> Self {
-            CheckedFile::over(SHAPE, FaultyDisk::default(), n_pages, places, rule)
+            CheckedFile::over(FORMAT, FaultyDisk::default(), n_pages, places, rule)
         }
 
-        fn over(shape: PageShape, disk: FaultyDisk, n_pages: usize, places: usize, rule: &str) -> Self {
-            let (slab, trie) = memory(&shape, n_pages);
-            let file = open(&disk, shape, places);
-            let kept = on_disk(&shape, &disk);
+        fn over(format: PageFormat, disk: FaultyDisk, n_pages: usize, places: usize, rule: &str) -> Self {
+            let (slab, trie) = memory(&format, n_pages);
+            let file = open(&disk, format, places);
+            let kept = on_disk(&format, &disk);
             let history = History::new(format!(
                 "where the file has room for {}\n  in this check: {rule}",
                 count(places, "record")
             ));
-            CheckedFile { shape, slab, trie, disk, file, places, kept, writes: Vec::new(), history }
+            CheckedFile { format, slab, trie, disk, file, places, kept, writes: Vec::new(), history }
         }
 
         /// The process ends, and a new one begins: memory is gone, the file is there.
         fn restart(&mut self) {
             let n_pages = self.slab.borrow().pool().n_pages();
-            (self.slab, self.trie) = memory(&self.shape, n_pages);
-            self.file = open(&self.disk, self.shape, self.places);
-            self.kept = on_disk(&self.shape, &self.disk);
+            (self.slab, self.trie) = memory(&self.format, n_pages);
+            self.file = open(&self.disk, self.format, self.places);
+            self.kept = on_disk(&self.format, &self.disk);
             self.history.record("restart");
             self.check();
         }
@@ -134,11 +134,11 @@ mod checks {
         fn check(&self) {
             let now = format!("now, {}", self.history.at());
             for prefix in &self.kept {
-                let n = prefix.len() / self.shape.page_size;
+                let n = prefix.len() / self.format.page_size;
                 same!(self.file.find(prefix).len(), n, "pages that find gives for {}, {now}", shown(prefix));
             }
             same!(self.file.index().n_records(), self.kept.len(), "records that can be found {now}");
-            let (len, most) = (self.disk.bytes().len() as u64, self.shape.offset(self.places));
+            let (len, most) = (self.disk.bytes().len() as u64, self.format.offset(self.places));
             assert!(len <= most, "the file has {len} bytes, and may have {most}, {now}");
         }
 
@@ -146,16 +146,20 @@ mod checks {
         fn check_bytes(&self) {
             let now = format!("now, {}", self.history.at());
             let bytes = self.disk.bytes();
-            let len = self.shape.offset(self.kept.len()) as usize;
+            let len = self.format.offset(self.kept.len()) as usize;
             same!(bytes.len(), len, "bytes of the file, {now}");
-            for (tokens, header) in prefixes(&self.shape, &bytes) {
-                let expected = record_of(&self.shape, header.id, header.parent, &tokens);
-                let found = &bytes[self.shape.offset(header.place) as usize..];
+            for (tokens, header) in prefixes(&self.format, &bytes) {
+                let expected = record_of(&self.format, header.id, header.parent, &tokens);
+                let found = &bytes[self.format.offset(header.place) as usize..];
                 if let Some(byte) = (8..expected.len()).chain(0..8).find(|byte| found[*byte] != expected[*byte]) {
-                    panic!("record of {}: byte {byte} is wrong, in {}, {now}", shown(&tokens), part(&self.shape, byte));
+                    panic!(
+                        "record of {}: byte {byte} is wrong, in {}, {now}",
+                        shown(&tokens),
+                        part(&self.format, byte)
+                    );
                 }
             }
-            let found = on_disk(&self.shape, &self.disk);
+            let found = on_disk(&self.format, &self.disk);
             let missing = self.kept.iter().find(|prefix| !found.contains(prefix)).map(|prefix| shown(prefix));
             same!(missing, None, "a prefix that is not in the bytes of the file, of {} that are, {now}", found.len());
         }
@@ -175,7 +179,7 @@ mod checks {
 
         /// What store must write on a disk that fails after this many bytes: how many pages, and whether it fails.
         fn must_write(&mut self, tokens: &[u32], fits: usize) -> (usize, bool) {
-            let (size, mut written) = (self.shape.page_size, 0);
+            let (size, mut written) = (self.format.page_size, 0);
             let full = tokens.len() / size * size;
             self.touch(&tokens[..full]);
             for prefix in (size..=full).step_by(size).map(|end| &tokens[..end]) {
@@ -189,7 +193,7 @@ mod checks {
                     }
                     self.kept.remove(0);
                 }
-                if (written + 1) * self.shape.record_bytes() > fits {
+                if (written + 1) * self.format.record_bytes() > fits {
                     return (written, true);
                 }
                 written += 1;
@@ -211,8 +215,8 @@ mod checks {
             let missing = cache.table().pages_needed(new).saturating_sub(self.slab.borrow().pool().n_free());
             self.evict(missing);
             expect_ok(format!("extend({new}) of chapter 10"), || cache.extend(new));
-            for layer in 0..self.shape.layout.n_layers {
-                let [k, v] = [0, 1].map(|kind| rows(&self.shape, tokens, held, layer, kind));
+            for layer in 0..self.format.layout.n_layers {
+                let [k, v] = [0, 1].map(|kind| rows(&self.format, tokens, held, layer, kind));
                 in_call(format!("write({layer}) after extend({new})"), || cache.write(layer, &k, &v));
             }
             expect_ok("insert_into of chapter 11", || cache.insert_into(&mut self.trie, tokens));
@@ -244,7 +248,7 @@ mod checks {
             let found = in_call(call.as_str(), || self.file.store(&all, cache.table(), &self.slab.borrow()));
             self.disk.faults().room = None;
             self.writes = std::mem::take(&mut self.disk.faults().writes);
-            let (cut_off, record) = (self.disk.faults().cut_off.take().unwrap_or(0), self.shape.record_bytes());
+            let (cut_off, record) = (self.disk.faults().cut_off.take().unwrap_or(0), self.format.record_bytes());
             let offset = cut_off - cut_off.saturating_sub(FILE_HEADER_BYTES as u64) % record as u64;
             let full = PageFileError::Unwritable { offset, error: io::ErrorKind::StorageFull.into() };
             let (bytes, expected) = if fails { (fits, Err(full.to_string())) } else { (n * record, Ok(n)) };
@@ -257,7 +261,7 @@ mod checks {
         /// Asks for the pages that the file has and memory has not, and reads them.
         fn read_pages(&mut self, tokens: &[u32]) -> Vec<PageRead> {
             let full = self.all_but_one(tokens);
-            let held = self.held(tokens) / self.shape.page_size;
+            let held = self.held(tokens) / self.format.page_size;
             let before = self.owners();
             let call = self.history.call(format!("pages_to_load of {}", shown(tokens)));
             let pages = expect_ok(call.as_str(), || self.file.pages_to_load(tokens, &mut self.trie, &self.slab));
@@ -286,10 +290,10 @@ mod checks {
 
         /// Both, where no sequence runs: pages come back up to the first that is damaged, as far as there is room.
         fn fetch(&mut self, tokens: &[u32]) -> usize {
-            let size = self.shape.page_size;
+            let size = self.format.page_size;
             let read = self.read_pages(tokens);
             let held = self.held(tokens) / size;
-            let headers = record_headers(&self.shape, &self.disk.bytes());
+            let headers = record_headers(&self.format, &self.disk.bytes());
             let whole: Vec<_> =
                 headers.iter().filter(|header| header.rows_are_whole).map(|header| (header.place, header.id)).collect();
             let is_whole = |read: &&PageRead| whole.contains(&(read.page.place, read.page.id));
@@ -309,17 +313,17 @@ mod checks {
 
         /// The full pages of a sequence, such that a token is left to compute.
         fn all_but_one<'t>(&self, tokens: &'t [u32]) -> &'t [u32] {
-            &tokens[..tokens.len().saturating_sub(1) / self.shape.page_size * self.shape.page_size]
+            &tokens[..tokens.len().saturating_sub(1) / self.format.page_size * self.format.page_size]
         }
 
         /// Tokens of a sequence that the prefix cache has, all but one at most, each with the right rows.
         fn held(&mut self, tokens: &[u32]) -> usize {
             let cache = self.with_prefix(tokens);
-            let width = self.shape.layout.kv_width();
-            for layer in 0..self.shape.layout.n_layers {
+            let width = self.format.layout.kv_width();
+            for layer in 0..self.format.layout.n_layers {
                 let (k, v) = in_call(format!("gather({layer}) of {}", shown(tokens)), || cache.gather(layer));
                 for (kind, name, found) in [(0, "keys", k), (1, "values", v)] {
-                    let expected = rows(&self.shape, &tokens[..cache.len()], 0, layer, kind);
+                    let expected = rows(&self.format, &tokens[..cache.len()], 0, layer, kind);
                     for (at, (row, expected)) in found.chunks(width).zip(expected.chunks(width)).enumerate() {
                         let differ = bits(row).into_iter().zip(bits(expected)).position(|(a, b)| a != b);
                         if let Some(i) = differ {
@@ -340,43 +344,43 @@ mod checks {
     #[test]
     fn task_1_decode_reads_what_was_encoded() {
         let (id, parent, tokens) = (1 << 40, (1 << 40) - 1, [u32::MAX, 0, 7, 1 << 31]);
-        for (shape, tokens) in SHAPES.iter().map(|shape| (shape, &tokens[..shape.page_size])) {
-            let bytes = record_of(shape, id, parent, tokens);
+        for (format, tokens) in FORMATS.iter().map(|format| (format, &tokens[..format.page_size])) {
+            let bytes = record_of(format, id, parent, tokens);
             let question = format!("decode of record {id} after {parent}, tokens {tokens:?}");
-            let (header, found) = expect_ok(question.as_str(), || decode(shape, &bytes));
+            let (header, found) = expect_ok(question.as_str(), || decode(format, &bytes));
             let rows_checksum = u32::from_le_bytes(bytes[4..8].try_into().unwrap());
             let expected = RecordHeader { id, parent, tokens: tokens.into(), rows_checksum };
             same!(header, expected, "the header in a {question}");
             for (name, found, kind) in [("keys", found.k, 0), ("values", found.v, 1)] {
-                same_numbers(&found, &page_rows(shape, tokens, kind), &format!("the {name} in a {question}"));
+                same_numbers(&found, &page_rows(format, tokens, kind), &format!("the {name} in a {question}"));
             }
         }
     }
 
     #[test]
     fn task_1_too_short_and_too_long() {
-        let bytes = [record_of(&SHAPE, 1, 0, &counting(1, 4)), vec![0; 40]].concat();
+        let bytes = [record_of(&FORMAT, 1, 0, &counting(1, 4)), vec![0; 40]].concat();
         for len in (0..=RECORD_HEADER + 1).chain([RECORD - 4, RECORD - 1, RECORD + 1, RECORD + 4, RECORD + 40]) {
             let expected = RecordError::WrongLength { found: len, expected: RECORD };
-            let found = decode(&SHAPE, &bytes[..len]).err();
+            let found = decode(&FORMAT, &bytes[..len]).err();
             same!(found, Some(expected), "decode of {}, where a record has 1,000", count(len, "byte"));
         }
     }
 
     #[test]
     fn task_1_a_changed_byte_is_found_wherever_it_is() {
-        let good = record_of(&SHAPE, 9, 4, &counting(1, 4));
+        let good = record_of(&FORMAT, 9, 4, &counting(1, 4));
         for byte in (0..RECORD).step_by(if cfg!(miri) { 41 } else { 1 }) {
             let mut bytes = good.clone();
             bytes[byte] ^= 0x81;
             let u32_at = |at: usize| u32::from_le_bytes(bytes[at..at + 4].try_into().unwrap());
-            let header = header_checksum(&SHAPE, &bytes[4..RECORD_HEADER]);
+            let header = header_checksum(&FORMAT, &bytes[4..RECORD_HEADER]);
             let expected = match byte {
                 0..RECORD_HEADER => RecordError::DamagedHeader { stored: u32_at(0), computed: header },
                 _ => RecordError::DamagedRows { stored: u32_at(4), computed: crc32fast::hash(&bytes[RECORD_HEADER..]) },
             };
-            let question = format!("decode of a record whose byte {byte} has changed, in {}", part(&SHAPE, byte));
-            same!(decode(&SHAPE, &bytes).err(), Some(expected), "{question}");
+            let question = format!("decode of a record whose byte {byte} has changed, in {}", part(&FORMAT, byte));
+            same!(decode(&FORMAT, &bytes).err(), Some(expected), "{question}");
         }
     }
 
@@ -388,9 +392,9 @@ mod checks {
         // The same tokens as in a, after others; and a page that lies before the one it follows.
         let c = [counting(50, 4), counting(7, 4)].concat();
         let records: [(u64, u64, &[u32]); 5] = [(2, 1, &a), (1, 0, &a[..4]), (5, 4, &c), (9, 1, &b), (4, 0, &c[..4])];
-        let records = records.map(|(id, parent, prefix)| record_of(&SHAPE, id, parent, prefix));
-        let disk = FaultyDisk::with([SHAPE.file_header().to_vec(), records.concat()].concat());
-        let file = open(&disk, SHAPE, 9);
+        let records = records.map(|(id, parent, prefix)| record_of(&FORMAT, id, parent, prefix));
+        let disk = FaultyDisk::with([FORMAT.file_header().to_vec(), records.concat()].concat());
+        let file = open(&disk, FORMAT, 9);
         for (tokens, places) in [
             (&a[..], vec![1, 0]),
             (&b, vec![1, 3]),
@@ -413,8 +417,8 @@ mod checks {
     #[test]
     fn task_3_full_pages_are_written_once_and_no_others() {
         let why = "full pages that the file has not are written, and no others";
-        for (shape, len) in SHAPES.iter().flat_map(|shape| (0..=3 * SIZE + 1).map(move |len| (*shape, len))) {
-            let mut checked = CheckedFile::over(shape, FaultyDisk::default(), 12, 12, why);
+        for (format, len) in FORMATS.iter().flat_map(|format| (0..=3 * SIZE + 1).map(move |len| (*format, len))) {
+            let mut checked = CheckedFile::over(format, FaultyDisk::default(), 12, 12, why);
             // No page of memory has the number of its place in the file.
             let _other = checked.compute(&counting(500, 4));
             checked.store(&counting(1, len));
@@ -435,7 +439,7 @@ mod checks {
 
     /// The records in the file: id, parent, first token.
     fn records(checked: &CheckedFile) -> Vec<(u64, u64, u32)> {
-        let headers = record_headers(&SHAPE, &checked.disk.bytes()).into_iter();
+        let headers = record_headers(&FORMAT, &checked.disk.bytes()).into_iter();
         headers.map(|header| (header.id, header.parent, header.tokens[0])).collect()
     }
 
@@ -551,10 +555,10 @@ mod checks {
 
     #[test]
     fn task_5_pages_come_back_bit_for_bit() {
-        let lens = [0, 1, 4, 5, 8, 9, 12, 13, 16, 17, 1201].map(|len| (SHAPE, len));
-        for (shape, len) in lens.into_iter().chain([3, 4, 10].map(|len| (SHAPES[1], len))) {
+        let lens = [0, 1, 4, 5, 8, 9, 12, 13, 16, 17, 1201].map(|len| (FORMAT, len));
+        for (format, len) in lens.into_iter().chain([3, 4, 10].map(|len| (FORMATS[1], len))) {
             let why = "what the file has and memory has not comes back";
-            let mut checked = CheckedFile::over(shape, FaultyDisk::default(), 301, 301, why);
+            let mut checked = CheckedFile::over(format, FaultyDisk::default(), 301, 301, why);
             checked.store(&counting(1, len));
             checked.fetch(&counting(1, len));
             // In the run that wrote them, and in the next one.
@@ -640,15 +644,15 @@ mod checks {
             ("it is cut off", |read| read.bytes.as_mut().unwrap().truncate(999)),
             ("it cannot be read", |read| read.bytes = Err(io::Error::other("a bad part of the disk"))),
             ("a different record, which is whole, lies there", |read| {
-                read.bytes = Ok(record_of(&SHAPE, 77, 1, &counting(900, 4)));
+                read.bytes = Ok(record_of(&FORMAT, 77, 1, &counting(900, 4)));
             }),
             ("a record of its id and tokens with other rows lies there", |read| {
                 let (id, tokens) = (read.page.id, counting(1 + 4 * read.page.index as u32, 4));
-                read.bytes = Ok(record(&SHAPE, id, id - 1, &tokens, &[0.5; 120], &[0.5; 120]));
+                read.bytes = Ok(record(&FORMAT, id, id - 1, &tokens, &[0.5; 120], &[0.5; 120]));
             }),
             ("a record of its id with other tokens lies there", |read| {
                 let id = read.page.id;
-                read.bytes = Ok(record_of(&SHAPE, id, id - 1, &counting(900, 4)));
+                read.bytes = Ok(record_of(&FORMAT, id, id - 1, &counting(900, 4)));
             }),
         ];
         for ((damage, spoil), place) in damages.iter().flat_map(|damage| (0..4).map(move |place| (damage, place))) {
@@ -678,7 +682,7 @@ mod checks {
             let _others: Vec<ForkCache> = (1..=3).map(|i| checked.compute(&counting(100 * i, 4))).collect();
             drop(checked.compute(&tokens[..own * SIZE]));
             drop(checked.compute(&counting(500, other)));
-            let slab = memory(&SHAPE, 3).0;
+            let slab = memory(&FORMAT, 3).0;
             let call = format!("load of {}, of which 4 pages were read, where {when} fails", shown(&tokens[..asked]));
             let found = in_call(call, || checked.file.load(&tokens[..asked], &read, &mut checked.trie, &slab));
             assert!(
@@ -703,8 +707,8 @@ mod checks {
             let disk = FaultyDisk::with(good.clone());
             disk.memory.bytes()[byte] ^= 1 << (byte % 8);
             let (place, at) = ((byte - FILE_HEADER_BYTES) / RECORD, (byte - FILE_HEADER_BYTES) % RECORD);
-            let what = format!("byte {byte} of the file has changed, in {}", part(&SHAPE, at));
-            let mut checked = CheckedFile::over(SHAPE, disk, 9, 2, &what);
+            let what = format!("byte {byte} of the file has changed, in {}", part(&FORMAT, at));
+            let mut checked = CheckedFile::over(FORMAT, disk, 9, 2, &what);
             same!(checked.fetch(&tokens), place, "pages that come back of two, where {what}");
             checked.store(&tokens);
             checked.restart();
@@ -728,7 +732,7 @@ mod checks {
                 let mut bytes = before.clone();
                 apply(&mut bytes, &checked.writes, n);
                 let what = format!("a write was cut off after {n} of {RECORD} bytes");
-                let mut checked = CheckedFile::over(SHAPE, FaultyDisk::with(bytes), 40, places, &what);
+                let mut checked = CheckedFile::over(FORMAT, FaultyDisk::with(bytes), 40, places, &what);
                 same!(checked.fetch(&b), 2, "pages that come back of a sequence that was not touched, where {what}");
                 let back = checked.fetch(&a);
                 assert!(back >= left, "{back} pages of the other come back, and at least {left} must: {what}");
@@ -790,7 +794,7 @@ mod checks {
 
     /// A line of the transcript: what lies at each place.
     fn told(checked: &CheckedFile) -> String {
-        let headers = record_headers(&checked.shape, &checked.disk.bytes()).into_iter().map(|header| {
+        let headers = record_headers(&checked.format, &checked.disk.bytes()).into_iter().map(|header| {
             let rows = if header.rows_are_whole { "" } else { " damaged" };
             format!("{}<{} {}{rows}", header.id, header.parent, in_words(&header.tokens))
         });
@@ -799,8 +803,8 @@ mod checks {
 
     #[test]
     fn whole_transcript() {
-        let shape = PageShape { page_size: 2, ..SHAPE };
-        let mut checked = CheckedFile::over(shape, FaultyDisk::default(), 8, 4, "");
+        let format = PageFormat { page_size: 2, ..FORMAT };
+        let mut checked = CheckedFile::over(format, FaultyDisk::default(), 8, 4, "");
         let mut transcript = Transcript::default();
         let (time, king, fox) = ([1, 2, 3, 4, 6], [1, 2, 3, 5, 10], [1, 2, 8, 9, 10]);
         for (operation, tokens) in [
@@ -835,13 +839,13 @@ mod checks {
                     format!("load  {name:<22} reads places {}, loads {n} of {}", places.join(" "), places.len())
                 }
                 "restart" => {
-                    (checked.slab, checked.trie) = memory(&shape, 8);
-                    checked.file = open(&checked.disk, shape, 4);
+                    (checked.slab, checked.trie) = memory(&format, 8);
+                    checked.file = open(&checked.disk, format, 4);
                     "restart".into()
                 }
                 _ => {
                     let damaged = checked.file.find(tokens).last().copied().unwrap_or(0);
-                    checked.disk.memory.bytes()[shape.offset(damaged) as usize + 50] ^= 1;
+                    checked.disk.memory.bytes()[format.offset(damaged) as usize + 50] ^= 1;
                     format!("{operation:<41}{}", told(&checked))
                 }
             };
@@ -856,9 +860,9 @@ mod checks {
         for (seed, mut rng) in seeded(if cfg!(miri) { 1 } else { 60 }) {
             let (n_pages, places) = (rng.roll(3, 12), rng.roll(1, 10));
             let (size, layout) = (rng.roll(1, 5), any_layout(&mut rng));
-            let (shape, run) =
-                (PageShape { page_size: size, layout, ..SHAPE }, format!("seed {seed}, page size {size}"));
-            let mut checked = CheckedFile::over(shape, FaultyDisk::default(), n_pages, places, &run);
+            let (format, run) =
+                (PageFormat { page_size: size, layout, ..FORMAT }, format!("seed {seed}, page size {size}"));
+            let mut checked = CheckedFile::over(format, FaultyDisk::default(), n_pages, places, &run);
             for _ in 0..STEPS {
                 // Few tokens, so that sequences have much in common.
                 let len = rng.roll(1, (n_pages * size).min(4 * size + 2));
@@ -877,7 +881,7 @@ mod checks {
                             checked.history.record(format!("byte {byte} changes"));
                         }
                     }
-                    _ => checked.store_until(&tokens, rng.roll(0, shape.record_bytes() - 1)),
+                    _ => checked.store_until(&tokens, rng.roll(0, format.record_bytes() - 1)),
                 }
             }
             checked.evict(n_pages);
@@ -895,13 +899,13 @@ mod checks {
         let expected: Vec<u32> = storyteller.alone(&prompt, 20).into_iter().map(|(token, _)| token).collect();
         let folder = tempfile::tempdir().expect("a folder for the file");
         let path = folder.path().join("story.pages");
-        let shape = PageShape::for_model(&storyteller.model, 4);
+        let format = PageFormat::for_model(&storyteller.model, 4);
         // In the first run nothing is there; in the second, the prompt and what was generated.
         for (run, n_pages) in [("first", 0), ("second", (prompt.len() - 1) / 4)] {
             let disk = FileDisk::open(&path).expect("a file that can be made");
             let question = format!("open of a file of pages in the {run} run");
-            let mut file = expect_ok(question, || PageFile::open(Box::new(disk), shape, 1 << 24));
-            let (slab, mut trie) = memory(&shape, 20);
+            let mut file = expect_ok(question, || PageFile::open(Box::new(disk), format, 1 << 24));
+            let (slab, mut trie) = memory(&format, 20);
             let pages = expect_ok("pages_to_load of the prompt", || file.pages_to_load(&prompt, &mut trie, &slab));
             let read: Vec<PageRead> = pages.into_iter().map(|page| file.read(page)).collect();
             let found = expect_ok("load of the prompt", || file.load(&prompt, &read, &mut trie, &slab));

@@ -31,9 +31,9 @@ pub enum AttentionBackend {
     #[default]
     Gather,
     /// From the rows where they lie, with the engine's kernels.
-    PagedKernel,
+    Paged,
     /// From the rows where they lie, with the loops of chapter 13.
-    PagedLoops,
+    Loops,
 }
 
 /// Why attention of a batch was refused, by [`check_batch`]. Nothing was written.
@@ -148,7 +148,7 @@ impl AttentionBackend {
     pub fn rows(self, cache: &dyn AttentionCache, layer: usize) -> Rows<'_> {
         match self {
             AttentionBackend::Gather => Rows::dense(cache.gather(layer), cache.layout()),
-            AttentionBackend::PagedKernel | AttentionBackend::PagedLoops => cache.rows(layer),
+            AttentionBackend::Paged | AttentionBackend::Loops => cache.rows(layer),
         }
     }
 }

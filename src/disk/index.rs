@@ -1,13 +1,13 @@
 //! What lies in a page file, kept in memory: the record's header of each place, who follows whom, and the order of use.
 //!
-//! A page file has a [header](PageShape::file_header) and, after it, *places* for [records](super::record). Opening one
+//! A page file has a [header](PageFormat::file_header) and, after it, *places* for [records](super::record). Opening one
 //! reads that and the headers of all records, but no rows. A record is found from the first page of a sequence, so one
 //! whose parent is missing is of no use, and its place is free.
 
 use std::collections::{BTreeMap, HashMap};
 
 use super::record::{RecordHeader, decode_header};
-use super::{Disk, FILE_HEADER_BYTES, PageFileError, PageShape};
+use super::{Disk, FILE_HEADER_BYTES, PageFileError, PageFormat};
 
 /// What lies at each place of a page file.
 #[derive(Default)]
@@ -33,7 +33,7 @@ struct Entry {
 }
 
 impl Index {
-    /// Opens a file of pages of this shape, and finds what is in it. `max_bytes`: what the file is allowed to have;
+    /// Opens a file of pages of this format, and finds what is in it. `max_bytes`: what the file is allowed to have;
     /// what lies beyond is cut off.
     ///
     /// A file is new, and gets a header, if it is empty or holds only a beginning of the header that it is to get.
@@ -43,30 +43,30 @@ impl Index {
     /// were written later count as used later, and with each record those before it.
     ///
     /// # Errors
-    /// [`PageFileError::TooSmall`] if there is no room for a page. The errors of [`PageShape::from_file_header`], and
-    /// [`PageFileError::WrongShape`] if the pages have a different one; the file is then as it was.
+    /// [`PageFileError::TooSmall`] if there is no room for a page. The errors of [`PageFormat::from_file_header`], and
+    /// [`PageFileError::WrongFormat`] if the pages have a different one; the file is then as it was.
     ///
     /// [`PageFileError::Unreadable`] if anything cannot be read, even one record's header: it may be readable tomorrow,
     /// and its id must not be given twice. [`PageFileError::Unwritable`] if the file's header cannot be written or the
     /// file not cut.
-    pub fn open(disk: &mut dyn Disk, shape: &PageShape, max_bytes: u64) -> Result<Self, PageFileError> {
-        let room = max_bytes.saturating_sub(FILE_HEADER_BYTES as u64) / shape.record_bytes() as u64;
+    pub fn open(disk: &mut dyn Disk, format: &PageFormat, max_bytes: u64) -> Result<Self, PageFileError> {
+        let room = max_bytes.saturating_sub(FILE_HEADER_BYTES as u64) / format.record_bytes() as u64;
         if room == 0 {
-            return Err(PageFileError::TooSmall { max_bytes, needed: shape.offset(1) });
+            return Err(PageFileError::TooSmall { max_bytes, needed: format.offset(1) });
         }
-        let len = read_header(disk, shape)?;
+        let len = read_header(disk, format)?;
         let n_places = usize::try_from(room).unwrap_or(usize::MAX);
-        let whole = (len - FILE_HEADER_BYTES as u64) / shape.record_bytes() as u64;
+        let whole = (len - FILE_HEADER_BYTES as u64) / format.record_bytes() as u64;
         let n_whole = usize::try_from(whole).unwrap_or(usize::MAX).min(n_places);
         if len > max_bytes {
-            let offset = shape.offset(n_whole);
+            let offset = format.offset(n_whole);
             disk.truncate(offset).map_err(|error| PageFileError::Unwritable { offset, error })?;
         }
         let mut headers = Vec::new();
-        let mut bytes = vec![0; shape.record_header_bytes()];
+        let mut bytes = vec![0; format.record_header_bytes()];
         for place in 0..n_whole {
-            disk.read(shape.offset(place), &mut bytes).map_err(PageFileError::Unreadable)?;
-            if let Ok(header) = decode_header(shape, &bytes) {
+            disk.read(format.offset(place), &mut bytes).map_err(PageFileError::Unreadable)?;
+            if let Ok(header) = decode_header(format, &bytes) {
                 headers.push((place, header));
             }
         }
@@ -225,8 +225,8 @@ impl Index {
 }
 
 /// Reads the header of a file, or gives it one; returns the bytes that the file then has.
-fn read_header(disk: &mut dyn Disk, shape: &PageShape) -> Result<u64, PageFileError> {
-    let (len, own) = (disk.len().map_err(PageFileError::Unreadable)?, shape.file_header());
+fn read_header(disk: &mut dyn Disk, format: &PageFormat) -> Result<u64, PageFileError> {
+    let (len, own) = (disk.len().map_err(PageFileError::Unreadable)?, format.file_header());
     let mut header = [0; FILE_HEADER_BYTES];
     let there = &mut header[..len.min(FILE_HEADER_BYTES as u64) as usize];
     disk.read(0, there).map_err(PageFileError::Unreadable)?;
@@ -234,6 +234,6 @@ fn read_header(disk: &mut dyn Disk, shape: &PageShape) -> Result<u64, PageFileEr
         disk.write(0, &own).map_err(|error| PageFileError::Unwritable { offset: 0, error })?;
         return Ok(FILE_HEADER_BYTES as u64);
     }
-    shape.check_same(&PageShape::from_file_header(&header)?)?;
+    format.check_same(&PageFormat::from_file_header(&header)?)?;
     Ok(len)
 }

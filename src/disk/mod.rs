@@ -10,7 +10,7 @@
 //!
 //! [`record`] is a page as it is written, [`index`] says what lies at which place, [`reader`] is the thread that reads,
 //! and [`disk_tier`](crate::serving::disk_tier) joins the file, the thread and a prefix cache for a loop that serves
-//! sequences. The cache of one sequence has a file of its own, a [`snapshot`].
+//! sequences. The cache of one sequence has a file of its own, a [`saved_cache`].
 
 #[cfg(any(unix, windows))]
 pub mod file_disk;
@@ -18,7 +18,7 @@ pub mod index;
 pub mod memory_disk;
 pub mod reader;
 pub mod record;
-pub mod snapshot;
+pub mod saved_cache;
 
 use std::io;
 use std::ops::Range;
@@ -50,7 +50,7 @@ pub trait Disk {
     fn truncate(&mut self, len: u64) -> io::Result<()>;
 }
 
-/// Bytes that a file of pages begins with: its [`PageShape`].
+/// Bytes that a file of pages begins with: its [`PageFormat`].
 pub const FILE_HEADER_BYTES: usize = 64;
 
 /// The first bytes of a file of pages.
@@ -61,22 +61,22 @@ const VERSION: u32 = 1;
 
 /// What all pages of a file have in common. Rows mean something only where all of it is the same.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct PageShape {
+pub struct PageFormat {
     /// The [fingerprint](Model::fingerprint) of the model that makes the rows.
     pub fingerprint: u32,
     /// How their numbers are stored.
-    pub format: RowFormat,
+    pub row_format: RowFormat,
     /// The shape of the rows as caches see them: of words, if they are packed.
     pub layout: KvLayout,
     /// Slots in a page.
     pub page_size: usize,
 }
 
-impl PageShape {
+impl PageFormat {
     /// What this model's pages have in common. Reads all weights once, for the fingerprint.
     pub fn for_model(model: &Model, page_size: usize) -> Self {
-        let (format, layout) = (model.row_format, model.kv_layout());
-        PageShape { fingerprint: model.fingerprint(), format, layout, page_size }
+        let (row_format, layout) = (model.row_format, model.kv_layout());
+        PageFormat { fingerprint: model.fingerprint(), row_format, layout, page_size }
     }
 
     /// Numbers that the keys of a page take in all layers; its values take as many again.
@@ -99,7 +99,7 @@ impl PageShape {
     ///   60  CRC-32 of what is before                            u32
     /// ```
     pub fn file_header(&self) -> [u8; FILE_HEADER_BYTES] {
-        let format = RowFormat::ALL.iter().position(|format| *format == self.format);
+        let format = RowFormat::ALL.iter().position(|format| *format == self.row_format);
         let KvLayout { n_layers, n_kv_heads, head_dim } = self.layout;
         let mut bytes = MAGIC.to_vec();
         for number in [VERSION, self.fingerprint, format.expect("a format is one of all") as u32] {
@@ -133,24 +133,25 @@ impl PageShape {
         }
         let u64_at = |at: usize| u64::from_le_bytes(header[at..at + 8].try_into().expect("eight bytes"));
         let number = |at: usize| usize::try_from(u64_at(at)).unwrap_or(usize::MAX);
-        let format = RowFormat::ALL.get(u32_at(16) as usize).copied().ok_or(PageFileError::NotAPageFile)?;
+        let row_format = RowFormat::ALL.get(u32_at(16) as usize).copied().ok_or(PageFileError::NotAPageFile)?;
         let layout = KvLayout { n_layers: number(28), n_kv_heads: number(36), head_dim: number(44) };
-        Ok(PageShape { fingerprint: u32_at(12), format, layout, page_size: number(20) })
+        Ok(PageFormat { fingerprint: u32_at(12), row_format, layout, page_size: number(20) })
     }
 
-    /// Refuses a file whose pages have the shape `found`, unless it is this one.
+    /// Refuses a file whose pages have the format `found`, unless it is this one.
     ///
     /// # Errors
-    /// [`PageFileError::WrongShape`].
-    fn check_same(&self, found: &PageShape) -> Result<(), PageFileError> {
-        if found == self { Ok(()) } else { Err(PageFileError::WrongShape { found: *found, expected: *self }) }
+    /// [`PageFileError::WrongFormat`].
+    fn check_same(&self, found: &PageFormat) -> Result<(), PageFileError> {
+        if found == self { Ok(()) } else { Err(PageFileError::WrongFormat { found: *found, expected: *self }) }
     }
 
-    /// The first that differs of format, layout, model and page size, in words.
-    fn difference(&self, expected: &PageShape) -> String {
-        let PageShape { fingerprint, format, layout, page_size } = self;
-        if *format != expected.format {
-            format!("rows in {format}, and here rows are kept in {}; ask for --kv-dtype {format}", expected.format)
+    /// The first that differs of row format, layout, model and page size, in words.
+    fn difference(&self, expected: &PageFormat) -> String {
+        let PageFormat { fingerprint, row_format, layout, page_size } = self;
+        if *row_format != expected.row_format {
+            let here = expected.row_format;
+            format!("rows in {row_format}, and here rows are kept in {here}; ask for --kv-dtype {row_format}")
         } else if *layout != expected.layout {
             let here = expected.layout;
             format!("rows of {layout:?}, the model makes rows of {here:?}; use the model that made them")
@@ -185,10 +186,10 @@ pub struct PageRead {
 }
 
 impl PageOnDisk {
-    /// Reads the bytes at its place, in a file of pages of this shape.
-    fn read(self, disk: &mut dyn Disk, shape: &PageShape) -> PageRead {
-        let mut bytes = vec![0; shape.record_bytes()];
-        let read = disk.read(shape.offset(self.place), &mut bytes);
+    /// Reads the bytes at its place, in a file of pages of this format.
+    fn read(self, disk: &mut dyn Disk, format: &PageFormat) -> PageRead {
+        let mut bytes = vec![0; format.record_bytes()];
+        let read = disk.read(format.offset(self.place), &mut bytes);
         PageRead { page: self, bytes: read.map(|()| bytes) }
     }
 }
@@ -197,19 +198,19 @@ impl PageOnDisk {
 /// used longest ago are overwritten.
 pub struct PageFile {
     pub(crate) disk: Box<dyn Disk>,
-    pub(crate) shape: PageShape,
+    pub(crate) format: PageFormat,
     /// What lies at which place, by id, parent and tokens, and when it was last used.
     pub(crate) index: Index,
 }
 
 impl PageFile {
-    /// Opens a file of pages of this shape, and finds what is in it. `max_bytes`: what the file is allowed to have.
+    /// Opens a file of pages of this format, and finds what is in it. `max_bytes`: what the file is allowed to have.
     ///
     /// # Errors
     /// The errors of [`Index::open`].
-    pub fn open(mut disk: Box<dyn Disk>, shape: PageShape, max_bytes: u64) -> Result<Self, PageFileError> {
-        let index = Index::open(&mut *disk, &shape, max_bytes)?;
-        Ok(PageFile { disk, shape, index })
+    pub fn open(mut disk: Box<dyn Disk>, format: PageFormat, max_bytes: u64) -> Result<Self, PageFileError> {
+        let index = Index::open(&mut *disk, &format, max_bytes)?;
+        Ok(PageFile { disk, format, index })
     }
 
     /// What lies at which place.
@@ -220,7 +221,7 @@ impl PageFile {
     /// Reads the bytes at a place, whatever is there: [`pages_to_load`](Self::pages_to_load) returns which to read, and
     /// [`load`](Self::load) checks them.
     pub fn read(&mut self, page: PageOnDisk) -> PageRead {
-        page.read(&mut *self.disk, &self.shape)
+        page.read(&mut *self.disk, &self.format)
     }
 }
 
@@ -244,7 +245,7 @@ pub enum PageFileError {
     #[error("a file of pages of version {version}, and this program reads version {VERSION}; give a different name")]
     UnknownVersion { version: u32 },
     #[error("{}, or give a different file", found.difference(expected))]
-    WrongShape { found: PageShape, expected: PageShape },
+    WrongFormat { found: PageFormat, expected: PageFormat },
     #[error("a file of {max_bytes} bytes at most has no room for a page: it takes {needed}; allow more")]
     TooSmall { max_bytes: u64, needed: u64 },
 }

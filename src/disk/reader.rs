@@ -5,7 +5,7 @@ use std::sync::mpsc::TryRecvError::{Disconnected, Empty};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread;
 
-use super::{Disk, PageOnDisk, PageRead, PageShape};
+use super::{Disk, PageFormat, PageOnDisk, PageRead};
 
 /// Reads pages on a thread of its own, in the order in which they are asked for.
 pub struct PageReader {
@@ -16,14 +16,14 @@ pub struct PageReader {
 }
 
 impl PageReader {
-    /// Starts the thread. `disk` holds a file of pages of this shape.
-    pub fn start(mut disk: impl Disk + Send + 'static, shape: PageShape) -> io::Result<Self> {
+    /// Starts the thread. `disk` holds a file of pages of this format.
+    pub fn start(mut disk: impl Disk + Send + 'static, format: PageFormat) -> io::Result<Self> {
         let (jobs, to_do) = channel::<Vec<PageOnDisk>>();
         let (send, done) = channel();
         let work = move || {
             // It ends when the other side is gone.
             for pages in to_do {
-                let read = pages.into_iter().map(|page| page.read(&mut disk, &shape)).collect();
+                let read = pages.into_iter().map(|page| page.read(&mut disk, &format)).collect();
                 if send.send(read).is_err() {
                     break;
                 }

@@ -13,7 +13,7 @@
 //!
 //! Checksums are CRC-32, numbers have their lowest byte first.
 
-use super::{FILE_HEADER_BYTES, PageShape};
+use super::{FILE_HEADER_BYTES, PageFormat};
 
 /// A record's id at most: enough follow it for as long as a file is written.
 const MAX_ID: u64 = 1 << 63;
@@ -60,7 +60,7 @@ pub enum RecordError {
     WrongId { id: u64 },
 }
 
-impl PageShape {
+impl PageFormat {
     /// Bytes of a record up to the end of its tokens.
     pub fn record_header_bytes(&self) -> usize {
         TOKENS + self.page_size * size_of::<u32>()
@@ -82,16 +82,16 @@ impl PageShape {
 // ANCHOR: encode
 /// A record in bytes. `tokens`: `[page_size]`; `k` and `v`: `[n_layers, page_size, kv_width]`. Every bit of the rows is
 /// kept, whatever number it makes.
-pub fn encode(shape: &PageShape, id: u64, parent: u64, tokens: &[u32], k: &[f32], v: &[f32]) -> Vec<u8> {
+pub fn encode(format: &PageFormat, id: u64, parent: u64, tokens: &[u32], k: &[f32], v: &[f32]) -> Vec<u8> {
     // The checksums come last: zeros in their place until then.
     let mut bytes = vec![0; 8];
     bytes.extend(id.to_le_bytes());
     bytes.extend(parent.to_le_bytes());
     bytes.extend(tokens.iter().flat_map(|token| token.to_le_bytes()));
     bytes.extend(k.iter().chain(v).flat_map(|number| number.to_le_bytes()));
-    let rows = crc32fast::hash(&bytes[shape.record_header_bytes()..]);
+    let rows = crc32fast::hash(&bytes[format.record_header_bytes()..]);
     bytes[4..8].copy_from_slice(&rows.to_le_bytes());
-    let header = header_checksum(shape, &bytes);
+    let header = header_checksum(format, &bytes);
     bytes[..4].copy_from_slice(&header.to_le_bytes());
     bytes
 }
@@ -99,10 +99,10 @@ pub fn encode(shape: &PageShape, id: u64, parent: u64, tokens: &[u32], k: &[f32]
 /// The checksum of a record's header. It covers the file's header, so a record from a file of a different model or
 /// layout is rejected. The file header's own checksum is left out, because bytes followed by their CRC have the same
 /// CRC whatever they are.
-fn header_checksum(shape: &PageShape, bytes: &[u8]) -> u32 {
+fn header_checksum(format: &PageFormat, bytes: &[u8]) -> u32 {
     let mut sum = crc32fast::Hasher::new();
-    sum.update(&shape.file_header()[..FILE_HEADER_BYTES - 4]);
-    sum.update(&bytes[4..shape.record_header_bytes()]);
+    sum.update(&format.file_header()[..FILE_HEADER_BYTES - 4]);
+    sum.update(&bytes[4..format.record_header_bytes()]);
     sum.finalize()
 }
 // ANCHOR_END: encode
@@ -112,14 +112,14 @@ fn header_checksum(shape: &PageShape, bytes: &[u8]) -> u32 {
 /// # Errors
 /// [`RecordError::WrongLength`] if they are too few for a header, [`RecordError::DamagedHeader`],
 /// [`RecordError::WrongParent`], [`RecordError::WrongId`].
-pub fn decode_header(shape: &PageShape, bytes: &[u8]) -> Result<RecordHeader, RecordError> {
-    let (found, expected) = (bytes.len(), shape.record_header_bytes());
+pub fn decode_header(format: &PageFormat, bytes: &[u8]) -> Result<RecordHeader, RecordError> {
+    let (found, expected) = (bytes.len(), format.record_header_bytes());
     if found < expected {
         return Err(RecordError::WrongLength { found, expected });
     }
     let u32_at = |at: usize| u32::from_le_bytes(bytes[at..at + 4].try_into().expect("four bytes"));
     let u64_at = |at: usize| u64::from_le_bytes(bytes[at..at + 8].try_into().expect("eight bytes"));
-    let (stored, computed) = (u32_at(0), header_checksum(shape, bytes));
+    let (stored, computed) = (u32_at(0), header_checksum(format, bytes));
     if stored != computed {
         return Err(RecordError::DamagedHeader { stored, computed });
     }
@@ -130,6 +130,6 @@ pub fn decode_header(shape: &PageShape, bytes: &[u8]) -> Result<RecordHeader, Re
     if id > MAX_ID {
         return Err(RecordError::WrongId { id });
     }
-    let tokens = (0..shape.page_size).map(|slot| u32_at(TOKENS + 4 * slot)).collect();
+    let tokens = (0..format.page_size).map(|slot| u32_at(TOKENS + 4 * slot)).collect();
     Ok(RecordHeader { id, parent, tokens, rows_checksum: u32_at(4) })
 }

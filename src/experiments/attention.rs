@@ -43,8 +43,7 @@ pub fn tokens_copied(model: &mut Model, sequences: usize, tokens: usize) -> Resu
         caches.iter_mut().try_for_each(|cache| cache.rewind(1))?;
         anyhow::Ok(counted)
     };
-    let ((gathered, gathers), (in_place, copies)) =
-        (way(AttentionBackend::Gather)?, way(AttentionBackend::PagedKernel)?);
+    let ((gathered, gathers), (in_place, copies)) = (way(AttentionBackend::Gather)?, way(AttentionBackend::Paged)?);
     ensure!(same_bits(&gathered, &in_place), "read in their pages, the rows give other logits than gathered");
     Ok([gathers, copies])
 }

@@ -16,12 +16,12 @@ use crate::english::{count, thousands};
 use crate::generation::drafting::{AcceptRule, DraftCounters};
 use crate::generation::one_sequence::Generation;
 use crate::generation::sampler::{Sampler, Sampling};
-use crate::generation::{CachedModel, Draft, Drafter, Limits, RewindableModel};
+use crate::generation::{CachedModel, Draft, Drafter, RewindableModel, StopConditions};
 use crate::model::tokenizer::Tokenizer;
 use crate::model::{Model, StepError};
 use crate::prefix_cache::NoPrefixCache;
 use crate::serving::schedule::{NextToken, StepLimits};
-use crate::simulation::planted::{Bug, Policy, planted, with_policy};
+use crate::simulation::buggy_scheduler::{Bug, Policy, with_bug, with_policy};
 use crate::simulation::{LAYOUT, SchedulerFactory, chapter_12, search, story};
 
 /// The right lines, then those of the mistake.
@@ -105,8 +105,8 @@ pub(super) fn drafts() -> Bill {
             new_tokens
         };
         let mut model = CachedModel::new(&small, draft_cache.as_mut());
-        let limits = Limits { max_new_tokens: 100, end_of_text: &[] };
-        let generation = Generation { model: &target, prompt: &prompt, limits, is_cancelled: None, watch: None };
+        let stop = StopConditions { max_new_tokens: 100, end_of_text: &[] };
+        let generation = Generation { model: &target, prompt: &prompt, stop, is_cancelled: None, watch: None };
         let mut drafter: Box<dyn Drafter + '_> = match is_stubborn {
             true => Box::new(Stubborn { model: &mut model, tokens: Vec::new() }),
             false => Box::new(DraftModel::new(&mut model)),
@@ -148,7 +148,7 @@ pub(super) fn rejections() -> Bill {
 
 /// Chapter 12: two requests of 500 and 450 tokens in 80 pages of 16 slots.
 pub(super) fn victims() -> Bill {
-    let limits = StepLimits { tokens: 128, sequences: 8 };
+    let limits = StepLimits { max_tokens: 128, max_sequences: 8 };
     let lines = |factory: &SchedulerFactory<'_>| -> Result<Vec<String>> {
         let requests = [(500, 450), (500, 450)];
         let [steps, computed, preemptions, _] = schedule(factory, 80, limits, &requests, 2)?;
@@ -160,7 +160,7 @@ pub(super) fn victims() -> Bill {
 
 /// Chapter 15: which engine had a bug, the rule that it breaks, and the events to which a simulation shrinks it.
 pub fn shrunk_events(bug: Bug) -> String {
-    let factory = planted(Some(bug));
+    let factory = with_bug(Some(bug));
     let Err(found) = search(&*factory, 0..1000, 100, || {}) else {
         return "no rule is broken in 1,000 worlds\n".into();
     };

@@ -14,7 +14,7 @@ use crate::generation::sampler::{Sampler, Sampling};
 use crate::generation::watch::{Placement, ReadWatch, RowPlace};
 use crate::model::Model;
 use crate::model::tokenizer::Tokenizer;
-use crate::simulation::planted::Bug;
+use crate::simulation::buggy_scheduler::Bug;
 
 /// A mistake that somebody can switch on.
 #[derive(Clone, Copy)]

@@ -41,7 +41,7 @@ fn run_with(model: &Model, tokenizer: &Tokenizer, disk: MemoryDisk) -> Result<(E
     let slab = PageSlab::new(model.kv_layout(), PAGE_SIZE, N_PAGES)?;
     let prefixes = Box::new(PrefixTrie::new(PAGE_SIZE)?);
     let mut tier = DiskTier::open(disk, model, PAGE_SIZE, 1 << 30)?;
-    let limits = StepLimits { tokens: 256, sequences: 16 };
+    let limits = StepLimits { max_tokens: 256, max_sequences: 16 };
     let mut engine = Engine::new(model, &slab, prefixes, limits, &model.config().eos_token_ids)?;
     let (mut prompts, mut waiting) = (Vec::new(), 0_usize);
     for line in PROMPTS.lines() {
@@ -62,7 +62,7 @@ fn run_with(model: &Model, tokenizer: &Tokenizer, disk: MemoryDisk) -> Result<(E
         let step = engine.step()?;
         tier.store(&mut engine, &step.finished)?;
         for finished in step.finished {
-            finished.end?;
+            finished.outcome?;
             sequences.push((finished.sequence.id, finished.sequence.tokens));
         }
     }

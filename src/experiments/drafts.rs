@@ -6,7 +6,7 @@ use anyhow::{Context, Result};
 use super::{PAGE_SIZE, PROMPTS, bundled};
 use crate::cache_kind::{CacheKind, CacheSize};
 use crate::chapters::ch09_chance::expected_acceptance;
-use crate::generation::Limits;
+use crate::generation::StopConditions;
 use crate::generation::drafting::{AcceptRule, DraftCounters, DraftSource};
 use crate::generation::one_sequence::Generation;
 use crate::generation::sampler::{Sampler, Sampling};
@@ -48,8 +48,8 @@ impl Stories<'_> {
             let sampling = Sampling { temperature: self.temperature, top_k: 0, top_p: 0.95, seed };
             let size = CacheSize::for_tokens(prompt.len() + self.new_tokens, PAGE_SIZE)?;
             let mut cache = self.cache.cache(self.target.kv_layout(), size)?;
-            let limits = Limits { max_new_tokens: self.new_tokens, end_of_text: &[] };
-            let generation = Generation { model: self.target, prompt, limits, is_cancelled: None, watch: None };
+            let stop = StopConditions { max_new_tokens: self.new_tokens, end_of_text: &[] };
+            let generation = Generation { model: self.target, prompt, stop, is_cancelled: None, watch: None };
             let mut sampler = Sampler::new(sampling);
             let Drafted { counters, to_expect, tokens } = &mut drafted;
             let generated = match &mut drafts {

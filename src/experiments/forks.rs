@@ -1,4 +1,4 @@
-//! Chapter 10: several sequences that continue one prompt, in caches apart, restored from a snapshot, and forked.
+//! Chapter 10: several sequences that continue one prompt, in caches apart, restored from a saved cache, and forked.
 
 use anyhow::Result;
 
@@ -6,7 +6,7 @@ use super::{append, rows};
 use crate::cache::{CacheError, KvCache, KvLayout};
 use crate::chapters::ch06_paged::{PageSlab, PagedCache, SharedSlab};
 use crate::chapters::ch10_fork::ForkCache;
-use crate::disk::snapshot::Snapshot;
+use crate::disk::saved_cache::SavedCache;
 
 /// The sequences, and the pages that they are kept in.
 #[derive(Clone, Copy)]
@@ -26,7 +26,7 @@ pub struct SamplesCost {
     pub tokens_computed: usize,
     /// Pages that had an owner when all sequences had all their tokens.
     pub pages_held: usize,
-    /// Rows restored from the snapshot or copied on write.
+    /// Rows restored from the saved cache or copied on write.
     pub tokens_copied: u64,
 }
 
@@ -48,15 +48,15 @@ impl Samples {
     pub fn restored(self) -> Result<SamplesCost> {
         let slab = self.slab()?;
         let mut caches = vec![self.with_prompt(PagedCache::new(&slab)?)?];
-        let snapshot = Snapshot::freeze(&caches[0], &vec![0; self.prompt_tokens]);
+        let saved = SavedCache::copy(&caches[0], &vec![0; self.prompt_tokens]);
         let mut restored = 0;
         for _ in 1..self.samples {
             let mut cache = PagedCache::new(&slab)?;
-            snapshot.restore(&mut cache)?;
+            saved.restore(&mut cache)?;
             restored += cache.len() as u64;
             caches.push(cache);
         }
-        Ok(self.cost("restored from a snapshot", caches, 1, restored, &slab)?)
+        Ok(self.cost("restored from a saved cache", caches, 1, restored, &slab)?)
     }
 
     /// The prompt is computed once, and its cache is forked.

@@ -5,7 +5,7 @@ use anyhow::{Result, ensure};
 
 use super::PAGE_SIZE;
 use crate::cache_kind::{CacheKind, CacheSize};
-use crate::generation::Limits;
+use crate::generation::StopConditions;
 use crate::generation::one_sequence::{Generated, Generation};
 use crate::model::Model;
 
@@ -19,8 +19,8 @@ pub fn generate(
     pick: &mut dyn FnMut(&[f32]) -> u32,
 ) -> Result<Generated> {
     let mut cache = kind.cache(model.kv_layout(), CacheSize::for_tokens(capacity, PAGE_SIZE)?)?;
-    let limits = Limits { max_new_tokens: new_tokens, end_of_text: &[] };
-    let generated = Generation { model, prompt, limits, is_cancelled: None, watch: None }.run(
+    let stop = StopConditions { max_new_tokens: new_tokens, end_of_text: &[] };
+    let generated = Generation { model, prompt, stop, is_cancelled: None, watch: None }.run(
         cache.as_deref_mut(),
         pick,
         &mut |_| {},

@@ -22,7 +22,7 @@ use std::time::{Duration, Instant};
 use crate::cache::{CacheError, KvCache};
 use crate::chapters::ch06_paged::SharedSlab;
 use crate::chapters::ch10_fork::ForkCache;
-use crate::generation::Limits;
+use crate::generation::StopConditions;
 use crate::generation::scoring::log_softmax;
 use crate::model::{Model, StepError};
 
@@ -165,12 +165,12 @@ pub fn search(
     slab: &SharedSlab,
     prompt: &[u32],
     width: usize,
-    limits: Limits<'_>,
+    stop: StopConditions<'_>,
     on_step: &mut dyn FnMut(&[Beam]),
 ) -> Result<(Vec<Continuation>, SearchCounters), StepError> {
     model.check(prompt, 0)?;
     let mut counters = SearchCounters::default();
-    if limits.max_new_tokens == 0 {
+    if stop.max_new_tokens == 0 {
         return Ok((vec![Continuation::new(Vec::new(), 0.0, false)], counters));
     }
     let start = Instant::now();
@@ -181,13 +181,13 @@ pub fn search(
     counters.prefill = start.elapsed();
     // The first step makes up to `width` of this beam.
     let beam = Beam { tokens: Vec::new(), log_probability: 0.0, cache };
-    let mut search = BeamSearch { width, end_of_text: limits.end_of_text, beams: vec![beam], finished: Vec::new() };
-    for n_new in 1..=limits.max_new_tokens {
+    let mut search = BeamSearch { width, end_of_text: stop.end_of_text, beams: vec![beam], finished: Vec::new() };
+    for n_new in 1..=stop.max_new_tokens {
         let rows: Vec<Vec<f32>> = logits.chunks_exact(model.config().vocab_size).map(log_softmax).collect();
         search.step(&rows)?;
         on_step(&search.beams);
         let is_over = search.finished.len() >= width || search.beams.is_empty();
-        if is_over || n_new == limits.max_new_tokens {
+        if is_over || n_new == stop.max_new_tokens {
             break;
         }
         let copied_before = tokens_copied(&search);

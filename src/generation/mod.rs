@@ -26,7 +26,7 @@ pub trait LanguageModel {
 
 /// When to stop generating.
 #[derive(Clone, Copy, Debug)]
-pub struct Limits<'a> {
+pub struct StopConditions<'a> {
     /// The most tokens to generate.
     pub max_new_tokens: usize,
     /// Tokens that end the sequence. They are not part of the output.

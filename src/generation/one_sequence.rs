@@ -3,7 +3,7 @@
 use std::cell::Cell;
 
 use super::watch::ReadWatch;
-use super::{Accept, CachedModel, Drafter, LanguageModel, Limits, RewindableModel};
+use super::{Accept, CachedModel, Drafter, LanguageModel, RewindableModel, StopConditions};
 use crate::cache::attention::AttentionCache;
 use crate::cache::{CacheError, Usage};
 use crate::chapters::ch01_recompute::{Recompute, generate};
@@ -16,7 +16,7 @@ use crate::model::{Model, StepError};
 pub struct Generation<'a> {
     pub model: &'a Model,
     pub prompt: &'a [u32],
-    pub limits: Limits<'a>,
+    pub stop: StopConditions<'a>,
     /// Set by a caller that wants no more tokens: the sequence then ends with those that it has.
     pub is_cancelled: Option<&'a Cell<bool>>,
     /// Watches what the cache returns, which must be empty at first.
@@ -43,7 +43,7 @@ impl Generation<'_> {
         pick: &mut dyn FnMut(&[f32]) -> u32,
         on_token: &mut dyn FnMut(u32),
     ) -> Result<Generated, StepError> {
-        self.with_cache(cache, on_token, |model, on_token| generate(model, self.prompt, self.limits, pick, on_token))
+        self.with_cache(cache, on_token, |model, on_token| generate(model, self.prompt, self.stop, pick, on_token))
     }
 
     /// Continues the prompt with drafts of at most `k` tokens, of which `accept` keeps some.
@@ -56,7 +56,7 @@ impl Generation<'_> {
         on_token: &mut dyn FnMut(u32),
     ) -> Result<Generated, StepError> {
         self.with_cache(cache, on_token, |target, on_token| {
-            Speculation { target, drafter, accept }.generate(self.prompt, self.limits, k, on_token)
+            Speculation { target, drafter, accept }.generate(self.prompt, self.stop, k, on_token)
         })
     }
 

@@ -63,14 +63,14 @@ impl Model {
     fn attend(&self, sequences: &[SequenceRows<'_>], q: &[f32], out: &mut [f32]) {
         let heads = self.config.heads();
         let attended = match (self.attention, self.row_format) {
-            (AttentionBackend::Gather | AttentionBackend::PagedKernel, format) => {
+            (AttentionBackend::Gather | AttentionBackend::Paged, format) => {
                 attend(heads, format, sequences, q, out);
                 Ok(())
             }
-            (AttentionBackend::PagedLoops, RowFormat::F32) => {
+            (AttentionBackend::Loops, RowFormat::F32) => {
                 attend_batch(heads, &mut F32Heads { head_dim: heads.head_dim }, sequences, q, out)
             }
-            (AttentionBackend::PagedLoops, format) => {
+            (AttentionBackend::Loops, format) => {
                 attend_batch(heads, &mut PackedHeads::new(format, heads.head_dim), sequences, q, out)
             }
         };

@@ -129,7 +129,7 @@ impl<'t> ActiveSequence<'t> {
     pub(super) fn finish(
         mut self,
         sequence: Sequence,
-        mut end: Result<FinishReason, SequenceError>,
+        mut outcome: Result<FinishReason, SequenceError>,
     ) -> FinishedSequence {
         let mut delta = mem::take(&mut self.delta);
         let (mut offset, mut output) = (0, String::new());
@@ -137,15 +137,15 @@ impl<'t> ActiveSequence<'t> {
             match detokenizer.finish() {
                 Ok((rest, is_stopped)) => {
                     delta.append(rest);
-                    if is_stopped && end.is_ok() {
-                        (end, self.end_token) = (Ok(FinishReason::Stop), None);
+                    if is_stopped && outcome.is_ok() {
+                        (outcome, self.end_token) = (Ok(FinishReason::Stop), None);
                     }
                 }
-                Err(error) => end = end.and(Err(error.into())),
+                Err(error) => outcome = outcome.and(Err(error.into())),
             }
             (offset, output) = (detokenizer.output_chars, detokenizer.output().into());
         }
-        delta.end = self.end_token.map(|token| OutputToken { offset, ..token });
-        FinishedSequence { sequence, text: output, delta, prompt_text: self.prompt_text, end }
+        delta.end_token = self.end_token.map(|token| OutputToken { offset, ..token });
+        FinishedSequence { sequence, text: output, delta, prompt_text: self.prompt_text, outcome }
     }
 }

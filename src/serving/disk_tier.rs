@@ -12,7 +12,7 @@ use crate::cache::CacheError;
 use crate::chapters::ch05_page_table::PageTable;
 use crate::chapters::ch10_fork::ForkCache;
 use crate::disk::reader::PageReader;
-use crate::disk::{Disk, PageFile, PageFileError, PageShape};
+use crate::disk::{Disk, PageFile, PageFileError, PageFormat};
 use crate::model::Model;
 use crate::model::checkpoint::MappedFiles;
 
@@ -57,9 +57,9 @@ impl DiskTier {
         page_size: usize,
         max_bytes: u64,
     ) -> Result<Self, PageFileError> {
-        let shape = PageShape::for_model(model, page_size);
-        let file = PageFile::open(Box::new(disk.clone()), shape, max_bytes)?;
-        let reader = PageReader::start(disk, shape).map_err(PageFileError::Unreadable)?;
+        let format = PageFormat::for_model(model, page_size);
+        let file = PageFile::open(Box::new(disk.clone()), format, max_bytes)?;
+        let reader = PageReader::start(disk, format).map_err(PageFileError::Unreadable)?;
         Ok(DiskTier {
             file,
             reader,

@@ -29,13 +29,13 @@ pub struct OutputDelta {
     pub tokens: Vec<OutputToken>,
     /// In the end, if the prompt is scored: the token that ended the sequence, if one did. It is not part of the
     /// output.
-    pub end: Option<OutputToken>,
+    pub end_token: Option<OutputToken>,
 }
 
 impl OutputDelta {
     /// Whether there is nothing new.
     pub fn is_empty(&self) -> bool {
-        self.scores.is_none() && self.text.is_empty() && self.tokens.is_empty() && self.end.is_none()
+        self.scores.is_none() && self.text.is_empty() && self.tokens.is_empty() && self.end_token.is_none()
     }
 
     /// Adds what follows.
@@ -43,7 +43,7 @@ impl OutputDelta {
         self.scores = self.scores.take().or(next.scores);
         self.text.push_str(&next.text);
         self.tokens.extend(next.tokens);
-        self.end = next.end;
+        self.end_token = next.end_token;
     }
 }
 
@@ -69,12 +69,12 @@ pub struct FinishedSequence {
     /// How its prompt begins, for [views](super::view). Empty without a tokenizer.
     pub prompt_text: String,
     /// Why it ended.
-    pub end: Result<FinishReason, SequenceError>,
+    pub outcome: Result<FinishReason, SequenceError>,
 }
 
 impl FinishedSequence {
     /// Why it ended, in a word.
     pub fn reason(&self) -> FinishReason {
-        *self.end.as_ref().unwrap_or(&FinishReason::Error)
+        *self.outcome.as_ref().unwrap_or(&FinishReason::Error)
     }
 }

@@ -106,15 +106,15 @@ impl Running {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct StepLimits {
     /// The token budget: tokens computed in one step, at most.
-    pub tokens: usize,
+    pub max_tokens: usize,
     /// Sequences that run at the same time, at most.
-    pub sequences: usize,
+    pub max_sequences: usize,
 }
 
 impl StepLimits {
     /// Refuses limits under which no step can compute anything.
     pub fn check(self) -> Result<(), ScheduleError> {
-        if self.tokens == 0 || self.sequences == 0 { Err(ScheduleError::NoStep(self)) } else { Ok(()) }
+        if self.max_tokens == 0 || self.max_sequences == 0 { Err(ScheduleError::NoStep(self)) } else { Ok(()) }
     }
 }
 
@@ -301,7 +301,7 @@ pub enum ScheduleError {
     /// Limits under which no step can compute anything.
     #[error(
         "a step of {} and {} computes nothing: both must be 1 or more",
-        count(.0.tokens, "token"), count(.0.sequences, "sequence")
+        count(.0.max_tokens, "token"), count(.0.max_sequences, "sequence")
     )]
     NoStep(StepLimits),
     /// A prompt without tokens.

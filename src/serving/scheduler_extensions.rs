@@ -97,7 +97,9 @@ impl Scheduler {
         let others = self.running().map(|(sequence, table)| pages_needed(sequence, table));
         let needed = pages_needed(sequence, fork.table()) + others.sum::<usize>();
         let is_next = self.waiting.front().is_none_or(|first| first.id > sequence.id);
-        is_next && self.running.len() < self.limits.sequences && needed <= available_pages(&*self.prefixes, &self.slab)
+        is_next
+            && self.running.len() < self.limits.max_sequences
+            && needed <= available_pages(&*self.prefixes, &self.slab)
     }
 
     /// [Cancels](Self::cancel) a sequence, for a reason of the caller's. If it has finished just now, only the reason

@@ -145,8 +145,8 @@ impl PoolView {
             owners: owners(slab.pool()),
             sequences: sequences.collect(),
             scheduled_tokens: step.iter().map(|chunk| chunk.tokens).sum(),
-            budget: limits.tokens,
-            max_running: limits.sequences,
+            budget: limits.max_tokens,
+            max_running: limits.max_sequences,
             counts: totals,
             ..PoolView::default()
         }

@@ -1,5 +1,5 @@
 //! A handful of cases as one writes them by hand, and a look at what comes out in the end. They aren't enough:
-//! all [planted](super::planted) schedulers pass.
+//! all [schedulers with a bug](super::buggy_scheduler) pass.
 
 use crate::serving::schedule::{FinishReason, StepLimits};
 
@@ -60,8 +60,12 @@ pub fn watch(
 
 /// An ordinary server's day: 100 pages of 4, prompts of 1 to 30 tokens, few cancellations, and room enough.
 pub fn day(steps: u64) -> Case {
-    let setup =
-        Setup { page_size: 4, n_pages: 100, limits: StepLimits { tokens: 8, sequences: 4 }, keeps_prefixes: true };
+    let setup = Setup {
+        page_size: 4,
+        n_pages: 100,
+        limits: StepLimits { max_tokens: 8, max_sequences: 4 },
+        keeps_prefixes: true,
+    };
     let mut events = Vec::new();
     for step in 0..steps {
         // Numbers that look drawn, and are the same everywhere.
@@ -83,8 +87,8 @@ pub fn all() -> Vec<(&'static str, Case)> {
     let arrive = |name, prefix_id, prompt, max_new_tokens| Event::Arrive { name, prefix_id, prompt, max_new_tokens };
     let cancel = |name| Event::Cancel { name };
     let steps = |n: usize| vec![Event::Step; n];
-    let case = |n_pages, tokens, sequences, events: Vec<Vec<Event>>| Case {
-        setup: Setup { page_size: 4, n_pages, limits: StepLimits { tokens, sequences }, keeps_prefixes: true },
+    let case = |n_pages, max_tokens, max_sequences, events: Vec<Vec<Event>>| Case {
+        setup: Setup { page_size: 4, n_pages, limits: StepLimits { max_tokens, max_sequences }, keeps_prefixes: true },
         events: events.concat(),
     };
     vec![

@@ -3,7 +3,7 @@
 //! ```text
 //!   seed ──► Case ──► World ──► Transition, Transition …      what each event did, seen from outside
 //!            events     │
-//!                       └── a SchedulerUnderTest: the scheduler of chapter 12, or a planted one
+//!                       └── a SchedulerUnderTest: the scheduler of chapter 12, or one with a bug
 //! ```
 //!
 //! Requests arrive, are cancelled and finish, and strangers take pages and give them back, when the [events](Event) say
@@ -11,12 +11,12 @@
 //! depends on every row that a sequence has, so a page that isn't the sequence's own changes it.
 //!
 //! [`search`](fn@search) tries seeds until a rule is broken, [shrinks](Shrinking) the case and tells it as a
-//! [`story`](fn@story). [`examples`] are a few cases as one writes them by hand, and [`planted`](mod@planted) are schedulers
-//! with a bug each that an engine had.
+//! [`story`](fn@story). [`examples`] are a few cases as one writes them by hand, and [`buggy_scheduler`] has
+//! schedulers with a bug each that an engine had.
 
+pub mod buggy_scheduler;
 mod draw_case;
 pub mod examples;
-pub mod planted;
 mod scheduler_under_test;
 mod search;
 mod shrinking;
@@ -90,7 +90,7 @@ pub struct SequenceState {
     pub n_tokens: usize,
     pub max_new_tokens: usize,
     /// Tokens that its page table holds; 0 while it waits.
-    pub held: usize,
+    pub n_held: usize,
     /// The pages of its table, in order; none while it waits.
     pub pages: Vec<PageId>,
     pub counters: SequenceCounters,

@@ -40,7 +40,7 @@ pub trait SchedulerUnderTest {
     /// The running sequences.
     fn running(&self) -> Vec<SequenceState> {
         let state = |(sequence, table): (&Sequence, &PageTable)| SequenceState {
-            held: table.len(),
+            n_held: table.len(),
             pages: table.pages().to_vec(),
             ..without_pages(sequence)
         };
@@ -68,7 +68,7 @@ pub(super) fn without_pages(sequence: &Sequence) -> SequenceState {
         n_prompt: sequence.n_prompt,
         n_tokens: sequence.tokens.len(),
         max_new_tokens: sequence.max_new_tokens,
-        held: 0,
+        n_held: 0,
         pages: Vec::new(),
         counters: sequence.counters,
     }

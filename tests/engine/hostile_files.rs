@@ -11,7 +11,7 @@ use grading::hostile::{hostile_bytes, hostile_json, hostile_tensors, sealed};
 use grading::limits::allocated;
 use grading::oracle::{TestRng, seeds};
 use page_by_page::chapters::ch02_flat::FlatCache;
-use page_by_page::disk::snapshot::Snapshot;
+use page_by_page::disk::saved_cache::SavedCache;
 use page_by_page::model::Model;
 use page_by_page::model::tokenizer::Tokenizer;
 use serde_json::Value;
@@ -113,7 +113,7 @@ fn any_saved_cache() {
     let tokens = [5, 96, 0];
     let mut cache = FlatCache::new(model.config().kv_layout());
     model.step(&tokens, Some(&mut cache)).unwrap();
-    Snapshot::freeze(&cache, &tokens).save(&folder.file("some.cache"), &model).unwrap();
+    SavedCache::copy(&cache, &tokens).save(&folder.file("some.cache"), &model).unwrap();
     let saved = folder.read("some.cache");
     let change = |rng: &mut TestRng| {
         let bytes = hostile_bytes(&saved, rng);
@@ -121,9 +121,9 @@ fn any_saved_cache() {
         if rng.roll(0, 2) == 0 { bytes } else { sealed(bytes) }
     };
     endure(&folder, "some.cache", 2 << 20, change, || {
-        let snapshot = Snapshot::load(&folder.file("some.cache"), &model)?;
-        let mut cache = FlatCache::new(snapshot.layout());
-        snapshot.restore(&mut cache).expect("room for it");
+        let saved = SavedCache::load(&folder.file("some.cache"), &model)?;
+        let mut cache = FlatCache::new(saved.layout());
+        saved.restore(&mut cache).expect("room for it");
         Ok::<_, page_by_page::files::FileError>(())
     });
 }

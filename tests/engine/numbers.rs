@@ -48,7 +48,7 @@ fn what_a_format_cannot_hold_is_noticed() {
         tensor.data = 100_000.0_f32.to_le_bytes().repeat(tensor.shape[0]);
     });
     for format in RowFormat::ALL {
-        for attention in [AttentionBackend::Gather, AttentionBackend::PagedKernel, AttentionBackend::PagedLoops] {
+        for attention in [AttentionBackend::Gather, AttentionBackend::Paged, AttentionBackend::Loops] {
             let mut model = Model::open(folder.path().as_ref()).unwrap();
             (model.row_format, model.attention) = (format, attention);
             let mut cache = ContiguousCache::new(model.kv_layout(), 9);

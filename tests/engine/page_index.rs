@@ -3,18 +3,18 @@
 use page_by_page::cache::KvLayout;
 use page_by_page::disk::index::Index;
 use page_by_page::disk::record::{RecordError, decode_header};
-use page_by_page::disk::{FILE_HEADER_BYTES, PageFileError, PageShape};
+use page_by_page::disk::{FILE_HEADER_BYTES, PageFileError, PageFormat};
 use page_by_page::kernels::RowFormat;
 
-use grading::disk::{FaultyDisk, RECORD, RECORD_HEADER, SHAPE, counting, lengths, record};
+use grading::disk::{FORMAT, FaultyDisk, RECORD, RECORD_HEADER, counting, lengths, record};
 
 fn record_of(id: u64, parent: u64, tokens: &[u32]) -> Vec<u8> {
-    record(&SHAPE, id, parent, tokens, &[1.0; 120], &[2.0; 120])
+    record(&FORMAT, id, parent, tokens, &[1.0; 120], &[2.0; 120])
 }
 
 /// A file with these records: id, parent, tokens.
 fn file_of(records: &[(u64, u64, &[u32])]) -> Vec<u8> {
-    let mut file = SHAPE.file_header().to_vec();
+    let mut file = FORMAT.file_header().to_vec();
     records.iter().for_each(|(id, parent, tokens)| file.extend(record_of(*id, *parent, tokens)));
     file
 }
@@ -27,18 +27,18 @@ fn sequence(n_pages: usize) -> Vec<u8> {
 }
 
 fn open(disk: &FaultyDisk, max_bytes: u64) -> Result<Index, PageFileError> {
-    Index::open(&mut disk.clone(), &SHAPE, max_bytes)
+    Index::open(&mut disk.clone(), &FORMAT, max_bytes)
 }
 
 fn open_bytes(bytes: &[u8]) -> Index {
-    open(&FaultyDisk::with(bytes.to_vec()), SHAPE.offset(99)).unwrap()
+    open(&FaultyDisk::with(bytes.to_vec()), FORMAT.offset(99)).unwrap()
 }
 
 /// The error of opening these bytes, which stay as they are.
 #[track_caller]
 fn refused(bytes: &[u8]) -> PageFileError {
     let disk = FaultyDisk::with(bytes.to_vec());
-    let error = open(&disk, SHAPE.offset(3)).err().expect("an error");
+    let error = open(&disk, FORMAT.offset(3)).err().expect("an error");
     assert!(disk.bytes() == bytes, "the file is as it was: {error}");
     error
 }
@@ -57,16 +57,17 @@ fn find(index: &Index, tokens: &[u32]) -> Vec<usize> {
 #[test]
 fn a_record_has_its_length_and_its_place_also_beyond_four_gib() {
     let storyteller =
-        PageShape { layout: KvLayout { n_layers: 6, n_kv_heads: 2, head_dim: 32 }, page_size: 16, ..SHAPE };
-    let qwen3 = PageShape { layout: KvLayout { n_layers: 28, n_kv_heads: 8, head_dim: 128 }, page_size: 256, ..SHAPE };
-    for (shape, header, record) in
-        [(SHAPE, RECORD_HEADER, RECORD), (storyteller, 88, 49_240), (qwen3, 1048, 58_721_304)]
+        PageFormat { layout: KvLayout { n_layers: 6, n_kv_heads: 2, head_dim: 32 }, page_size: 16, ..FORMAT };
+    let qwen3 =
+        PageFormat { layout: KvLayout { n_layers: 28, n_kv_heads: 8, head_dim: 128 }, page_size: 256, ..FORMAT };
+    for (format, header, record) in
+        [(FORMAT, RECORD_HEADER, RECORD), (storyteller, 88, 49_240), (qwen3, 1048, 58_721_304)]
     {
-        assert_eq!((shape.record_header_bytes(), shape.record_bytes()), (header, record), "{shape:?}");
-        assert_eq!(lengths(&shape), (header, record), "{shape:?}");
+        assert_eq!((format.record_header_bytes(), format.record_bytes()), (header, record), "{format:?}");
+        assert_eq!(lengths(&format), (header, record), "{format:?}");
     }
     for place in [0, 1, 255, 65_536, 4_294_967, 4_294_968, 5_000_000_000] {
-        assert_eq!(SHAPE.offset(place), FILE_HEADER_BYTES as u64 + 1000 * place as u64);
+        assert_eq!(FORMAT.offset(place), FILE_HEADER_BYTES as u64 + 1000 * place as u64);
     }
 }
 
@@ -75,19 +76,19 @@ fn a_header_that_cannot_be_is_refused() {
     let good = record_of(9, 4, &[1, 2, 3, 4]);
     for len in 0..RECORD_HEADER {
         let expected = RecordError::WrongLength { found: len, expected: RECORD_HEADER };
-        assert_eq!(decode_header(&SHAPE, &good[..len]), Err(expected));
+        assert_eq!(decode_header(&FORMAT, &good[..len]), Err(expected));
     }
     for (id, parent) in [(5, 5), (5, 6), (0, 0), (1, u64::MAX)] {
         let bytes = record_of(id, parent, &[1, 2, 3, 4]);
-        assert_eq!(decode_header(&SHAPE, &bytes), Err(RecordError::WrongParent { id, parent }));
+        assert_eq!(decode_header(&FORMAT, &bytes), Err(RecordError::WrongParent { id, parent }));
     }
-    assert!(decode_header(&SHAPE, &record_of(1 << 63, 4, &[1, 2, 3, 4])).is_ok());
+    assert!(decode_header(&FORMAT, &record_of(1 << 63, 4, &[1, 2, 3, 4])).is_ok());
     for id in [(1 << 63) + 1, u64::MAX] {
         let bytes = record_of(id, 4, &[1, 2, 3, 4]);
-        assert_eq!(decode_header(&SHAPE, &bytes), Err(RecordError::WrongId { id }));
+        assert_eq!(decode_header(&FORMAT, &bytes), Err(RecordError::WrongId { id }));
     }
     // A record of a different file: the checksum covers the header.
-    for other in [PageShape { fingerprint: 1, ..SHAPE }, PageShape { format: RowFormat::F16, ..SHAPE }] {
+    for other in [PageFormat { fingerprint: 1, ..FORMAT }, PageFormat { row_format: RowFormat::F16, ..FORMAT }] {
         assert!(matches!(decode_header(&other, &good), Err(RecordError::DamagedHeader { .. })), "{other:?}");
     }
 }
@@ -95,9 +96,9 @@ fn a_header_that_cannot_be_is_refused() {
 #[test]
 fn a_new_file_gets_a_header_also_after_one_that_was_cut_off() {
     for len in 0..=FILE_HEADER_BYTES {
-        let disk = FaultyDisk::with(SHAPE.file_header()[..len].to_vec());
-        let index = open(&disk, SHAPE.offset(3)).unwrap();
-        assert_eq!(disk.bytes(), SHAPE.file_header(), "after {len} bytes of a header");
+        let disk = FaultyDisk::with(FORMAT.file_header()[..len].to_vec());
+        let index = open(&disk, FORMAT.offset(3)).unwrap();
+        assert_eq!(disk.bytes(), FORMAT.file_header(), "after {len} bytes of a header");
         assert_eq!((index.n_records(), index.n_places()), (0, 3));
     }
 }
@@ -116,26 +117,26 @@ fn what_is_no_page_file_is_left_alone() {
         assert!(matches!(error, PageFileError::NotAPageFile | PageFileError::DamagedHeader { .. }), "byte {byte}");
     }
     // This begins like a page file, but was not cut off in this header.
-    let other = PageShape { fingerprint: SHAPE.fingerprint ^ 1, ..SHAPE }.file_header();
+    let other = PageFormat { fingerprint: FORMAT.fingerprint ^ 1, ..FORMAT }.file_header();
     assert!(matches!(refused(&other[..FILE_HEADER_BYTES - 1]), PageFileError::DamagedHeader { .. }));
 }
 
 #[test]
 fn pages_of_a_different_shape_are_refused_with_the_numbers() {
-    let layout = KvLayout { n_layers: 4, ..SHAPE.layout };
-    let swapped = KvLayout { n_layers: 2, n_kv_heads: 3, ..SHAPE.layout };
-    let rows = |found: KvLayout| format!("rows of {found:?}, the model makes rows of {:?}; use", SHAPE.layout);
-    let size = PageShape { page_size: 5, ..SHAPE };
-    let model = PageShape { fingerprint: SHAPE.fingerprint ^ 1, ..size };
-    let (two, all) = (PageShape { layout, ..model }, PageShape { layout, format: RowFormat::F16, ..model });
+    let layout = KvLayout { n_layers: 4, ..FORMAT.layout };
+    let swapped = KvLayout { n_layers: 2, n_kv_heads: 3, ..FORMAT.layout };
+    let rows = |found: KvLayout| format!("rows of {found:?}, the model makes rows of {:?}; use", FORMAT.layout);
+    let size = PageFormat { page_size: 5, ..FORMAT };
+    let model = PageFormat { fingerprint: FORMAT.fingerprint ^ 1, ..size };
+    let (two, all) = (PageFormat { layout, ..model }, PageFormat { layout, row_format: RowFormat::F16, ..model });
     for (other, expected) in [
         (size, "pages of 5 slots, and these have 4; ask for --page-size 5, or give a different file".to_string()),
-        (PageShape { page_size: 1 << 33, ..SHAPE }, "pages of 8589934592 slots, and these have 4".into()),
+        (PageFormat { page_size: 1 << 33, ..FORMAT }, "pages of 8589934592 slots, and these have 4".into()),
         // Several things are wrong: the first that `open` promises to look for.
         (model, "a different model: its fingerprint is c0ffee17, this model's c0ffee16".into()),
         (two, rows(layout)),
         (all, "rows in f16, and here rows are kept in f32; ask for --kv-dtype f16, or give".into()),
-        (PageShape { layout: swapped, ..SHAPE }, rows(swapped)),
+        (PageFormat { layout: swapped, ..FORMAT }, rows(swapped)),
     ] {
         let error = refused(&[&other.file_header()[..], &[7; 3000]].concat()).to_string();
         assert!(error.contains(&expected), "{error}");
@@ -147,7 +148,7 @@ fn only_the_heads_are_read_and_the_latest_records_count_as_used_last() {
     let [a, b, c, d] = [1, 7, 8, 50].map(|first| counting(first, 4));
     // a b, a c, d b: the same tokens after different parents, and pages that lie before their parent.
     let disk = FaultyDisk::with(file_of(&[(2, 1, &b), (1, 0, &a), (5, 4, &b), (9, 1, &c), (4, 0, &d)]));
-    let mut index = open(&disk, SHAPE.offset(9)).unwrap();
+    let mut index = open(&disk, FORMAT.offset(9)).unwrap();
     let read: usize = disk.faults().reads.iter().map(|(_, bytes)| bytes).sum();
     assert!(read <= FILE_HEADER_BYTES + 5 * RECORD_HEADER, "{read} bytes");
     assert_eq!(disk.faults().writes.len(), 0);
@@ -202,21 +203,21 @@ fn a_disk_that_fails_is_an_error() {
     for bytes in [10..11, 70..71, 2074..2075] {
         let disk = FaultyDisk::with(good.clone());
         disk.faults().unreadable = Some(bytes);
-        assert!(matches!(open(&disk, SHAPE.offset(9)), Err(PageFileError::Unreadable(_))));
+        assert!(matches!(open(&disk, FORMAT.offset(9)), Err(PageFileError::Unreadable(_))));
         assert!(disk.bytes() == good);
     }
     let disk = FaultyDisk::default();
     disk.faults().room = Some(10);
-    assert!(matches!(open(&disk, SHAPE.offset(9)), Err(PageFileError::Unwritable { offset: 0, .. })));
+    assert!(matches!(open(&disk, FORMAT.offset(9)), Err(PageFileError::Unwritable { offset: 0, .. })));
     // A file that is too long and cannot be cut would have more bytes than allowed.
     let disk = FaultyDisk::with(good.clone());
     disk.faults().refuses_to_truncate = true;
-    assert!(matches!(open(&disk, SHAPE.offset(2)), Err(PageFileError::Unwritable { offset: 2064, .. })));
+    assert!(matches!(open(&disk, FORMAT.offset(2)), Err(PageFileError::Unwritable { offset: 2064, .. })));
 }
 
 #[test]
 fn one_long_sequence_takes_no_recursion() {
-    let tiny = PageShape { layout: KvLayout { n_layers: 1, n_kv_heads: 1, head_dim: 1 }, page_size: 1, ..SHAPE };
+    let tiny = PageFormat { layout: KvLayout { n_layers: 1, n_kv_heads: 1, head_dim: 1 }, page_size: 1, ..FORMAT };
     let mut bytes = tiny.file_header().to_vec();
     (0..70_000).for_each(|i| bytes.extend(record(&tiny, i + 1, i, &[i as u32], &[1.0], &[2.0])));
     let mut index = Index::open(&mut FaultyDisk::with(bytes), &tiny, tiny.offset(70_000)).unwrap();

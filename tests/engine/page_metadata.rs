@@ -49,8 +49,8 @@ impl BlockTables {
             arrays.block_table.push(line);
             arrays.seq_lens.push(table.len());
             for position in table.len() - n..table.len() {
-                let place = table.locate(position)?;
-                arrays.slot_mapping.push(place.page.index() * table.page_size() + place.slot);
+                let location = table.locate(position)?;
+                arrays.slot_mapping.push(location.page.index() * table.page_size() + location.slot);
             }
             arrays.query_start_loc.push(arrays.slot_mapping.len());
         }

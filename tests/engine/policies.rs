@@ -5,7 +5,7 @@
 
 use page_by_page::experiments::schedule;
 use page_by_page::serving::schedule::{StepLimits, max_rows};
-use page_by_page::simulation::planted::{Bug, Policy, planted, with_policy};
+use page_by_page::simulation::buggy_scheduler::{Bug, Policy, with_bug, with_policy};
 use page_by_page::simulation::{SchedulerFactory, chapter_12};
 use page_by_page::workload::arrivals::TINY_LLM;
 
@@ -22,10 +22,10 @@ fn useful(requests: &[(usize, usize)]) -> usize {
 
 #[test]
 fn what_the_rules_of_the_chapter_gain() {
-    let (next_chunk, chapter): (_, &SchedulerFactory<'_>) = (&planted(Some(Bug::NextChunk)), &chapter_12);
+    let (next_chunk, chapter): (_, &SchedulerFactory<'_>) = (&with_bug(Some(Bug::NextChunk)), &chapter_12);
     let (prompts_first, oldest) = (&with_policy(Policy::PromptsFirst), &with_policy(Policy::OldestVictim));
-    let alone = StepLimits { tokens: usize::MAX, sequences: 1 };
-    let eight = StepLimits { tokens: 128, sequences: 8 };
+    let alone = StepLimits { max_tokens: usize::MAX, max_sequences: 1 };
+    let eight = StepLimits { max_tokens: 128, max_sequences: 8 };
     // The requests, and how many of them come together.
     let (tiny, large) = ((&TINY_LLM[..], 16), (&LARGE[..], 2));
     // Steps, tokens computed, preemptions, longest wait.

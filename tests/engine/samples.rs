@@ -39,7 +39,7 @@ fn each_sample_is_the_sequence_generated_alone_in_pages_of_any_size_and_number()
     for run in 0..150 {
         let page_size = 1 + random(5);
         let ends = [random(vocab_size) as u32];
-        let limits = StepLimits { tokens: 1 + random(30), sequences: 1 + random(9) };
+        let limits = StepLimits { max_tokens: 1 + random(30), max_sequences: 1 + random(9) };
         let (mut least, mut asked) = (1, Vec::new());
         for _ in 0..1 + random(4) {
             let prompt: Vec<u32> = (0..1 + random(11)).map(|_| random(vocab_size) as u32).collect();
@@ -65,7 +65,7 @@ fn each_sample_is_the_sequence_generated_alone_in_pages_of_any_size_and_number()
         for FinishedSequence { sequence, .. } in &all {
             assert_eq!(reported.remove(&sequence.id).unwrap_or_default(), sequence.new_tokens(), "{run}");
         }
-        let mut found: Vec<Ended> = all.iter().map(|one| (one.sequence.tokens.clone(), one.end.clone())).collect();
+        let mut found: Vec<Ended> = all.iter().map(|one| (one.sequence.tokens.clone(), one.outcome.clone())).collect();
         for (prompt, most, n) in &asked {
             for expected in samples_alone(&model, (prompt, *most), &ends, *n) {
                 let place = found.iter().position(|one| *one == expected);
@@ -74,7 +74,7 @@ fn each_sample_is_the_sequence_generated_alone_in_pages_of_any_size_and_number()
         }
         assert!(found.is_empty(), "{run}: {found:?} too many");
         preempted += engine.totals().preemptions;
-        ended += all.iter().filter(|finished| finished.end == Ok(FinishReason::Stop)).count();
+        ended += all.iter().filter(|finished| finished.outcome == Ok(FinishReason::Stop)).count();
         copied += all.iter().map(|finished| finished.sequence.counters.usage.tokens_copied).sum::<u64>();
     }
     assert!(preempted > 30 && ended > 10 && copied > 200, "{preempted} {ended} {copied}: this has shown little");
@@ -85,7 +85,7 @@ fn samples_share_all_full_pages_and_copy_the_rest_but_once() {
     // 8 samples of 49 tokens, 25 new ones, pages of 16: 3 full pages, and one that is filled in part.
     let model = tiny_model();
     let prompt: Vec<u32> = (0..49).map(|place| 5 + place * 7 % 80).collect();
-    let limits = StepLimits { tokens: 100, sequences: 8 };
+    let limits = StepLimits { max_tokens: 100, max_sequences: 8 };
     let setting = Setup { page_size: 16, n_pages: 3 + 8 * 2, limits, keeps_prefixes: false };
     let (mut engine, slab) = engine(&model, setting, &[]);
     let n_free = || slab.borrow().pool().n_free();
@@ -125,10 +125,10 @@ fn cancelled_samples_leave_the_others_as_they_are() {
             assert_eq!(all.iter().map(|finished| finished.sequence.id).collect::<Vec<_>>(), ids, "{run}");
             for (sample, (finished, (tokens, end))) in all.iter().zip(&alone).enumerate() {
                 if cancelled.contains(&sample) {
-                    assert_eq!(finished.end, Ok(FinishReason::Abort), "{run}");
+                    assert_eq!(finished.outcome, Ok(FinishReason::Abort), "{run}");
                     assert!(tokens.starts_with(&finished.sequence.tokens), "{run}");
                 } else {
-                    assert_eq!((&finished.sequence.tokens, &finished.end), (tokens, end), "{run}: sample {sample}");
+                    assert_eq!((&finished.sequence.tokens, &finished.outcome), (tokens, end), "{run}: sample {sample}");
                 }
             }
             let kept = engine.scheduler().prefixes().n_pages();

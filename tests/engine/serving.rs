@@ -169,15 +169,15 @@ fn generate(
             preempted += engine.scheduler().waiting().filter(in_its_prompt).count();
         });
         assert_eq!(finished.iter().map(|finished| finished.sequence.id).collect::<Vec<_>>(), ids, "{setting:?}");
-        for (index, FinishedSequence { sequence, end, .. }) in finished.iter().enumerate() {
+        for (index, FinishedSequence { sequence, outcome, .. }) in finished.iter().enumerate() {
             let run = format!("{setting:?}, round {round}, sequence {index}");
             let ((tokens, why), expected) = alone.expected(index, is_scored(index));
-            assert_eq!((&sequence.tokens, end), (&tokens, &why), "{run}");
+            assert_eq!((&sequence.tokens, outcome), (&tokens, &why), "{run}");
             assert_eq!(sequence.new_tokens(), reported.remove(&sequence.id).unwrap_or_default(), "{run}: as reported");
             assert_eq!(scores.remove(&sequence.id), expected, "{run}: the scores of its prompt");
         }
         let (pool, kept) = (slab.borrow().pool().n_free(), engine.scheduler().prefixes().n_pages());
-        assert_eq!(pool + kept, setting.n_pages, "{setting:?}: free pages and kept ones in the end");
+        assert_eq!(pool + kept, setting.n_pages, "{setting:?}: free pages and kept ones in the outcome");
         all.extend(finished);
     }
     (all, engine.totals(), preempted)
@@ -189,9 +189,9 @@ fn settings() -> Vec<Setup> {
     for page_size in [1, 3, 16] {
         let least = MAX_SLOTS.div_ceil(page_size);
         for n_pages in [least, least + 2, 3 * least] {
-            for (tokens, texts) in [(1, 1), (1, 8), (2, 3), (7, 2), (7, 8), (64, 5), (1000, 1000)] {
+            for (max_tokens, texts) in [(1, 1), (1, 8), (2, 3), (7, 2), (7, 8), (64, 5), (1000, 1000)] {
                 for keeps_prefixes in [true, false] {
-                    let limits = StepLimits { tokens, sequences: texts };
+                    let limits = StepLimits { max_tokens, max_sequences: texts };
                     settings.push(Setup { page_size, n_pages, limits, keeps_prefixes });
                 }
             }
@@ -228,7 +228,7 @@ fn check_counters(setting: Setup, finished: &[FinishedSequence], totals: EngineT
     assert_eq!(totals.recomputed, sum(|finished| finished.sequence.counters.recomputed), "{setting:?}");
     assert_eq!(totals.new_tokens, sum(|finished| finished.sequence.new_tokens().len() as u64), "{setting:?}");
     assert!(totals.peak_pages <= setting.n_pages && totals.peak_pages > 0, "{setting:?}");
-    assert!(totals.peak_sequences <= setting.limits.sequences.min(setting.limits.tokens), "{setting:?}");
+    assert!(totals.peak_sequences <= setting.limits.max_sequences.min(setting.limits.max_tokens), "{setting:?}");
     // Nothing of a prompt is lost. That of the sequence without new tokens runs once, to be scored.
     assert_eq!(totals.prompt_tokens, 3 * (5 + 2 + 17 + 1 + 5 + 17 + 9) + 2, "{setting:?}");
 }
@@ -316,7 +316,7 @@ fn cancelled_sequences_keep_what_they_have_and_the_others_go_on() {
     assert_eq!(cancelled.sequence.tokens, alone(&model, (ASKED[2].0, 5), &[], SEEDED).0);
     assert!(engine.step().unwrap().finished.is_empty(), "what cancel returns is not reported again");
     let rest = engine.cancel_all().unwrap();
-    assert!(rest.len() == 3 && rest.iter().all(|finished| finished.end == Ok(FinishReason::Abort)));
+    assert!(rest.len() == 3 && rest.iter().all(|finished| finished.outcome == Ok(FinishReason::Abort)));
     let mut new_tokens: Vec<usize> = rest.iter().map(|finished| finished.sequence.new_tokens().len()).collect();
     new_tokens.sort_unstable();
     assert_eq!(new_tokens, [1, 6, 6], "the others have gone on");

@@ -313,7 +313,7 @@ impl BatchRun<'_> {
     }
 
     fn end(&mut self, finished: &FinishedSequence) -> Result<()> {
-        let FinishedSequence { sequence, text, end, .. } = finished;
+        let FinishedSequence { sequence, text, outcome, .. } = finished;
         let Some(BatchRequest { line, prompt: beginning, .. }) = self.taken.remove(&sequence.id) else { return Ok(()) };
         let (prompt, new) = (&sequence.tokens[..sequence.n_prompt], sequence.new_tokens());
         let counters = json!({
@@ -333,7 +333,7 @@ impl BatchRun<'_> {
             "finish_reason": finished.reason().as_str(),
             "counters": counters,
         });
-        add(&mut result, "error", end.as_ref().err().map(|error| format!("line {line}: {error}")));
+        add(&mut result, "error", outcome.as_ref().err().map(|error| format!("line {line}: {error}")));
         self.results.put(line, finished.reason().as_str(), result)
     }
 

@@ -210,7 +210,7 @@ impl Conversation<'_> {
         }
         let finished = self.generate(id)?;
         let n_generated = finished.sequence.new_tokens().len();
-        let end = match finished.end? {
+        let end = match finished.outcome? {
             FinishReason::Stop => ", end of text",
             FinishReason::Length | FinishReason::Error => "",
             FinishReason::Abort => ", stopped",

@@ -152,11 +152,8 @@ pub struct RowOptions {
     pub kv_dtype: RowFormat,
 }
 
-pub const ATTENTIONS: [(&str, AttentionBackend); 3] = [
-    ("gather", AttentionBackend::Gather),
-    ("paged", AttentionBackend::PagedKernel),
-    ("plain", AttentionBackend::PagedLoops),
-];
+pub const ATTENTIONS: [(&str, AttentionBackend); 3] =
+    [("gather", AttentionBackend::Gather), ("paged", AttentionBackend::Paged), ("loops", AttentionBackend::Loops)];
 pub const FORMATS: [(&str, RowFormat); 4] =
     [("f32", RowFormat::F32), ("f16", RowFormat::F16), ("bf16", RowFormat::Bf16), ("int8", RowFormat::Int8)];
 
@@ -173,15 +170,15 @@ impl RowOptions {
     fn attention(self) -> AttentionBackend {
         match self.attention {
             Some(attention) => attention,
-            None if chapters::is_written(chapter(13)) => AttentionBackend::PagedKernel,
+            None if chapters::is_written(chapter(13)) => AttentionBackend::Paged,
             None => AttentionBackend::Gather,
         }
     }
 
     pub fn chapters(self, kv: CacheKind) -> Vec<usize> {
         let mut chapters = Vec::new();
-        let is_in_place = kv == CacheKind::Paged && self.attention() == AttentionBackend::PagedKernel;
-        if is_in_place || self.attention() == AttentionBackend::PagedLoops {
+        let is_in_place = kv == CacheKind::Paged && self.attention() == AttentionBackend::Paged;
+        if is_in_place || self.attention() == AttentionBackend::Loops {
             chapters.push(13);
         }
         if self.kv_dtype != RowFormat::F32 {
@@ -318,7 +315,7 @@ pub struct PoolOptions {
 impl PoolOptions {
     /// What a step may hold. `running`: sequences at the same time, at most.
     pub fn limits(&self, running: usize) -> StepLimits {
-        StepLimits { tokens: self.budget, sequences: running }
+        StepLimits { max_tokens: self.budget, max_sequences: running }
     }
 
     /// How large the pool is for this model's rows.

@@ -8,8 +8,8 @@ use anyhow::{Result, bail};
 use clap::Args;
 use clap::builder::PossibleValuesParser;
 use page_by_page::chapters::{Source, chapter};
+use page_by_page::simulation::buggy_scheduler::{Bug, with_bug};
 use page_by_page::simulation::examples;
-use page_by_page::simulation::planted::{Bug, planted};
 use page_by_page::simulation::{
     self, Counterexample, Passed, SchedulerFactory, chapter_12, heartbeat, in_scheduler_call, story,
 };
@@ -30,15 +30,14 @@ const MAX_SECONDS: u32 = 20;
 /// that matter and printed as a story, and the command fails. The same seed gives the same story.
 ///
 /// The scheduler is that of chapter 12, on chapters 4 to 11: your code where you have started, the reference elsewhere.
-/// Planted ones can be tried in its place. Each has a bug that an engine had; then the command fails if no rule is
-/// broken.
+/// With `--bug`, one with a bug that an engine had takes its place; then the command fails if no rule is broken.
 #[derive(Args)]
 #[command(after_help = "\
 Example:
   cargo page simulate
   cargo page simulate --seed 7 --steps 500
-  cargo page simulate --planted cancel-leaks
-  cargo page simulate --planted all")]
+  cargo page simulate --bug cancel-leaks
+  cargo page simulate --bug all")]
 pub struct Simulate {
     /// Worlds to try, seeds 0 to N - 1, at most 1,000,000
     #[arg(long, value_name = "N", default_value_t = 1000)]
@@ -49,9 +48,9 @@ pub struct Simulate {
     /// Try this seed only
     #[arg(long, value_name = "S", conflicts_with = "seeds")]
     seed: Option<u64>,
-    /// Try a planted scheduler, or all of them
+    /// Try a scheduler with this bug, or all of them
     #[arg(long, value_name = "NAME", value_parser = PossibleValuesParser::new(Bug::all().map(Bug::name).into_iter().chain(["all"])))]
-    planted: Option<String>,
+    bug: Option<String>,
     /// Check no rule: nine examples, then an ordinary day of M steps, and what comes out
     #[arg(long, conflicts_with_all = ["seeds", "seed"])]
     blind: bool,
@@ -67,21 +66,21 @@ impl Simulate {
         }
         be_quiet_in_scheduler_calls();
         end_if_nothing_happens();
-        let bugs: Vec<Option<Bug>> = match self.planted.as_deref() {
+        let bugs: Vec<Option<Bug>> = match self.bug.as_deref() {
             None => vec![None],
             Some(name) => Bug::all().into_iter().filter(|bug| [bug.name(), "all"].contains(&name)).map(Some).collect(),
         };
         match bugs[..] {
             [bug] if self.blind => self.blind(bug),
             _ if self.blind => {
-                bail!("--blind shows one scheduler: name one of those that `simulate --planted all` lists")
+                bail!("--blind shows one scheduler: name one of those that `simulate --bug all` lists")
             }
             _ => self.search(&bugs),
         }
     }
 
-    /// Tries seeds with each of these schedulers. An error if a rule is broken by that of chapter 12, or not by a
-    /// planted one.
+    /// Tries seeds with each of these schedulers. An error if a rule is broken by that of chapter 12, or not by
+    /// one with a bug.
     fn search(&self, bugs: &[Option<Bug>]) -> Result<()> {
         let progress = Progress::new("simulating", if self.seed.is_some() { 1 } else { self.seeds });
         let seeds = || self.seed.map_or(0..=self.seeds - 1, |seed| seed..=seed);
@@ -94,7 +93,7 @@ impl Simulate {
             all => show_all(all)?,
         }
         let alive = outcomes.iter().filter(|outcome| outcome.is_ok()).count();
-        match self.planted {
+        match self.bug {
             None if alive == 0 => bail!("a rule is broken: the story above says how"),
             Some(_) if alive > 0 => {
                 bail!("no rule is broken by {alive} of {}; try more seeds, or more steps", outcomes.len())
@@ -111,13 +110,13 @@ impl Simulate {
             }
             Err(found) => found,
         };
-        let planted = bug.map_or(String::new(), |bug| format!(" --planted {}", bug.name()));
+        let option = bug.map_or(String::new(), |bug| format!(" --bug {}", bug.name()));
         let Counterexample { seed, failure, case, shrunk, .. } = &**found;
         let (step, violation) = (thousands(failure.step), &failure.violation);
         let (events, runs) = (count(found.events, "event"), count(found.runs, "run"));
         print(&format!(
             "{}\nseed {seed}, step {step}: {} (rule: {})\n{events}, shrunk to {} in {runs}\n\n{}\n\
-             again: cargo page simulate{planted} --seed {seed} --steps {}\n",
+             again: cargo page simulate{option} --seed {seed} --steps {}\n",
             name(bug),
             violation.message,
             violation.rule,
@@ -149,9 +148,9 @@ impl Simulate {
     }
 }
 
-/// A line for each of the planted schedulers.
+/// A line for each of the schedulers with a bug.
 fn show_all(outcomes: &[SearchResult]) -> Result<()> {
-    let heading = ["planted", "reported in", "rule broken", "seed", "step", "events", "shrunk to", "runs"];
+    let heading = ["bug", "reported in", "rule broken", "seed", "step", "events", "shrunk to", "runs"];
     let mut table = Table::new(3, &heading);
     for (bug, outcome) in Bug::all().into_iter().zip(outcomes) {
         let mut line = vec![bug.name().to_string(), bug.reported().to_string()];
@@ -168,15 +167,15 @@ fn show_all(outcomes: &[SearchResult]) -> Result<()> {
     print(&table.render())
 }
 
-/// Makes a planted scheduler, or that of chapter 12.
+/// Makes a scheduler with this bug, or that of chapter 12.
 fn factory(bug: Option<Bug>) -> Box<SchedulerFactory<'static>> {
     match bug {
-        Some(_) => planted(bug),
+        Some(_) => with_bug(bug),
         None => Box::new(chapter_12),
     }
 }
 
-/// The heading: the planted bug, or whose code chapter 12 is.
+/// The heading: the bug, or whose code chapter 12 is.
 fn name(bug: Option<Bug>) -> String {
     if let Some(bug) = bug {
         return format!("{} ({}): {}", bug.name(), bug.reported(), bug.about());

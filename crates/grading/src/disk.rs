@@ -8,15 +8,15 @@ use std::ops::Range;
 use std::rc::Rc;
 
 use page_by_page::disk::memory_disk::MemoryDisk;
-use page_by_page::disk::{Disk, FILE_HEADER_BYTES, PageShape};
+use page_by_page::disk::{Disk, FILE_HEADER_BYTES, PageFormat};
 use page_by_page::kernels::RowFormat;
 
 use crate::limits;
 use crate::pools::LAYOUT;
 
 /// Numbers that cannot be taken for one another: a header has 40 bytes, a record 1,000.
-pub const SHAPE: PageShape =
-    PageShape { fingerprint: 0xC0FF_EE16, format: RowFormat::F32, layout: LAYOUT, page_size: 4 };
+pub const FORMAT: PageFormat =
+    PageFormat { fingerprint: 0xC0FF_EE16, row_format: RowFormat::F32, layout: LAYOUT, page_size: 4 };
 pub const RECORD_HEADER: usize = 40;
 pub const RECORD: usize = 1000;
 
@@ -121,24 +121,24 @@ impl Disk for FaultyDisk {
     }
 }
 
-pub fn lengths(shape: &PageShape) -> (usize, usize) {
-    let header = 4 + 4 + 8 + 8 + 4 * shape.page_size;
-    let row = shape.layout.n_kv_heads * shape.layout.head_dim;
-    (header, header + 2 * 4 * shape.layout.n_layers * shape.page_size * row)
+pub fn lengths(format: &PageFormat) -> (usize, usize) {
+    let header = 4 + 4 + 8 + 8 + 4 * format.page_size;
+    let row = format.layout.n_kv_heads * format.layout.head_dim;
+    (header, header + 2 * 4 * format.layout.n_layers * format.page_size * row)
 }
 
 /// The checksum of a header. The header's own checksum is left out: with it, all headers would be alike.
-pub fn header_checksum(shape: &PageShape, header: &[u8]) -> u32 {
-    crc32fast::hash(&[&shape.file_header()[..FILE_HEADER_BYTES - 4], header].concat())
+pub fn header_checksum(format: &PageFormat, header: &[u8]) -> u32 {
+    crc32fast::hash(&[&format.file_header()[..FILE_HEADER_BYTES - 4], header].concat())
 }
 
-pub fn record(shape: &PageShape, id: u64, parent: u64, tokens: &[u32], k: &[f32], v: &[f32]) -> Vec<u8> {
+pub fn record(format: &PageFormat, id: u64, parent: u64, tokens: &[u32], k: &[f32], v: &[f32]) -> Vec<u8> {
     let rows: Vec<u8> = [k, v].concat().iter().flat_map(|x| x.to_bits().to_le_bytes()).collect();
     let mut header = crc32fast::hash(&rows).to_le_bytes().to_vec();
     header.extend(id.to_le_bytes());
     header.extend(parent.to_le_bytes());
     header.extend(tokens.iter().flat_map(|token| token.to_le_bytes()));
-    let sum = header_checksum(shape, &header);
+    let sum = header_checksum(format, &header);
     [sum.to_le_bytes().to_vec(), header, rows].concat()
 }
 
@@ -153,15 +153,15 @@ pub struct Found {
 }
 
 /// The records whose header is whole, by their places.
-pub fn record_headers(shape: &PageShape, file: &[u8]) -> Vec<Found> {
-    let (header_len, len) = lengths(shape);
+pub fn record_headers(format: &PageFormat, file: &[u8]) -> Vec<Found> {
+    let (header_len, len) = lengths(format);
     let mut headers = Vec::new();
     for (place, bytes) in file[FILE_HEADER_BYTES..].chunks_exact(len).enumerate() {
         let u32_at = |at: usize| u32::from_le_bytes(bytes[at..at + 4].try_into().unwrap());
         let u64_at = |at: usize| u64::from_le_bytes(bytes[at..at + 8].try_into().unwrap());
         let (id, parent) = (u64_at(8), u64_at(16));
-        if u32_at(0) == header_checksum(shape, &bytes[4..header_len]) && parent < id {
-            let tokens = (0..shape.page_size).map(|slot| u32_at(24 + 4 * slot)).collect();
+        if u32_at(0) == header_checksum(format, &bytes[4..header_len]) && parent < id {
+            let tokens = (0..format.page_size).map(|slot| u32_at(24 + 4 * slot)).collect();
             let rows_are_whole = u32_at(4) == crc32fast::hash(&bytes[header_len..]);
             headers.push(Found { place, id, parent, tokens, rows_are_whole });
         }
@@ -170,8 +170,8 @@ pub fn record_headers(shape: &PageShape, file: &[u8]) -> Vec<Found> {
 }
 
 /// The prefixes that a file holds, the one to go first at the beginning: each with the record of its last page.
-pub fn prefixes(shape: &PageShape, file: &[u8]) -> Vec<(Vec<u32>, Found)> {
-    let mut headers = record_headers(shape, file);
+pub fn prefixes(format: &PageFormat, file: &[u8]) -> Vec<(Vec<u32>, Found)> {
+    let mut headers = record_headers(format, file);
     headers.sort_by_key(|header| header.id);
     // The latest record of each prefix.
     let mut kept: HashMap<Vec<u32>, Found> = HashMap::new();

@@ -173,7 +173,7 @@ impl Answer {
     /// One sequence in an answer or a chunk. `shown`: what is shown of it, after the field for that.
     fn choice(&self, index: usize, delta: &OutputDelta, end: Option<OutputEnd>, shown: (&str, Value)) -> Value {
         let (reason, (field, content)) = (end.map(|end| end.reason.as_str()), shown);
-        let has_tokens = delta.scores.is_some() || !delta.tokens.is_empty() || delta.end.is_some();
+        let has_tokens = delta.scores.is_some() || !delta.tokens.is_empty() || delta.end_token.is_some();
         let logprobs = (self.request.options.logprobs.is_some() && has_tokens).then(|| self.logprobs(index, delta));
         let mut choice = json!({ "index": index, "finish_reason": reason, "logprobs": logprobs });
         choice[field] = content;
@@ -221,7 +221,7 @@ impl Answer {
     }
 
     fn logprobs(&self, index: usize, delta: &OutputDelta) -> Value {
-        let tokens = delta.tokens.iter().chain(&delta.end);
+        let tokens = delta.tokens.iter().chain(&delta.end_token);
         let reported = tokens.filter_map(|token| Some((token, token.logprobs.as_ref()?)));
         match self.endpoint {
             Endpoint::Completion => {

@@ -193,7 +193,7 @@ impl<'m> EngineThread<'m> {
     fn take_turns(&mut self) -> Result<(), EngineFault> {
         for Backlog { requester, requests, index } in &mut self.backlogs {
             // Each sequence of this requester holds it once, and so does this backlog.
-            let mut room = (self.engine.limits().sequences + 1).saturating_sub(Rc::strong_count(requester));
+            let mut room = (self.engine.limits().max_sequences + 1).saturating_sub(Rc::strong_count(requester));
             while room > 0
                 && let Some(first) = requests.front_mut()
             {
@@ -297,7 +297,7 @@ impl<'m> EngineThread<'m> {
         self.metrics.end(reason, open.requester.arrived.elapsed());
         self.views.note_end(|| EndedView::new(&finished));
         let end = OutputEnd { reason, new_tokens: sequence.new_tokens().len(), cached: sequence.counters.cached };
-        let failure = finished.end.err().map(|error| Refusal::failed(error.to_string()));
+        let failure = finished.outcome.err().map(|error| Refusal::failed(error.to_string()));
         match refusal.or(failure) {
             None => open.send(finished.delta, Some(end)),
             // A client that has gone does not receive it.

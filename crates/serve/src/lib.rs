@@ -89,7 +89,7 @@ pub struct Settings {
 impl Settings {
     /// Sequences that can wait or run at the same time.
     fn max_sequences(&self) -> usize {
-        self.limits.sequences.saturating_add(self.queue)
+        self.limits.max_sequences.saturating_add(self.queue)
     }
 }
 

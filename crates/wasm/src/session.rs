@@ -120,7 +120,7 @@ fn model(config: &[u8], generation: &[u8], weights: Vec<u8>) -> Result<&'static 
         Model::from_checkpoint(config, &Checkpoint::from_bytes(weights)?)
     };
     let mut model = open().map_err(|error| error.to_string())?;
-    model.attention = AttentionBackend::PagedKernel;
+    model.attention = AttentionBackend::Paged;
     Ok(Box::leak(Box::new(model)))
 }
 

@@ -124,7 +124,7 @@ impl App {
                 Err(RecvTimeoutError::Disconnected) => break,
             }
             self.update_checking();
-            self.update_story();
+            self.update_program();
             self.update_book();
             if last_look.elapsed() >= TICK {
                 self.files_saved(&files.changed());
@@ -237,7 +237,7 @@ impl App {
         }
     }
 
-    fn update_story(&mut self) {
+    fn update_program(&mut self) {
         if let Some(program) = &mut self.program
             && !program.has_ended
         {

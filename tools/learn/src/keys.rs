@@ -29,7 +29,7 @@ const KEYS: &[(char, &str, Action)] = &[
     ('a', "all failures, not only the first", Show(|app| verdict::failures(&app.current))),
     ('t', "the task's section of the page; press it again for the whole page", Act(|app| app.show(View::Task))),
     ('o', "open the page in the browser; the book is built first if it isn't served", Act(App::open_page)),
-    ('s', "run the page's command with your code", Act(App::start_program)),
+    ('s', "start the page's command with your code", Act(App::start_program)),
     ('r', "run the checks again", Act(|app| app.check(Instant::now()))),
     ('x', "reset the file to the stub; asks first, and keeps a copy", Act(App::ask_to_reset)),
     ('v', "compare your code with the reference, once all is green", ShowAfter(|app| reading::compare(&app.current))),

@@ -188,11 +188,11 @@ fn keys_of_view(app: &App) -> Vec<(&'static str, String)> {
             key("n", "next chapter"),
             key("c", "check yourself"),
             key("v", "compare with the reference"),
-            key("s", "story"),
+            key("s", "start"),
         ],
         View::Main => {
             let failures = current.is_started().then(|| key("a", "all failures"));
-            let rest = [key("t", "task"), key("s", "story"), key("o", "open page")];
+            let rest = [key("t", "task"), key("s", "start"), key("o", "open page")];
             hint.into_iter().chain(failures).chain(rest).collect()
         }
         _ => vec![key("esc", "back")],

@@ -65,8 +65,8 @@ fn name(way: Option<AttentionBackend>) -> &'static str {
     match way {
         None => "side by side",
         Some(AttentionBackend::Gather) => "pages, gathered",
-        Some(AttentionBackend::PagedKernel) => "pages, in place",
-        Some(AttentionBackend::PagedLoops) => "pages, chapter 13's loops",
+        Some(AttentionBackend::Paged) => "pages, in place",
+        Some(AttentionBackend::Loops) => "pages, chapter 13's loops",
     }
 }
 

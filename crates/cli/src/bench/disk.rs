@@ -9,7 +9,7 @@ use page_by_page::chapters::ch06_paged::PageSlab;
 use page_by_page::chapters::ch10_fork::ForkCache;
 use page_by_page::chapters::ch11_prefix_cache::PrefixTrie;
 use page_by_page::disk::file_disk::FileDisk;
-use page_by_page::disk::{PageFile, PageShape};
+use page_by_page::disk::{PageFile, PageFormat};
 use page_by_page::experiments::attention::same_bits;
 use page_by_page::model::Model;
 use serde_json::json;
@@ -59,21 +59,21 @@ impl DiskBench {
         let disk = FileDisk::open(&path).with_context(at)?;
         // On Unix an open file needs no name: however the program ends, nothing is left.
         let _scratch = (!cfg!(unix)).then_some(scratch);
-        let shape = PageShape::for_model(&model, PAGE_SIZE);
+        let format = PageFormat::for_model(&model, PAGE_SIZE);
         let mut parts = PARTS.map(|_| Times::default());
         for turn in turns("measuring", TURNS..TURNS, Duration::ZERO) {
             // Different tokens each time, so that the file has none of them.
             let token = |i| ((i * 7919 + turn * 104_729) % model.config().vocab_size) as u32;
             let tokens: Vec<u32> = (0..n_tokens).map(token).collect();
-            let max_bytes = shape.offset(full_pages(n_tokens));
-            let mut file = PageFile::open(Box::new(disk.clone()), shape, max_bytes).with_context(at)?;
+            let max_bytes = format.offset(full_pages(n_tokens));
+            let mut file = PageFile::open(Box::new(disk.clone()), format, max_bytes).with_context(at)?;
             measure(&model, &tokens, &mut file, &mut parts)?;
         }
-        self.report(&model, &shape, n_tokens, &parts)
+        self.report(&model, &format, n_tokens, &parts)
     }
 
-    fn report(&self, model: &Model, shape: &PageShape, n_tokens: usize, parts: &[Times; 4]) -> Result<Report> {
-        let (pages, record_bytes) = (full_pages(n_tokens), shape.record_bytes());
+    fn report(&self, model: &Model, format: &PageFormat, n_tokens: usize, parts: &[Times; 4]) -> Result<Report> {
+        let (pages, record_bytes) = (full_pages(n_tokens), format.record_bytes());
         let ms = parts.each_ref().map(|times| 1e3 * times.median() / pages as f64);
         let row = |(part, ms)| Row::default().text("a page", part).cell("ms", ms, format!("{ms:.3}"));
         let rows: Vec<Row> = PARTS.into_iter().zip(ms).map(row).collect();
@@ -86,7 +86,7 @@ impl DiskBench {
             count(n_tokens, "token"),
             count(pages, "page"),
             model.row_format.name(),
-            thousands(2 * shape.numbers() * size_of::<f32>()),
+            thousands(2 * format.numbers() * size_of::<f32>()),
             thousands(record_bytes),
             table(1, rows.len(), &rows),
             rate(compute / (read + check_and_copy)),

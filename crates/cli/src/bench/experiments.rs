@@ -392,7 +392,7 @@ fn samples(page_size: usize) -> Result<Report> {
     ensure!(page_size > 0, CacheError::NoSlots);
     let layout = bundled_layout()?;
     let samples = forks::Samples { samples: 8, prompt_tokens: 900, new_tokens: 100, page_size, layout };
-    // The snapshot holds the prompt once more.
+    // The saved cache holds the prompt once more.
     let slots = samples.n_pages().saturating_mul(page_size).saturating_add(samples.prompt_tokens);
     memory::ensure_slots(layout, slots)?;
     let row = |cost: forks::SamplesCost| {

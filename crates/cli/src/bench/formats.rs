@@ -6,7 +6,7 @@ use page_by_page::chapters::ch01_recompute::{argmax, generate};
 use page_by_page::chapters::ch03_contiguous::ContiguousCache;
 use page_by_page::chapters::ch14_half_the_bytes::token_bytes;
 use page_by_page::generation::scoring::log_softmax;
-use page_by_page::generation::{CachedModel, Limits};
+use page_by_page::generation::{CachedModel, StopConditions};
 use page_by_page::kernels::RowFormat;
 use page_by_page::model::Model;
 use page_by_page::model::tokenizer::Tokenizer;
@@ -97,14 +97,14 @@ impl FormatsBench {
     fn answers(&self, model: &Model, text: &[u32], prompts: &[Vec<u32>], progress: &Progress) -> Result<Answers> {
         let logits = model.forward(vec![model.chunk(text, None, text.len())?])?;
         progress.advance(1);
-        let limits = Limits { max_new_tokens: self.max_new_tokens, end_of_text: &model.config().eos_token_ids };
+        let stop = StopConditions { max_new_tokens: self.max_new_tokens, end_of_text: &model.config().eos_token_ids };
         let mut stories = Vec::new();
         for prompt in prompts {
             let slots = prompt.len() + self.max_new_tokens;
             memory::ensure_slots(model.kv_layout(), slots)?;
             let mut cache = ContiguousCache::new(model.kv_layout(), slots);
             let mut cached = CachedModel::new(model, &mut cache);
-            stories.push(generate(&mut cached, prompt, limits, &mut argmax, &mut |_| ())?);
+            stories.push(generate(&mut cached, prompt, stop, &mut argmax, &mut |_| ())?);
             progress.advance(1);
         }
         Ok(Answers { logits, stories })

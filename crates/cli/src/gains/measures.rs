@@ -17,7 +17,7 @@ use page_by_page::kernels::RowFormat;
 use page_by_page::model::tokenizer::Tokenizer;
 use page_by_page::model::{Model, ModelConfig};
 use page_by_page::serving::schedule::StepLimits;
-use page_by_page::simulation::planted::{Bug, planted};
+use page_by_page::simulation::buggy_scheduler::{Bug, with_bug};
 use page_by_page::simulation::{examples, search};
 use page_by_page::workload::{PrefixCacheKind, Trace};
 
@@ -64,7 +64,7 @@ pub fn gain(number: usize) -> Gain {
         7 => gain(("the other tokens copied to a new cache", &[4, 5, 6]), ("rewind", &[4, 5, 6, 7]), forget),
         8 => gain(("a pass for each token", &[1, 3]), ("drafts of two", &[1, 3, 7, 8]), drafts),
         9 => gain(("the match rule", &[3, 7, 8]), ("the sample rule", &[3, 7, 8, 9]), chance),
-        10 => gain(("restored from a snapshot", &[4, 5, 6]), ("forks", &[4, 5, 6, 10]), forks),
+        10 => gain(("restored from a saved cache", &[4, 5, 6]), ("forks", &[4, 5, 6, 10]), forks),
         11 => gain(("pages freed with their sequence", &[4, 5]), ("the prefix cache", &[4, 5, 11]), prefixes),
         12 => gain(("one request after the other", &SCHEDULER), ("up to eight in a step", &SCHEDULER), scheduler),
         13 => gain(("rows gathered", &[4, 5, 6, 7]), ("rows read in their pages", &[4, 5, 6, 7, 13]), in_pages),
@@ -201,8 +201,8 @@ fn prefixes() -> Result<Vec<String>> {
 
 fn scheduler() -> Result<Vec<String>> {
     // Each prompt in one step: the longest has 992 tokens.
-    let alone = passes_for_sixteen(1000, StepLimits { tokens: 1024, sequences: 1 })?;
-    let eight = StepLimits { tokens: 128, sequences: 8 };
+    let alone = passes_for_sixteen(1000, StepLimits { max_tokens: 1024, max_sequences: 1 })?;
+    let eight = StepLimits { max_tokens: 128, max_sequences: 8 };
     Ok(vec![
         counts("passes of a model for sixteen requests", [alone, passes_for_sixteen(1000, eight)?]),
         counts("passes in 150 pages, too few for eight at once", [alone, passes_for_sixteen(150, eight)?]),
@@ -234,7 +234,7 @@ fn planted_bugs() -> Result<Vec<String>> {
     const SEEDS: u64 = 1000;
     let (mut by_examples, mut by_rules, mut events) = (0_u64, 0_u64, None);
     for bug in Bug::all() {
-        let factory = planted(Some(bug));
+        let factory = with_bug(Some(bug));
         by_examples += u64::from(examples::pass(&factory).is_err());
         if let Err(found) = search(&factory, 0..=SEEDS - 1, STEPS, || {}) {
             by_rules += 1;

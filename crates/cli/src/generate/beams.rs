@@ -3,7 +3,7 @@
 use anyhow::{Context, Result, anyhow};
 use page_by_page::cache::CacheError;
 use page_by_page::cache_kind::CacheKind;
-use page_by_page::generation::Limits;
+use page_by_page::generation::StopConditions;
 use page_by_page::generation::beams::{Continuation, LENGTH_PENALTY, SearchCounters, search};
 use page_by_page::model::{Model, StepError};
 use serde_json::{Value, json};
@@ -32,8 +32,8 @@ impl Generate {
         let slab = pool.slab()?;
 
         let progress = Progress::new("searching", max_new_tokens as u64);
-        let limits = Limits { max_new_tokens, end_of_text: &model.config().eos_token_ids };
-        let searched = search(&model, &slab, &prompt, width, limits, &mut |_| progress.advance(1));
+        let stop = StopConditions { max_new_tokens, end_of_text: &model.config().eos_token_ids };
+        let searched = search(&model, &slab, &prompt, width, stop, &mut |_| progress.advance(1));
         drop(progress);
         let (found, counters) = searched.map_err(|error| match error {
             StepError::Cache(CacheError::OutOfPages { needed, free }) => anyhow!(

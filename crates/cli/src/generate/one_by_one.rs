@@ -8,12 +8,12 @@ use anyhow::{Context, Result};
 use page_by_page::cache::Rewind;
 use page_by_page::cache::attention::AttentionCache;
 use page_by_page::cache_kind::{CacheKind, CacheSize};
-use page_by_page::disk::snapshot::Snapshot;
+use page_by_page::disk::saved_cache::SavedCache;
 use page_by_page::generation::drafting::{DraftCounters, DraftSource};
 use page_by_page::generation::one_sequence::{Generated, Generation};
 use page_by_page::generation::sampler::Sampler;
 use page_by_page::generation::watch::ReadWatch;
-use page_by_page::generation::{Draft, Limits};
+use page_by_page::generation::{Draft, StopConditions};
 use page_by_page::kernels::RowFormat;
 use page_by_page::model::Model;
 use page_by_page::model::tokenizer::{TextStream, Tokenizer};
@@ -66,7 +66,7 @@ struct SingleOutcome {
 impl Generate {
     pub(super) fn generate_one_by_one(&self) -> Result<()> {
         // What could only fail after the output is complete is refused now.
-        self.cache.save_cache.as_deref().map_or(Ok(()), Snapshot::check_writable)?;
+        self.cache.save_cache.as_deref().map_or(Ok(()), SavedCache::check_writable)?;
         chapters::ensure_started(&self.chapters())?;
         let (model, tokenizer) = self.model.with_tokenizer(self.cache.rows, self.kv())?;
         let requests = self.requests(&model, &tokenizer)?;
@@ -116,7 +116,7 @@ impl Generate {
         let tokens = request.max_tokens();
         let page_size = self.cache.pages.page_size;
         let draft = self.draft.open(model, tokenizer, self.model.weights, self.kv(), tokens, page_size)?;
-        let saved = self.cache.load_cache.as_ref().map(|file| Snapshot::load(file, model)).transpose()?;
+        let saved = self.cache.load_cache.as_ref().map(|file| SavedCache::load(file, model)).transpose()?;
         // A saved cache is restored whole, and may be longer than prompt and output.
         let most = tokens.max(saved.as_ref().map_or(0, |saved| saved.tokens().len()));
         let pool = self.cache.pages.pool(model.kv_layout(), most.div_ceil(page_size.max(1)))?;
@@ -136,7 +136,7 @@ impl Generate {
         let (Some(file), Some(cache)) = (&self.cache.save_cache, cache) else {
             return Ok(None);
         };
-        Snapshot::freeze(cache, &tokens[..cache.len()]).save(file, model)?;
+        SavedCache::copy(cache, &tokens[..cache.len()]).save(file, model)?;
         Ok(Some(Saved { file: file.display().to_string(), tokens: cache.len() }))
     }
 
@@ -156,9 +156,9 @@ impl Generate {
         let mut screen = Screen { stream, prose, progress, failure: None, is_closed: &is_closed };
         screen.show(Ok((*beginning).into()));
         let end_of_text = &model.config().eos_token_ids;
-        let limits = Limits { max_new_tokens: *max_new_tokens, end_of_text };
+        let stop = StopConditions { max_new_tokens: *max_new_tokens, end_of_text };
         let watch = self.cache.watch_reads.then(|| ReadWatch::new(None));
-        let generation = Generation { model, prompt, limits, is_cancelled: Some(&is_closed), watch: watch.as_ref() };
+        let generation = Generation { model, prompt, stop, is_cancelled: Some(&is_closed), watch: watch.as_ref() };
         let mut sampler = Sampler::new(*sampling);
         let cache = cache.as_deref_mut();
         let mut n_wrong = 0;
@@ -236,16 +236,16 @@ impl Generate {
     }
 }
 
-/// Restores a snapshot and rewinds the cache to what the prompt has in common with it.
+/// Restores a saved cache and rewinds the cache to what the prompt has in common with it.
 ///
 /// At least one token of the prompt stays out: the logits of the next one are computed from it.
-fn restore(snapshot: &Snapshot, cache: &mut dyn Rewind, prompt: &[u32]) -> Result<Restored> {
-    let saved = snapshot.tokens().len();
-    snapshot.restore(cache).with_context(|| format!("the saved cache holds {}", count(saved, "token")))?;
-    let common = snapshot.tokens().iter().zip(prompt).take_while(|(saved, asked)| saved == asked).count();
+fn restore(saved: &SavedCache, cache: &mut dyn Rewind, prompt: &[u32]) -> Result<Restored> {
+    let n_saved = saved.tokens().len();
+    saved.restore(cache).with_context(|| format!("the saved cache holds {}", count(n_saved, "token")))?;
+    let common = saved.tokens().iter().zip(prompt).take_while(|(saved, asked)| saved == asked).count();
     let kept = common.min(prompt.len() - 1);
-    cache.rewind(saved - kept)?;
-    Ok(Restored { saved, kept })
+    cache.rewind(n_saved - kept)?;
+    Ok(Restored { saved: n_saved, kept })
 }
 
 struct Screen<'a> {

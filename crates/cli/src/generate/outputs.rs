@@ -75,7 +75,7 @@ impl<'m> OutputSet<'m> {
         (pool, slab): (PoolSize, SharedSlab),
         (model, tokenizer): (&'m Model, &'m Tokenizer),
     ) -> Result<Self> {
-        let limits = StepLimits { tokens: MAX_TOKENS_IN_STEP, sequences: MAX_SEQUENCES };
+        let limits = StepLimits { max_tokens: MAX_TOKENS_IN_STEP, max_sequences: MAX_SEQUENCES };
         let prefixes = new_prefix_cache(pool.page_size, false)?;
         let mut engine =
             Engine::new(model, &slab, prefixes, limits, &model.config().eos_token_ids)?.with_tokenizer(tokenizer);

@@ -168,5 +168,5 @@ fn output_to_json(output: &Output<'_>) -> Value {
 
 fn finish<'o>(output: &'o Output<'_>) -> (&'static str, Option<&'o SequenceError>) {
     let Some(finished) = &output.finished else { return ("", None) };
-    (finished.reason().as_str(), finished.end.as_ref().err())
+    (finished.reason().as_str(), finished.outcome.as_ref().err())
 }

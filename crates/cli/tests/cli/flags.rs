@@ -74,8 +74,8 @@ const QUICK: [(&str, &str); 39] = [
     ("workload chats", "--pages=200"),
     ("workload documents", "--pages=200"),
     ("simulate", "--seeds=3 --steps=5"),
-    ("simulate", "--planted=never-fits --steps=30"),
-    ("simulate", "--planted=cancel-leaks --blind --steps=20"),
+    ("simulate", "--bug=never-fits --steps=30"),
+    ("simulate", "--bug=cancel-leaks --blind --steps=20"),
 ];
 
 /// An option that takes a value, with the value's name: `--seed`, `S`.

@@ -77,9 +77,9 @@ fn chats() {
 #[test]
 fn simulations() {
     let steps = Script::new().check("simulate");
-    let (_, planted) = steps.iter().find(|step| step.0 == "simulate --planted cancel-leaks").expect("the script");
-    let again = planted.stdout.lines().last().and_then(|line| line.split_once("cargo page ")).expect("a command");
-    assert_eq!(ok(&again.1.split(' ').collect::<Vec<_>>()).stdout, planted.stdout, "the seed replays it");
+    let (_, buggy) = steps.iter().find(|step| step.0 == "simulate --bug cancel-leaks").expect("the script");
+    let again = buggy.stdout.lines().last().and_then(|line| line.split_once("cargo page ")).expect("a command");
+    assert_eq!(ok(&again.1.split(' ').collect::<Vec<_>>()).stdout, buggy.stdout, "the seed replays it");
 }
 
 /// The numbers that a benchmark leaves in a file, and the table that it prints.

@@ -115,7 +115,7 @@ mod terminal {
 
     /// A long answer, generated slowly: it takes seconds, and is always the same.
     const LONG: [&str; 7] =
-        ["--max-new-tokens=1000", "--temperature=1.2", "--top-p=1", "--attention", "plain", "--kv-dtype", "int8"];
+        ["--max-new-tokens=1000", "--temperature=1.2", "--top-p=1", "--attention", "loops", "--kv-dtype", "int8"];
 
     #[test]
     fn ctrl_c_stops_the_answer_and_then_the_program() {

@@ -13,7 +13,7 @@ use page_by_page::chapters::ch06_paged::PageSlab;
 use page_by_page::chapters::ch11_prefix_cache::PrefixTrie;
 use page_by_page::experiments::bundled;
 use page_by_page::generation::sampler::{Sampler, Sampling};
-use page_by_page::generation::{CachedModel, Limits};
+use page_by_page::generation::{CachedModel, StopConditions};
 use page_by_page::model::Model;
 use page_by_page::model::tokenizer::Tokenizer;
 use page_by_page::prefix_cache::PrefixCache;
@@ -46,7 +46,7 @@ impl Default for Options {
         Options {
             folder: bundled("storyteller"),
             n_pages: 600,
-            limits: StepLimits { tokens: 64, sequences: 8 },
+            limits: StepLimits { max_tokens: 64, max_sequences: 8 },
             queue: 64,
             access: Access::Loopback,
             client_limits: ClientLimits::default(),
@@ -243,13 +243,13 @@ impl Alone {
         let mut cache = ContiguousCache::new(self.model.kv_layout(), prompt.len() + max_new_tokens);
         let mut cached = CachedModel::new(&self.model, &mut cache);
         let mut sampler = Sampler::new(sampling);
-        let limits = Limits { max_new_tokens, end_of_text: ends };
+        let stop = StopConditions { max_new_tokens, end_of_text: ends };
         let mut pick = |logits: &[f32]| {
             let mut logits = logits.to_vec();
             change(&mut logits);
             sampler.pick(&logits)
         };
-        generate(&mut cached, prompt, limits, &mut pick, &mut |_| {}).unwrap()
+        generate(&mut cached, prompt, stop, &mut pick, &mut |_| {}).unwrap()
     }
 
     /// What `generate` prints.

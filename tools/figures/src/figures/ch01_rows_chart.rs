@@ -2,7 +2,7 @@
 
 use page_by_page::chapters::ch01_recompute::{Recompute, generate};
 use page_by_page::chapters::ch02_flat::FlatCache;
-use page_by_page::generation::{CachedModel, LanguageModel, Limits};
+use page_by_page::generation::{CachedModel, LanguageModel, StopConditions};
 
 use super::prelude::*;
 
@@ -15,8 +15,8 @@ const LENGTHS: [usize; 9] = [1, 25, 50, 75, 100, 125, 150, 175, 200];
 pub fn counted(prompt: usize, n: usize) -> Result<[u64; 3]> {
     let model = model(DRAFT)?;
     let run = |model: &mut dyn LanguageModel| {
-        let limits = Limits { max_new_tokens: n, end_of_text: &[] };
-        generate(model, &vec![0; prompt], limits, &mut |_| 1, &mut |_| {})
+        let stop = StopConditions { max_new_tokens: n, end_of_text: &[] };
+        generate(model, &vec![0; prompt], stop, &mut |_| 1, &mut |_| {})
     };
     let mut recompute = Recompute::new(&model);
     run(&mut recompute)?;

@@ -1,7 +1,7 @@
 //! Chapter 1: without a cache every new token computes all tokens before it again.
 
 use page_by_page::chapters::ch01_recompute::{Recompute, generate};
-use page_by_page::generation::Limits;
+use page_by_page::generation::StopConditions;
 
 use super::prelude::*;
 
@@ -13,8 +13,8 @@ pub fn figure() -> Result<Figure> {
     let prompt = tokenizer.encode("")?;
     let mut model = Recompute::new(&model);
     let mut sampler = sampler(10);
-    let limits = Limits { max_new_tokens: NEW_TOKENS, end_of_text: &prompt };
-    let new_tokens = generate(&mut model, &prompt, limits, &mut |logits| sampler.pick(logits), &mut |_| {})?;
+    let stop = StopConditions { max_new_tokens: NEW_TOKENS, end_of_text: &prompt };
+    let new_tokens = generate(&mut model, &prompt, stop, &mut |logits| sampler.pick(logits), &mut |_| {})?;
     let word = |token: &u32| tokenizer.decode(&[*token]).map(|word| word.trim().to_string());
     let words: Vec<String> = new_tokens.iter().map(word).collect::<Result<_, _>>()?;
     let (n, total) = (words.len(), model.tokens_computed());

@@ -1,7 +1,7 @@
 //! Chapter 10: a beam search as a tree, and the pages that its beams share. They are forks by `chapters::ch10_fork`.
 
 use page_by_page::chapters::ch06_paged::PageSlab;
-use page_by_page::generation::Limits;
+use page_by_page::generation::StopConditions;
 use page_by_page::generation::beams::search;
 
 use super::prelude::*;
@@ -33,9 +33,9 @@ type Node = (usize, usize, Option<usize>, Cell);
 fn record() -> Result<Recorded> {
     let (model, prompt) = (model(STORYTELLER)?, tokenizer()?.encode(PROMPT)?);
     let slab = PageSlab::new(model.kv_layout(), PAGE_SIZE, PAGES)?;
-    let limits = Limits { max_new_tokens: STEPS, end_of_text: &model.config().eos_token_ids };
+    let stop = StopConditions { max_new_tokens: STEPS, end_of_text: &model.config().eos_token_ids };
     let mut run = Recorded { prompt, ..Recorded::default() };
-    let (_, work) = search(&model, &slab, &run.prompt, WIDTH, limits, &mut |beams| {
+    let (_, work) = search(&model, &slab, &run.prompt, WIDTH, stop, &mut |beams| {
         run.steps.push(beams.iter().map(|beam| beam.tokens.clone()).collect());
         run.tables = beams.iter().map(|beam| beam.cache.table().pages().to_vec()).collect();
         run.computed = beams[0].cache.len();

@@ -1,7 +1,7 @@
 //! Chapter 15: a case shrinks. A line for each list of events in which the rule was still broken.
 
 use page_by_page::chapters::ch15_simulation::{run, shrink};
-use page_by_page::simulation::planted::{Bug, planted};
+use page_by_page::simulation::buggy_scheduler::{Bug, with_bug};
 use page_by_page::simulation::{Case, Event, Rule, SchedulerFactory, Setup, rule_broken, search};
 
 use super::prelude::*;
@@ -51,7 +51,7 @@ fn kind(event: &Event) -> usize {
 }
 
 pub fn figure() -> Result<Figure> {
-    let factory = planted(Some(BUG));
+    let factory = with_bug(Some(BUG));
     let failed = search(&factory, 0..1000, STEPS, || {}).err().with_context(|| format!("{} passes", BUG.name()))?;
     let (seed, rule) = (failed.seed, failed.failure.violation.rule);
     let case = Case::from_seed(seed, STEPS);

@@ -8,14 +8,14 @@ use page_by_page::chapters::ch11_prefix_cache::PrefixTrie;
 use page_by_page::chapters::ch16_pages_on_disk::decode;
 use page_by_page::disk::memory_disk::MemoryDisk;
 use page_by_page::disk::record::RecordError;
-use page_by_page::disk::{PageFile, PageShape};
+use page_by_page::disk::{PageFile, PageFormat};
 use page_by_page::kernels::RowFormat;
 
 use super::prelude::*;
 
-const SHAPE: PageShape = PageShape {
+const FORMAT: PageFormat = PageFormat {
     fingerprint: 16,
-    format: RowFormat::F32,
+    row_format: RowFormat::F32,
     layout: KvLayout { n_layers: 1, n_kv_heads: 1, head_dim: 2 },
     page_size: 2,
 };
@@ -29,7 +29,7 @@ const NEW: &str = "the wolf";
 const PLACE: usize = 2;
 const KILLS: [(&str, usize); 2] = [("over record 3", 28), ("again, to the free place", 48)];
 const PARTS: [&str; 2] = ["header", "rows"];
-/// Bytes of each part, by the shape.
+/// Bytes of each part, by the format.
 const PART: usize = 32;
 
 /// The fields of a record: what each is, its bytes, and how they are read.
@@ -64,9 +64,9 @@ struct FileAndTrie {
 
 impl FileAndTrie {
     fn open(disk: MemoryDisk) -> Result<Self> {
-        let file = PageFile::open(Box::new(disk.clone()), SHAPE, SHAPE.offset(PLACES))?;
-        let slab = PageSlab::new(SHAPE.layout, SHAPE.page_size, PAGES)?;
-        Ok(FileAndTrie { disk, file, slab, trie: PrefixTrie::new(SHAPE.page_size)? })
+        let file = PageFile::open(Box::new(disk.clone()), FORMAT, FORMAT.offset(PLACES))?;
+        let slab = PageSlab::new(FORMAT.layout, FORMAT.page_size, PAGES)?;
+        Ok(FileAndTrie { disk, file, slab, trie: PrefixTrie::new(FORMAT.page_size)? })
     }
 
     fn store(&mut self, words: &str) -> Result<()> {
@@ -89,8 +89,8 @@ impl FileAndTrie {
 
     /// What is at the place, and what can be found in the file.
     fn state(&self, written: usize) -> Result<State> {
-        let bytes = self.disk.bytes()[SHAPE.offset(PLACE) as usize..SHAPE.offset(PLACE + 1) as usize].to_vec();
-        let fails = match decode(&SHAPE, &bytes) {
+        let bytes = self.disk.bytes()[FORMAT.offset(PLACE) as usize..FORMAT.offset(PLACE + 1) as usize].to_vec();
+        let fails = match decode(&FORMAT, &bytes) {
             Ok(_) => None,
             Err(RecordError::DamagedRows { .. }) => Some(1),
             Err(_) => Some(0),
@@ -108,7 +108,7 @@ impl FileAndTrie {
         let before = self.disk.bytes().clone();
         self.store(NEW)?;
         ensure!(self.file.find(&tokens(NEW, &WORDS)) == [PLACE], "it is written to place {PLACE}");
-        let rest = SHAPE.offset(PLACE) as usize + written..SHAPE.offset(PLACE + 1) as usize;
+        let rest = FORMAT.offset(PLACE) as usize + written..FORMAT.offset(PLACE + 1) as usize;
         self.disk.bytes()[rest.clone()].copy_from_slice(&before[rest]);
         *self = FileAndTrie::open(self.disk.clone())?;
         ensure!(self.load(NEW)? == 0, "half a page is never loaded");
@@ -142,7 +142,7 @@ pub fn figure() -> Result<Figure> {
     EARLIER.into_iter().try_for_each(|words| run.store(words))?;
     run = FileAndTrie::open(run.disk)?;
     ensure!(run.load(EARLIER[0])? == 2, "both of its pages are loaded");
-    let total = SHAPE.record_bytes();
+    let total = FORMAT.record_bytes();
     let mut figure = Figure {
         label: format!(
             "The {total} bytes of a record, field by field, before and after two kills, and the {PLACES} places of the \
@@ -151,7 +151,7 @@ pub fn figure() -> Result<Figure> {
         message: "A kill costs the page that was being written, and a half-written page is never used.".into(),
         setup: format!(
             "A file of {PLACES} places for pages of {} tokens. Above, the bytes of one place, each field over the number of its first byte. Wrong is a run that checks no checksum.",
-            SHAPE.page_size
+            FORMAT.page_size
         ),
         legend: vec![
             (held('a', ""), "written earlier"),

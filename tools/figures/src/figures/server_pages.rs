@@ -29,7 +29,7 @@ const SHOWN: [u64; 5] = [22, 23, 29, 60, 90];
 fn record() -> Result<Vec<(PoolView, Vec<String>)>> {
     let (model, tokenizer) = (model(STORYTELLER)?, tokenizer()?);
     let slab = PageSlab::new(model.kv_layout(), PAGE_SIZE, PAGES)?;
-    let limits = StepLimits { tokens: BUDGET, sequences: RUNNING };
+    let limits = StepLimits { max_tokens: BUDGET, max_sequences: RUNNING };
     let prefixes = Box::new(PrefixTrie::new(PAGE_SIZE)?);
     let mut engine = Engine::new(&model, &slab, prefixes, limits, &model.config().eos_token_ids)?;
     let (mut frames, mut ended) = (Vec::new(), Vec::new());
@@ -49,8 +49,8 @@ fn record() -> Result<Vec<(PoolView, Vec<String>)>> {
     Ok(frames)
 }
 
-fn ending(FinishedSequence { sequence, end, .. }: &FinishedSequence) -> String {
-    let how = if *end == Ok(FinishReason::Abort) { "is cancelled" } else { "has finished" };
+fn ending(FinishedSequence { sequence, outcome, .. }: &FinishedSequence) -> String {
+    let how = if *outcome == Ok(FinishReason::Abort) { "is cancelled" } else { "has finished" };
     format!("{} {how} after {} new tokens.", letter(sequence.id.0), sequence.new_tokens().len())
 }
 

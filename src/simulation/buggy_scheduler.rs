@@ -97,7 +97,7 @@ pub enum Policy {
 }
 
 /// Makes a scheduler with this bug, or with none.
-pub fn planted(bug: Option<Bug>) -> Box<SchedulerFactory<'static>> {
+pub fn with_bug(bug: Option<Bug>) -> Box<SchedulerFactory<'static>> {
     factory(bug, None)
 }
 
@@ -109,13 +109,13 @@ pub fn with_policy(policy: Policy) -> Box<SchedulerFactory<'static>> {
 fn factory(bug: Option<Bug>, policy: Option<Policy>) -> Box<SchedulerFactory<'static>> {
     Box::new(move |slab, prefixes, limits| {
         let inner = Scheduler::new(slab, prefixes, limits, &[END_OF_TEXT])?;
-        Ok(Box::new(PlantedScheduler { bug, policy, inner, lost: Vec::new() }))
+        Ok(Box::new(BuggyScheduler { bug, policy, inner, lost: Vec::new() }))
     })
 }
 
 /// A scheduler with a bug, or with a wasteful policy, or with neither. It has what chapter 12's has, and makes every
 /// decision itself, because the reader's may be wrong.
-struct PlantedScheduler {
+struct BuggyScheduler {
     bug: Option<Bug>,
     policy: Option<Policy>,
     inner: Scheduler,
@@ -123,7 +123,7 @@ struct PlantedScheduler {
     lost: Vec<ForkCache>,
 }
 
-impl PlantedScheduler {
+impl BuggyScheduler {
     fn has(&self, bug: Bug) -> bool {
         self.bug == Some(bug)
     }
@@ -132,7 +132,7 @@ impl PlantedScheduler {
     /// sequence could compute now.
     fn admit(&mut self, admitted: usize, chunk: usize) -> Result<bool, CacheError> {
         let counted = if self.has(Bug::LimitForgotten) { admitted } else { self.inner.running.len() };
-        if counted >= self.inner.limits.sequences {
+        if counted >= self.inner.limits.max_sequences {
             return Ok(false);
         }
         let Some(first) = self.inner.waiting.front() else { return Ok(false) };
@@ -207,7 +207,7 @@ impl PlantedScheduler {
 
     /// Whether any sequence has a prompt to compute, or could start to.
     fn has_prompts(&self) -> bool {
-        let can_start = !self.inner.waiting.is_empty() && self.inner.running.len() < self.inner.limits.sequences;
+        let can_start = !self.inner.waiting.is_empty() && self.inner.running.len() < self.inner.limits.max_sequences;
         can_start || self.inner.running.iter().any(in_its_prompt)
     }
 
@@ -236,7 +236,7 @@ fn pages_needed(sequence: &Sequence, table: &PageTable) -> usize {
     table.pages_needed(rows.saturating_sub(table.len()))
 }
 
-impl SchedulerUnderTest for PlantedScheduler {
+impl SchedulerUnderTest for BuggyScheduler {
     fn submit(&mut self, prompt: Vec<u32>, max_new_tokens: usize) -> Result<SequenceId, ScheduleError> {
         let id = SequenceId(self.inner.next_id);
         let sequence = Sequence::new(id, prompt, max_new_tokens)?;
@@ -270,7 +270,7 @@ impl SchedulerUnderTest for PlantedScheduler {
     }
 
     fn plan(&mut self) -> Result<Vec<ScheduledChunk>, ScheduleError> {
-        let mut budget = self.inner.limits.tokens;
+        let mut budget = self.inner.limits.max_tokens;
         let mut index = 0;
         let mut admitted = 0;
         let mut has_preempted = false;

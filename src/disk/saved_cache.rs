@@ -13,7 +13,7 @@
 use std::path::Path;
 
 use super::record::{PageRows, decode_header, encode};
-use super::{FILE_HEADER_BYTES, PageFileError, PageShape};
+use super::{FILE_HEADER_BYTES, PageFileError, PageFormat};
 use crate::cache::{CacheError, KvCache, KvLayout};
 use crate::chapters::ch14_half_the_bytes::decode;
 use crate::files::{self, FileError};
@@ -22,19 +22,19 @@ use crate::model::Model;
 
 /// The keys and values of a sequence, in every layer, and its tokens.
 #[derive(Clone, Debug)]
-pub struct Snapshot {
+pub struct SavedCache {
     layout: KvLayout,
     tokens: Vec<u32>,
     /// Keys and values: `[n_layers, tokens, kv_width]`, row-major.
     rows: PageRows,
 }
 
-impl Snapshot {
+impl SavedCache {
     /// Copies the rows that a cache holds. `tokens`: those that the rows belong to.
     ///
     /// # Panics
     /// If the cache holds a different number of tokens.
-    pub fn freeze(cache: &dyn KvCache, tokens: &[u32]) -> Self {
+    pub fn copy(cache: &dyn KvCache, tokens: &[u32]) -> Self {
         assert_eq!(tokens.len(), cache.len(), "tokens given, and tokens held");
         let layout = cache.layout();
         let mut rows = PageRows { k: Vec::new(), v: Vec::new() };
@@ -43,7 +43,7 @@ impl Snapshot {
             rows.k.extend_from_slice(&k);
             rows.v.extend_from_slice(&v);
         }
-        Snapshot { layout, tokens: tokens.into(), rows }
+        SavedCache { layout, tokens: tokens.into(), rows }
     }
 
     /// The tokens that the rows belong to.
@@ -64,8 +64,8 @@ impl Snapshot {
     /// # Panics
     /// If the cache holds tokens already, or is for rows of a different shape.
     pub fn restore(&self, cache: &mut dyn KvCache) -> Result<(), CacheError> {
-        assert!(cache.is_empty(), "a snapshot is restored into an empty cache");
-        assert_eq!(self.layout, cache.layout(), "rows of the snapshot, and of the cache");
+        assert!(cache.is_empty(), "a saved cache is restored into an empty cache");
+        assert_eq!(self.layout, cache.layout(), "rows of the saved cache, and of the cache");
         cache.extend(self.tokens.len())?;
         let of_layer = self.tokens.len() * self.layout.kv_width();
         for layer in 0..self.layout.n_layers {
@@ -82,12 +82,12 @@ impl Snapshot {
     /// [`FileError`] if the file cannot be written, or the model cannot have made the rows. The file that was there
     /// stays.
     pub fn save(&self, file: &Path, model: &Model) -> Result<(), FileError> {
-        let (shape, PageRows { k, v }) = (PageShape::for_model(model, self.tokens.len()), &self.rows);
-        let bytes = shape
-            .check_same(&PageShape { layout: self.layout, ..shape })
+        let (format, PageRows { k, v }) = (PageFormat::for_model(model, self.tokens.len()), &self.rows);
+        let bytes = format
+            .check_same(&PageFormat { layout: self.layout, ..format })
             .map_err(|error| error.to_string())
             .and_then(|()| self.check(model))
-            .map(|()| [&shape.file_header()[..], &encode(&shape, 1, 0, &self.tokens, k, v)].concat())
+            .map(|()| [&format.file_header()[..], &encode(&format, 1, 0, &self.tokens, k, v)].concat())
             .map_err(|problem| FileError::new(file, problem))?;
         files::write_whole(file, &bytes).map_err(|error| unwritable(file, &error))
     }
@@ -113,33 +113,33 @@ impl Snapshot {
             let len = bytes.len();
             return Err(format!("not a saved cache: it has {len} bytes, and a header alone has {FILE_HEADER_BYTES}"));
         };
-        let found = PageShape::from_file_header(header).map_err(|error| match error {
+        let found = PageFormat::from_file_header(header).map_err(|error| match error {
             PageFileError::NotAPageFile => "not a saved cache: it does not begin like a file of pages".into(),
             PageFileError::DamagedHeader { stored, computed } => {
                 damaged(format!("its header has the checksum {computed:08x}, and says {stored:08x}"))
             }
             error => error.to_string(),
         })?;
-        let shape = PageShape::for_model(model, found.page_size);
-        shape.check_same(&found).map_err(|error| error.to_string())?;
+        let format = PageFormat::for_model(model, found.page_size);
+        format.check_same(&found).map_err(|error| error.to_string())?;
         let (len, max) = (found.page_size, model.config().max_positions);
         if len > max {
             return Err(format!("{len} tokens are more than the model's {max} positions; save a shorter sequence"));
         }
-        if record.len() != shape.record_bytes() {
-            let (tokens, found) = (shape.page_size, bytes.len());
-            return Err(damaged(format!("{tokens} tokens take {} bytes, and it has {found}", shape.offset(1))));
+        if record.len() != format.record_bytes() {
+            let (tokens, found) = (format.page_size, bytes.len());
+            return Err(damaged(format!("{tokens} tokens take {} bytes, and it has {found}", format.offset(1))));
         }
-        let header = decode_header(&shape, record).map_err(damaged)?;
-        let rows = &record[shape.record_header_bytes()..];
+        let header = decode_header(&format, record).map_err(damaged)?;
+        let rows = &record[format.record_header_bytes()..];
         if (header.parent, header.rows_checksum) != (0, crc32fast::hash(rows)) {
             return Err(damaged("its rows have changed, or follow those of a different file"));
         }
         let (k, v) = rows.split_at(rows.len() / 2);
         let [k, v] = [k, v].map(|rows| rows.as_chunks().0.iter().map(|word| f32::from_le_bytes(*word)).collect());
-        let snapshot = Snapshot { layout: shape.layout, tokens: header.tokens.into(), rows: PageRows { k, v } };
-        snapshot.check(model)?;
-        Ok(snapshot)
+        let saved = SavedCache { layout: format.layout, tokens: header.tokens.into(), rows: PageRows { k, v } };
+        saved.check(model)?;
+        Ok(saved)
     }
 
     /// Checks that a model that makes rows of this layout can have made these.
@@ -193,6 +193,6 @@ fn max_bytes(model: &Model) -> usize {
     let [layout, other] = [model.kv_layout(), model.config().kv_layout()];
     let layout = if other.kv_width() > layout.kv_width() { other } else { layout };
     let longest =
-        PageShape { fingerprint: 0, format: model.row_format, layout, page_size: model.config().max_positions };
+        PageFormat { fingerprint: 0, row_format: model.row_format, layout, page_size: model.config().max_positions };
     usize::try_from(longest.offset(1)).unwrap_or(usize::MAX).saturating_add(1 << 20)
 }

@@ -1,5 +1,5 @@
 //! A cache as a file: what was saved comes back to the last bit, into every cache. What is not taken for a saved cache
-//! is in `damaged_snapshots.rs`.
+//! is in `damaged_saved_caches.rs`.
 
 use std::fs;
 use std::path::PathBuf;
@@ -9,7 +9,7 @@ use page_by_page::chapters::ch02_flat::FlatCache;
 use page_by_page::chapters::ch03_contiguous::ContiguousCache;
 use page_by_page::chapters::ch06_paged::{PageSlab, PagedCache};
 use page_by_page::chapters::ch14_half_the_bytes::encode_rows;
-use page_by_page::disk::snapshot::Snapshot;
+use page_by_page::disk::saved_cache::SavedCache;
 use page_by_page::files::FileError;
 use page_by_page::kernels::RowFormat;
 use page_by_page::model::Model;
@@ -33,15 +33,15 @@ pub fn model(format: RowFormat) -> Model {
     model
 }
 
-/// A snapshot of recognisable rows.
-pub fn frozen(layout: KvLayout, tokens: &[u32]) -> Snapshot {
+/// A saved cache of recognisable rows.
+pub fn saved_cache(layout: KvLayout, tokens: &[u32]) -> SavedCache {
     let mut cache = FlatCache::new(layout);
     Oracle::default().append(&mut cache, &(0..tokens.len()).collect::<Vec<_>>());
-    Snapshot::freeze(&cache, tokens)
+    SavedCache::copy(&cache, tokens)
 }
 
-/// A snapshot of [`TOKENS`] whose layers all have these rows, in numbers.
-pub fn of_rows(model: &Model, format: RowFormat, k: &[f32], v: &[f32]) -> Snapshot {
+/// A saved cache of [`TOKENS`] whose layers all have these rows, in numbers.
+pub fn of_rows(model: &Model, format: RowFormat, k: &[f32], v: &[f32]) -> SavedCache {
     let mut cache = FlatCache::new(model.kv_layout());
     cache.extend(TOKENS.len()).unwrap();
     let rows = [k, v].map(|rows| match format {
@@ -49,7 +49,7 @@ pub fn of_rows(model: &Model, format: RowFormat, k: &[f32], v: &[f32]) -> Snapsh
         format => encode_rows(format, model.config().kv_layout(), rows),
     });
     (0..2).for_each(|layer| cache.write(layer, &rows[0], &rows[1]));
-    Snapshot::freeze(&cache, &TOKENS)
+    SavedCache::copy(&cache, &TOKENS)
 }
 
 /// A place for a file, which goes away with this.
@@ -65,15 +65,15 @@ impl Place {
     }
 
     /// Loads a file with these bytes.
-    pub fn load(&self, bytes: &[u8], model: &Model) -> Result<Snapshot, FileError> {
+    pub fn load(&self, bytes: &[u8], model: &Model) -> Result<SavedCache, FileError> {
         fs::write(self.file(), bytes).unwrap();
-        Snapshot::load(&self.file(), model)
+        SavedCache::load(&self.file(), model)
     }
 }
 
-fn restored(snapshot: &Snapshot) -> FlatCache {
-    let mut cache = FlatCache::new(snapshot.layout());
-    snapshot.restore(&mut cache).unwrap();
+fn restored(saved: &SavedCache) -> FlatCache {
+    let mut cache = FlatCache::new(saved.layout());
+    saved.restore(&mut cache).unwrap();
     cache
 }
 
@@ -89,10 +89,10 @@ fn a_model_goes_on_in_the_format_that_was_saved_and_in_no_other() {
         let writer = model(found);
         let mut cache = FlatCache::new(writer.kv_layout());
         writer.step(&TOKENS, Some(&mut cache)).unwrap();
-        Snapshot::freeze(&cache, &TOKENS).save(&place.file(), &writer).unwrap();
+        SavedCache::copy(&cache, &TOKENS).save(&place.file(), &writer).unwrap();
         for expected in RowFormat::ALL {
             let reader = model(expected);
-            let loaded = Snapshot::load(&place.file(), &reader);
+            let loaded = SavedCache::load(&place.file(), &reader);
             if found != expected {
                 let says = format!(
                     "some.cache: rows in {found}, and here rows are kept in {expected}; ask for --kv-dtype {found}, or \
@@ -154,7 +154,7 @@ const LAYOUT: KvLayout = KvLayout { n_layers: 2, n_kv_heads: 2, head_dim: 2 };
 fn a_refused_restore_changes_nothing() {
     let slab = PageSlab::new(LAYOUT, 2, 1).unwrap();
     let mut cache = PagedCache::new(&slab).unwrap();
-    let refused = frozen(LAYOUT, &TOKENS).restore(&mut cache);
+    let refused = saved_cache(LAYOUT, &TOKENS).restore(&mut cache);
     assert_eq!(refused, Err(CacheError::OutOfPages { needed: 2, free: 1 }));
     assert_eq!((cache.len(), slab.borrow().pool().n_free()), (0, 1));
 }
@@ -172,13 +172,13 @@ fn every_cache_goes_on_from_every_other() {
         let mut oracle = Oracle::default();
         oracle.append(cache.as_mut(), &[0, 1, 2, 3]);
         oracle.append(cache.as_mut(), &[4, 5]);
-        let snapshot = Snapshot::freeze(cache.as_ref(), &[9, 8, 7, 6, 5, 4]);
+        let saved = SavedCache::copy(cache.as_ref(), &[9, 8, 7, 6, 5, 4]);
         drop(cache);
         for (to, new_cache) in kinds {
             let mut cache = new_cache();
             let mut oracle = oracle.clone();
             oracle.history.record(format!("restored from {from} to {to}"));
-            snapshot.restore(cache.as_mut()).unwrap();
+            saved.restore(cache.as_mut()).unwrap();
             oracle.check(cache.as_ref());
             oracle.append(cache.as_mut(), &[6, 7, 8]);
             oracle.check(cache.as_ref());

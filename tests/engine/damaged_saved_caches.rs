@@ -4,12 +4,12 @@ use std::fs;
 
 use page_by_page::chapters::ch14_half_the_bytes::encode_rows;
 use page_by_page::disk::FILE_HEADER_BYTES;
-use page_by_page::disk::snapshot::Snapshot;
+use page_by_page::disk::saved_cache::SavedCache;
 use page_by_page::kernels::RowFormat;
 use page_by_page::model::Model;
 use serde_json::json;
 
-use crate::snapshot::{MODEL, Place, TOKENS, frozen, model, of_rows, open};
+use crate::saved_cache::{MODEL, Place, TOKENS, model, of_rows, open, saved_cache};
 use crate::spoiled::refused;
 use grading::checkpoints::Folder;
 use grading::hostile::sealed;
@@ -17,7 +17,7 @@ use grading::hostile::sealed;
 /// The bytes of a saved cache of three tokens.
 fn saved(model: &Model) -> Vec<u8> {
     let place = Place::new();
-    frozen(model.kv_layout(), &TOKENS).save(&place.file(), model).unwrap();
+    saved_cache(model.kv_layout(), &TOKENS).save(&place.file(), model).unwrap();
     fs::read(place.file()).unwrap()
 }
 
@@ -100,7 +100,7 @@ fn other_files_are_no_saved_caches() {
         paths.push("/dev/zero".into());
     }
     for path in paths {
-        refused(|| Snapshot::load(&path, &model), &["; give a file with a saved cache"]);
+        refused(|| SavedCache::load(&path, &model), &["; give a file with a saved cache"]);
     }
     // Larger than any cache of the model: as long as it says, and nearly nothing on the disk.
     fs::write(place.file(), saved(&model)).unwrap();
@@ -108,11 +108,11 @@ fn other_files_are_no_saved_caches() {
     // A MiB, a header, and the longest record: for each of 128 positions an id and 2 times 2 rows of 16 numbers.
     let most = (1 << 20) + FILE_HEADER_BYTES + 24 + 128 * (4 + 2 * 2 * 16 * 4);
     let says = format!("the file has 1099511627776 bytes, at most {most} are expected here; give a file with a saved");
-    refused(|| Snapshot::load(&place.file(), &model), &[&says]);
+    refused(|| SavedCache::load(&place.file(), &model), &[&says]);
     // The longest sequence has room.
     let longest: Vec<u32> = (0..128).map(|position| position % 97).collect();
-    frozen(model.kv_layout(), &longest).save(&place.file(), &model).unwrap();
-    assert_eq!(Snapshot::load(&place.file(), &model).unwrap().tokens(), longest);
+    saved_cache(model.kv_layout(), &longest).save(&place.file(), &model).unwrap();
+    assert_eq!(SavedCache::load(&place.file(), &model).unwrap().tokens(), longest);
 }
 
 #[test]
@@ -136,13 +136,13 @@ fn a_sequence_that_the_model_cannot_hold_is_neither_saved_nor_loaded() {
     let layouts = [&other, &model].map(|model| model.kv_layout());
     let shapes = format!("rows of {:?}, the model makes rows of {:?}", layouts[0], layouts[1]);
     let id = "token id 97 is outside the vocabulary: ids go from 0 to 96";
-    for (model, snapshot, bytes, says) in [
-        (&model, frozen(layouts[0], &TOKENS), saved(&other), shapes.as_str()),
-        (&short, frozen(layouts[1], &TOKENS), saved(&model), "3 tokens are more than the model's 2 positions"),
-        (&model, frozen(layouts[1], &[1, 97, 2]), unknown, id),
+    for (model, saved, bytes, says) in [
+        (&model, saved_cache(layouts[0], &TOKENS), saved(&other), shapes.as_str()),
+        (&short, saved_cache(layouts[1], &TOKENS), saved(&model), "3 tokens are more than the model's 2 positions"),
+        (&model, saved_cache(layouts[1], &[1, 97, 2]), unknown, id),
     ] {
         refused(|| place.load(&bytes, model), &[says]);
-        refused(|| snapshot.save(&place.file(), model), &[says]);
+        refused(|| saved.save(&place.file(), model), &[says]);
         let n_files = fs::read_dir(place.0.path()).unwrap().count();
         assert!(fs::read(place.file()).unwrap() == bytes && n_files == 1, "{says}: the file that was there");
     }
