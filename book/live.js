@@ -14,6 +14,12 @@
     /** How many of the newest steps are listed. */
     const MAX_DRAFTS = 6;
 
+    /** Why nobody noticed that A and B own one page, after a list that shows what happened there. */
+    const WHY_UNNOTICED =
+        "A read B\u2019s numbers, and went on. No error: a model sees numbers, never the text, and no number says whose it is. In every " +
+        "step B writes after A. Their lists begin with the same words, so A remembers all of B\u2019s story, and goes on with that story, " +
+        "even in pages of its own.";
+
     const plural = (n, word) => `${n.toLocaleString("en")} ${word}${n === 1 ? "" : "s"}`;
     const sum = (numbers) => numbers.reduce((total, n) => total + n, 0);
     const pagesTaken = ({ owners }) => owners.filter((owner) => owner > 0).length;
@@ -194,7 +200,7 @@
             const words = [...place.querySelectorAll(":scope > p")].at(-1);
             const breaks = Object.entries(this.experiment.breaks ?? {}).map(([name, label]) => this.breakButton(name, label));
             this.controls.line.before(...breaks);
-            words.after(this.controls.root, element("div", "pbp-live-bar", ...settings, this.bar), this.summary, this.status);
+            words.after(this.controls.root, element("div", "pbp-live-bar", ...settings, this.bar), this.drafts, this.summary, this.status);
             // Without these, arrow keys turn mdBook's pages, and a quick swipe opens its sidebar.
             place.addEventListener("keydown", (event) => /^Arrow(Left|Right)$/.test(event.key) && event.stopPropagation());
             place.addEventListener("touchstart", (event) => event.stopPropagation(), { passive: true });
@@ -258,7 +264,7 @@
                 this.bar.value = data.loading;
             } else if (data.ready) {
                 this.place.classList.add("pbp-live-on");
-                this.place.append(this.drafts, this.root);
+                this.place.append(...(this.experiment.view?.lists ? [] : [this.drafts]), this.root);
                 this.begin(true);
                 this.bar.hidden = true;
                 this.then();
@@ -333,9 +339,9 @@
                 this.summary.textContent = summary;
             }
             const [misread] = Object.keys(view.watch?.pages ?? {});
-            if (misread && this.experiment.view.lists) {
-                this.drafts.replaceChildren(readBack(view.watch));
-                this.happened = overwritten(misread, view.watch.slots[0]);
+            if (misread && isBusy && this.experiment.view.lists) {
+                this.drafts.replaceChildren(...overwritten(view, Number(misread)));
+                this.happened = WHY_UNNOTICED;
             }
             this.drafts.append(...views.filter(({ draft }) => draft).map(({ draft }) => listedDraft(draft)));
             while (this.drafts.children.length > MAX_DRAFTS) {
@@ -434,22 +440,25 @@
         }
         const right = instead ? ` Without the mistake, ${instead.name} goes on \u201c${instead.text} \u2026\u201d.` : "";
         const count = `${plural(n, "wrong read")} ${isBusy ? "so far" : "in all"}`;
-        const why = happened ?? `${first}, and went on. No error: nothing in a page says whose memory it holds. Every row is read again`;
-        return `${why} for each new token: ${count}.${right}`;
+        const why = `${first}, and went on. No error: nothing in a page says whose memory it holds. Every row is read again for each new token: ${count}.`;
+        return `${happened ?? why}${right}`;
     }
 
-    /** How two sequences, A and B, got into one page. */
-    function overwritten(page, [own, found]) {
-        return `In each step both write, then both read. In page ${page}, A wrote the numbers for \u201c${own}\u201d, B wrote those for \u201c${found}\u201d over them, and A read ` +
-            `\u201c${found}\u201d back, and went on. No error: the model looks at its numbers, never at the text, and no number says whose it ` +
-            `is. Both began with the same words, so all that A remembers is B\u2019s story now, and A goes on with it, even in pages of its ` +
-            `own. It reads the slots of page ${page} again`;
-    }
-
-    /** What A reads back. Where the row of another lies in a slot, the word that belongs there is struck through. */
-    function readBack({ before, slots }) {
-        const words = slots.map(([own, found]) => element("b", "", ...(own === found ? [] : [element("del", "", own), " "]), found));
-        return element("li", "", `What A reads back: ${before} `, ...words);
+    /**
+     * How two sequences, A and B, got into one page: its first slot, and then both lists, with the words whose rows are in their
+     * pages. Where a row of B lies in a slot of A, the word that belongs there is struck through.
+     */
+    function overwritten({ sequences, watch: { before, slots } }, page) {
+        const word = (owner, ...words) => element("b", owner, ...words);
+        const [[own, found]] = slots;
+        const first = ["A writes ", word("of-a", own), " \u2192 B writes over it ", word("of-b", found), " \u2192 A reads ", word("of-b", found)];
+        const read = slots.map(([own, found]) => word("of-b", ...(own === found ? [] : [element("del", "", own), " "]), found));
+        const list = (name, { pages }, owner, ...shared) => {
+            const begins = word(owner, `\u2039start\u203a ${before}`);
+            return element("li", "", `${name}\u2019s list: page ${pages[pages.indexOf(page) - 1]} `, begins, ` page ${page} `, ...shared);
+        };
+        const [a, b] = sequences;
+        return [element("li", "", `Page ${page}, first slot: `, ...first), list("A", a, "of-a", ...read), list("B", b, "of-b", "too")];
     }
 
     /** A step of speculative decoding: the draft tokens, accepted or not, and the target's own. */

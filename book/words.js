@@ -93,7 +93,7 @@
         [kept, `the prefix cache keeps ${kept.length}`],
         [taken, `${does(taken.flatMap((page) => this.takers(page)), "take")} ${taken.length}`],
         [lost.filter((page) => !free.includes(page)), `others share ${lost.length - free.length}`],
-        [free, `${free.length} ${free.length === 1 ? "is" : "are"} free`],
+        [free, free.length === pages.length ? "all are free again" : `${free.length} ${free.length === 1 ? "is" : "are"} free`],
       ];
       return listed(parts.filter(([some]) => some.length > 0).map(([, words]) => words));
     }

@@ -120,7 +120,7 @@
       this.#drawNumbers();
       if (isOver) {
         const areAllFree = this.#view.owners.every((count) => count === 0);
-        const free = `All pages are free again${lists ? ", and shown as they were in the last step" : ""}.`;
+        const free = lists ? "The pages are shown as they were in the last step." : "All pages are free again.";
         this.#options.say(`All sequences have ended. ${areAllFree ? free : "The pages that the prefix cache keeps are hatched."}`);
       }
       return told;
