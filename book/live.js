@@ -16,9 +16,8 @@
 
     /** Why nobody noticed that A and B own one page, after a list that shows what happened there. */
     const WHY_UNNOTICED =
-        "A read B\u2019s numbers, and went on. No error: a model sees numbers, never the text, and no number says whose it is. In every " +
-        "step B writes after A. Their lists begin with the same words, so A remembers all of B\u2019s story, and goes on with that story, " +
-        "even in pages of its own.";
+        "B writes last, so A read B\u2019s numbers. All that came before is the same for both, so A\u2019s memory is now B\u2019s, and the model " +
+        "goes on with B\u2019s story, in A\u2019s own pages, too. No error: each number is a valid one, and none says whose it is.";
 
     const plural = (n, word) => `${n.toLocaleString("en")} ${word}${n === 1 ? "" : "s"}`;
     const sum = (numbers) => numbers.reduce((total, n) => total + n, 0);
