@@ -116,7 +116,7 @@ impl Scheduler {
     pub fn plan(&mut self) -> Result<Vec<ScheduledChunk>, ScheduleError> {
         // ch12 task 2: which sequences compute how many tokens in this step?
         self.planned.check_settled()?;
-        let mut budget = self.limits.max_tokens;
+        let mut budget = self.limits.token_budget;
         let mut index = 0;
         while budget > 0 {
             if index == self.running.len() && !self.admit()? {
@@ -180,7 +180,7 @@ impl Scheduler {
     // ANCHOR: admit
     fn admit(&mut self) -> Result<bool, CacheError> {
         // ch12 task 2: can the first of the queue start?
-        if self.running.len() == self.limits.max_sequences {
+        if self.running.len() == self.limits.max_running {
             return Ok(false);
         }
         let Some(first) = self.waiting.front() else { return Ok(false) };

@@ -75,8 +75,8 @@ pub fn check_order(state: &WorldState) -> Result<(), Violation> {
 pub fn check_plan(setup: &Setup, plan: &[ScheduledChunk], state: &WorldState) -> Result<(), Violation> {
     // ch15 task 2: can every chunk be computed?
     let (running, tokens, limits) = (state.running.len(), total_tokens(plan), setup.limits);
-    Rule::Plan.ensure(running <= limits.max_sequences, || format!("{running} sequences run: {limits:?}"))?;
-    Rule::Plan.ensure(tokens <= limits.max_tokens, || format!("{tokens} tokens are planned: {limits:?}"))?;
+    Rule::Plan.ensure(running <= limits.max_running, || format!("{running} sequences run: {limits:?}"))?;
+    Rule::Plan.ensure(tokens <= limits.token_budget, || format!("{tokens} tokens are planned: {limits:?}"))?;
     let in_order = plan.is_sorted_by(|a, b| a.sequence < b.sequence);
     Rule::Plan.ensure(in_order, || "the chunks are not in order of arrival".into())?;
     for chunk in plan {
@@ -114,7 +114,7 @@ pub fn check_progress(setup: &Setup, plan: &[ScheduledChunk], state: &WorldState
     let has_chunk = |id: SequenceId| plan.iter().any(|chunk| chunk.sequence == id);
     let is_served = |it: &SequenceState| has_chunk(it.id) && it.n_held == it.n_tokens;
     if let Some(first) = state.running.iter().position(|it| !is_served(it)) {
-        let budget_used = total_tokens(plan) >= setup.limits.max_tokens;
+        let budget_used = total_tokens(plan) >= setup.limits.token_budget;
         let is_overtaken = state.running[first + 1..].iter().any(|younger| has_chunk(younger.id));
         let id = state.running[first].id;
         Rule::Progress.ensure(budget_used && !is_overtaken, || format!("sequence {id} could compute more"))?;

@@ -64,7 +64,7 @@ impl CacheKind {
 
     /// An empty cache; `None` where nothing is kept. A contiguous cache takes memory for `size.capacity` slots, a paged
     /// one for all of its pages.
-    pub fn cache(self, layout: KvLayout, size: CacheSize) -> Result<Option<Box<dyn AttentionCache>>, CacheError> {
+    pub fn new_cache(self, layout: KvLayout, size: CacheSize) -> Result<Option<Box<dyn AttentionCache>>, CacheError> {
         Ok(match self {
             CacheKind::Recompute => None,
             CacheKind::Flat => Some(Box::new(FlatCache::new(layout))),

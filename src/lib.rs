@@ -24,7 +24,7 @@
 //! - [`serving`]: the loop around the scheduler, with many sequences in the pages of one slab. What [scheduler and
 //!   loop](serving::schedule) agree on, and what a [page](serving::view) shows of a run.
 //! - [`prefix_cache`]: what a scheduler asks of one.
-//! - [`disk`]: rows in files. Pages of a prefix cache are read on a thread of their own, [one cache](disk::snapshot) as
+//! - [`disk`]: rows in files. Pages of a prefix cache are read on a thread of their own, [one cache](disk::saved_cache) as
 //!   a whole.
 //! - [`simulation`]: a made-up world for schedulers, in which a seed decides everything. Chapter 15 breaks them in it.
 //! - [`workload`]: requests that come and go in a pool of pages, counted without a model.

@@ -46,7 +46,7 @@ mod checks {
     /// What the next plan must do with the sequences that run: (sequence, tokens), and the victims, newest first.
     fn expected(state: &WorldState, setup: Setup) -> (Vec<(u64, usize)>, Vec<u64>) {
         let mut running = &state.running[..];
-        let (mut room, mut budget) = (state.available(), setup.limits.max_tokens);
+        let (mut room, mut budget) = (state.available(), setup.limits.token_budget);
         let (mut chunks, mut victims) = (Vec::new(), Vec::new());
         while let Some(sequence) = running.get(chunks.len()).filter(|_| budget > 0) {
             let n = (sequence.n_tokens - sequence.n_held).min(budget);
@@ -251,7 +251,7 @@ mod checks {
         /// How many tokens each sequence computes, and which sequences are preempted for it.
         fn check_chunks(&self, step: &Step, mut expected: Vec<(u64, usize)>, victims: &[u64]) {
             let Step { before, plan, after, calls, said } = step;
-            let mut budget = self.world.setup().limits.max_tokens - expected.iter().map(|(_, n)| n).sum::<usize>();
+            let mut budget = self.world.setup().limits.token_budget - expected.iter().map(|(_, n)| n).sum::<usize>();
             for ScheduledChunk { sequence: id, tokens, .. } in plan {
                 let runs = after.find_running(*id).expect("its order is checked");
                 if let Some(ran) = before.find_running(*id) {
@@ -285,7 +285,7 @@ mod checks {
         fn check_admitted(&self, step: &Step, victims: &[u64]) {
             let Step { before, plan, after, calls, said } = step;
             let Setup { page_size, n_pages, limits, .. } = self.world.setup();
-            let (running, allowed, room) = (after.running.len(), limits.max_sequences, after.available());
+            let (running, allowed, room) = (after.running.len(), limits.max_running, after.available());
             assert!(running <= allowed, "{running} sequences run, and at most {allowed} are allowed; {said}");
             let needed: usize = after.running.iter().map(|sequence| sequence.pages_needed(page_size)).sum();
             let admitted = || after.running.iter().filter(|sequence| before.find_running(sequence.id).is_none());
@@ -297,7 +297,7 @@ mod checks {
                     count(needed, "page")
                 );
             }
-            let left = limits.max_tokens - plan.iter().map(|chunk| chunk.tokens).sum::<usize>();
+            let left = limits.token_budget - plan.iter().map(|chunk| chunk.tokens).sum::<usize>();
             let head = after.waiting.first().filter(|_| left > 0 && running < allowed);
             let (lookups, most) = (calls.lookups.len(), admitted().count() + usize::from(head.is_some()));
             assert!(
@@ -321,7 +321,7 @@ mod checks {
                      still allowed in this step: it and the running ones need {} more, and {room} of {n_pages} are \
                      available; {said}",
                     head.id,
-                    still_allowed(limits.max_tokens, left, "token"),
+                    still_allowed(limits.token_budget, left, "token"),
                     still_allowed(allowed, allowed - running, "sequence"),
                     count(needed, "page")
                 );
@@ -677,7 +677,7 @@ mod checks {
     fn task_3_h_a_sequence_that_looks_nothing_up_computes_all_of_its_tokens() {
         let slab = expect_ok("PageSlab::new of chapter 6", || PageSlab::new(LAYOUT, 4, 12));
         let prefixes = expect_ok("PrefixTrie::new of chapter 11", || PrefixTrie::new(4));
-        let limits = StepLimits { max_tokens: 100, max_sequences: 4 };
+        let limits = StepLimits { token_budget: 100, max_running: 4 };
         let mut scheduler = expect_ok("Scheduler::new", || Scheduler::new(&slab, Box::new(prefixes), limits, &[]));
         expect_ok("submit of 14 tokens, 1 new", || scheduler.submit(prompt(0, 14), 1));
         expect_ok("plan, of a sequence of 14 tokens", || scheduler.plan());
@@ -860,7 +860,7 @@ mod checks {
         ] {
             let mut prefixes = expect_ok("PrefixTrie::new of chapter 11", || PrefixTrie::new(4));
             expect_ok("insert_into of chapter 11, 8 tokens", || cache.insert_into(&mut prefixes, &prompt(9, 8)));
-            let limits = StepLimits { max_tokens: 100, max_sequences: 4 };
+            let limits = StepLimits { token_budget: 100, max_running: 4 };
             let mut scheduler =
                 expect_ok("Scheduler::new", || Scheduler::new(&slab(2), Box::new(prefixes), limits, &[]));
             for prompt in prompts {
@@ -942,7 +942,7 @@ mod checks {
     fn whole_oracle() {
         for (seed, mut rng) in seeded(60) {
             let (page_size, n_pages) = (rng.roll(1, 5), rng.roll(3, 14));
-            let limits = StepLimits { max_tokens: rng.roll(1, 9), max_sequences: rng.roll(1, 5) };
+            let limits = StepLimits { token_budget: rng.roll(1, 9), max_running: rng.roll(1, 5) };
             let setup = Setup { page_size, n_pages, limits, keeps_prefixes: rng.roll(0, 3) > 0 };
             let end_of_text = [0, 0].map(|_| FIRST_NEW + rng.roll(0, 19) as u32);
             let mut world = CheckedWorld::with_end_of_text(&format!("seed {seed}, "), setup, &end_of_text);
@@ -1001,13 +1001,13 @@ mod checks {
         };
         let alone: Vec<_> = asked.iter().map(alone).collect();
         let mut preemptions = 0;
-        for (page_size, n_pages, max_tokens, max_sequences) in [(3, 8, 5, 3), (2, 11, 64, 4), (5, 5, 3, 4)] {
-            let run = format!("{n_pages} pages of {page_size}, budget {max_tokens}, at most {max_sequences} running");
+        for (page_size, n_pages, token_budget, max_running) in [(3, 8, 5, 3), (2, 11, 64, 4), (5, 5, 3, 4)] {
+            let run = format!("{n_pages} pages of {page_size}, budget {token_budget}, at most {max_running} running");
             let layout = storyteller.model.config().kv_layout();
             let slab = expect_ok("PageSlab::new of chapter 6", || PageSlab::new(layout, page_size, n_pages));
             let prefixes = expect_ok("PrefixTrie::new of chapter 11", || PrefixTrie::new(page_size));
             let (prefixes, log) = record_calls(Box::new(prefixes));
-            let limits = StepLimits { max_tokens, max_sequences };
+            let limits = StepLimits { token_budget, max_running };
             let mut engine =
                 expect_ok("Scheduler::new", || Engine::new(&storyteller.model, &slab, prefixes, limits, &[]));
             for (tokens, most) in &asked {

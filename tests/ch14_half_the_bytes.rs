@@ -498,7 +498,7 @@ mod checks {
             let prompts = [&[][..], &[12, 77, 301], &[12, 77, 44, 8]].map(|end| [&begin[..], end].concat());
             let slab = slab_of(kv_layout(&storyteller.model), 3, 8);
             let prefixes = expect_ok("PrefixTrie::new", || new_prefix_cache(3, true));
-            let limits = StepLimits { max_tokens: 5, max_sequences: 3 };
+            let limits = StepLimits { token_budget: 5, max_running: 3 };
             let mut engine =
                 expect_ok("Scheduler::new", || Engine::new(&storyteller.model, &slab, prefixes, limits, &[]));
             for prompt in &prompts {

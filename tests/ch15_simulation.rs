@@ -33,7 +33,7 @@ mod checks {
     const SETUP: Setup = Setup {
         page_size: 5,
         n_pages: 10,
-        limits: StepLimits { max_tokens: 8, max_sequences: 3 },
+        limits: StepLimits { token_budget: 8, max_running: 3 },
         keeps_prefixes: true,
     };
 
@@ -395,8 +395,8 @@ mod checks {
         }
     }
 
-    fn setup(n_pages: usize, max_tokens: usize, max_sequences: usize) -> Setup {
-        Setup { page_size: 4, n_pages, limits: StepLimits { max_tokens, max_sequences }, keeps_prefixes: true }
+    fn setup(n_pages: usize, token_budget: usize, max_running: usize) -> Setup {
+        Setup { page_size: 4, n_pages, limits: StepLimits { token_budget, max_running }, keeps_prefixes: true }
     }
 
     fn arrive(name: u32, prompt: usize, max_new_tokens: usize) -> Event {

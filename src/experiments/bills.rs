@@ -95,7 +95,7 @@ pub(super) fn drafts() -> Bill {
     let (target, small) = (target?, small?);
     let prompt = Tokenizer::open(&bundled("storyteller"))?.encode("Once upon a time")?;
     let size = CacheSize::for_tokens(1000, 16)?;
-    let cache = |model: &Model| CacheKind::Contiguous.cache(model.kv_layout(), size)?.context("a cache");
+    let cache = |model: &Model| CacheKind::Contiguous.new_cache(model.kv_layout(), size)?.context("a cache");
     let generate = |is_stubborn: bool| -> Result<(Vec<u32>, DraftCounters)> {
         let (mut target_cache, mut draft_cache) = (cache(&target)?, cache(&small)?);
         let (mut counters, mut sampler) = (DraftCounters::default(), Sampler::new(Sampling::GREEDY));
@@ -148,7 +148,7 @@ pub(super) fn rejections() -> Bill {
 
 /// Chapter 12: two requests of 500 and 450 tokens in 80 pages of 16 slots.
 pub(super) fn victims() -> Bill {
-    let limits = StepLimits { max_tokens: 128, max_sequences: 8 };
+    let limits = StepLimits { token_budget: 128, max_running: 8 };
     let lines = |factory: &SchedulerFactory<'_>| -> Result<Vec<String>> {
         let requests = [(500, 450), (500, 450)];
         let [steps, computed, preemptions, _] = schedule(factory, 80, limits, &requests, 2)?;

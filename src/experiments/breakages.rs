@@ -11,7 +11,7 @@ use super::{bills, bundled};
 use crate::cache::{KvCache, Rewind};
 use crate::chapters::ch06_paged::{PageSlab, PagedCache};
 use crate::generation::sampler::{Sampler, Sampling};
-use crate::generation::watch::{Placement, ReadWatch, RowPlace};
+use crate::generation::watch::{Misplacement, ReadWatch, RowPlace};
 use crate::model::Model;
 use crate::model::tokenizer::Tokenizer;
 use crate::simulation::buggy_scheduler::Bug;
@@ -35,7 +35,7 @@ pub struct Breakage {
 #[derive(Clone, Copy)]
 pub enum Shows {
     /// In what the model writes.
-    Story(Scenario, Placement),
+    Story(Scenario, Misplacement),
     /// In what the model writes when it sees only the newest token.
     Forgetful(Scenario),
     /// In counters, or in a histogram: first those of the right code.
@@ -108,8 +108,8 @@ fn page_of(slot: RowPlace) -> usize {
 }
 
 /// The second sequence reads the second page of the first.
-const SECOND_PAGE_OF_THE_FIRST: Placement =
-    Placement::read_at(|slot, _| if slot.sequence == 1 && page_of(slot) == 1 { slot.of(0) } else { slot });
+const SECOND_PAGE_OF_THE_FIRST: Misplacement =
+    Misplacement::read_at(|slot, _| if slot.sequence == 1 && page_of(slot) == 1 { slot.of(0) } else { slot });
 
 /// All of them, in the order of the book.
 pub fn all() -> Vec<Breakage> {
@@ -134,22 +134,22 @@ const MISTAKES: &[Breakage] = &[
     mistake(2, "one-tensor", "all layers are kept in one tensor").breaks(
         "each layer reads its own rows",
         QUEEN,
-        Placement::at(|slot, _| RowPlace { layer: 0, ..slot }),
+        Misplacement::at(|slot, _| RowPlace { layer: 0, ..slot }),
     ),
     mistake(2, "unwritten-row", "the row of ` queen` is never written").breaks(
         "the row of every token is written before it is read",
         QUEEN,
-        Placement::read_at(|slot, len| if slot.position == 8 && len > 9 { RowPlace::NOWHERE } else { slot }),
+        Misplacement::read_at(|slot, len| if slot.position == 8 && len > 9 { RowPlace::NOWHERE } else { slot }),
     ),
     mistake(3, "layer-times-len", "a row lies at layer * len + position").breaks(
         "a row stays where it was written while the sequence grows",
         QUEEN,
-        Placement::at(|slot, len| RowPlace { layer: 0, position: slot.layer * len + slot.position, ..slot }),
+        Misplacement::at(|slot, len| RowPlace { layer: 0, position: slot.layer * len + slot.position, ..slot }),
     ),
     mistake(4, "one-page-twice", "the princess is given the wolf's second page").breaks(
         "a page has one owner, unless it is shared on purpose",
         TWO,
-        Placement::at(|slot, _| if page_of(slot) == 1 { slot.of(0) } else { slot }),
+        Misplacement::at(|slot, _| if page_of(slot) == 1 { slot.of(0) } else { slot }),
     ),
     mistake(
         4,
@@ -160,19 +160,21 @@ const MISTAKES: &[Breakage] = &[
     mistake(5, "new-page-first", "a new page of 16 slots comes first").breaks(
         "a table lists its pages in the order of the tokens",
         QUEEN,
-        Placement::at(|slot, len| slot.at(((len - 1) / 16 - slot.position / 16) * 16 + slot.position % 16)),
+        Misplacement::at(|slot, len| slot.at(((len - 1) / 16 - slot.position / 16) * 16 + slot.position % 16)),
     ),
     mistake(5, "page-too-few", "17 tokens are thought to need one page of 16 slots").breaks(
         "a table has a slot for each of its tokens",
         QUEEN,
-        Placement::at(|slot, len| slot.at((slot.position / 16).min((len / 16).max(1) - 1) * 16 + slot.position % 16)),
+        Misplacement::at(|slot, len| {
+            slot.at((slot.position / 16).min((len / 16).max(1) - 1) * 16 + slot.position % 16)
+        }),
     ),
     mistake(6, "whole-pages", "whole pages of 16 slots are gathered, also the slots that are still empty").breaks(
         "attention reads exactly the rows of the sequence's tokens",
         QUEEN,
-        Placement {
+        Misplacement {
             rows: |_, len| len.next_multiple_of(16),
-            ..Placement::read_at(|slot, len| if slot.position < len { slot } else { RowPlace::NOWHERE })
+            ..Misplacement::read_at(|slot, len| if slot.position < len { slot } else { RowPlace::NOWHERE })
         },
     ),
     mistake(
@@ -183,7 +185,7 @@ const MISTAKES: &[Breakage] = &[
     .breaks(
         "rows are gathered in the order of the tokens",
         Scenario { page_size: P, ..QUEEN },
-        Placement::read_at(|slot, len| match slot.position {
+        Misplacement::read_at(|slot, len| match slot.position {
             _ if len <= P => slot,
             position if position < P && P + position >= len => RowPlace::NOWHERE,
             position if position < P => slot.at(P + position),
@@ -194,16 +196,16 @@ const MISTAKES: &[Breakage] = &[
     mistake(6, "stale-rows", "whole pages are gathered, and the princess had them before").breaks(
         "what an earlier owner left in a page is never read",
         Scenario { prompts: const { &[TWO.prompts[1], TWO.prompts[0]] }, one_by_one: true, ..TWO },
-        Placement {
+        Misplacement {
             rows: |sequence, len| if sequence == 1 { len.next_multiple_of(P) } else { len },
-            ..Placement::read_at(|slot, len| if slot.position < len { slot } else { slot.of(0) })
+            ..Misplacement::read_at(|slot, len| if slot.position < len { slot } else { slot.of(0) })
         },
     ),
     mistake(7, "page-back-too-early", "a rewind gives back a page that is half full, and the princess takes it")
         .breaks(
             "a page goes back when none of its rows is needed any more",
             Scenario { rewind: Some((17, 4)), ..TWO },
-            Placement::at(|slot, _| {
+            Misplacement::at(|slot, _| {
                 if slot.sequence == 1 && page_of(slot) == 4 { slot.of(0).at(slot.position - 2 * P) } else { slot }
             }),
         ),
@@ -226,7 +228,7 @@ const MISTAKES: &[Breakage] = &[
     mistake(10, "write-without-copy", "a fork writes into the page that it shares").breaks(
         "a page with several owners is never written",
         SAMPLES,
-        Placement::at(|slot, _| if slot.position < 16 { slot.of(0) } else { slot }),
+        Misplacement::at(|slot, _| if slot.position < 16 { slot.of(0) } else { slot }),
     ),
     mistake(11, "key-without-parent", "a page is found by its own tokens, whatever came before them").breaks(
         "a page is found only by its tokens and all those before them",
@@ -249,11 +251,9 @@ const MISTAKES: &[Breakage] = &[
     .breaks(
         "the plan never contains a victim",
         TWO,
-        Placement::at(
-            |slot, _| {
-                if slot.sequence == 0 && page_of(slot) == 3 { slot.of(1).at(slot.position - P) } else { slot }
-            },
-        ),
+        Misplacement::at(|slot, _| {
+            if slot.sequence == 0 && page_of(slot) == 3 { slot.of(1).at(slot.position - P) } else { slot }
+        }),
     ),
     mistake(12, "oldest-victim", "when pages run out, the oldest sequence gives way").costs(
         "the oldest sequence always advances",
@@ -263,30 +263,30 @@ const MISTAKES: &[Breakage] = &[
     mistake(13, "merged-runs", "two pages are read as one run, and the second is not the next one in memory").breaks(
         "runs are merged only where pages lie side by side",
         Scenario { prompts: const { &[TWO.prompts[1], TWO.prompts[0]] }, ..TWO },
-        Placement::read_at(|slot, _| if slot.sequence == 1 && page_of(slot) == 2 { slot.of(0) } else { slot }),
+        Misplacement::read_at(|slot, _| if slot.sequence == 1 && page_of(slot) == 2 { slot.of(0) } else { slot }),
     ),
     mistake(14, "one-scale", "all rows of a page are kept in eight bits with the scale of its first head").breaks(
         "each head of each row has its own scale",
         QUEEN,
-        Placement {
+        Misplacement {
             keep: |row, first, dim| {
                 let scale = scale(&first[..dim.min(first.len())]);
                 row.iter_mut().for_each(|number| *number = (*number / scale).round().clamp(-127.0, 127.0) * scale);
             },
-            ..Placement::RIGHT
+            ..Misplacement::NONE
         },
     ),
     mistake(14, "no-scale", "rows are read back as whole numbers, without their scales").breaks(
         "a number that is read is the one that was written, as nearly as eight bits allow",
         QUEEN,
-        Placement {
+        Misplacement {
             keep: |row, _, dim| {
                 for head in row.chunks_mut(dim) {
                     let scale = scale(head);
                     head.iter_mut().for_each(|number| *number = (*number / scale).round());
                 }
             },
-            ..Placement::RIGHT
+            ..Misplacement::NONE
         },
     ),
     mistake(
@@ -307,11 +307,9 @@ const MISTAKES: &[Breakage] = &[
     .breaks(
         "a row that is used has the bits that were computed",
         YESTERDAY,
-        Placement::read_at(
-            |slot, _| {
-                if slot.sequence == 1 && page_of(slot) == 1 && slot.layer >= 3 { slot.of(0) } else { slot }
-            },
-        ),
+        Misplacement::read_at(|slot, _| {
+            if slot.sequence == 1 && page_of(slot) == 1 && slot.layer >= 3 { slot.of(0) } else { slot }
+        }),
     ),
 ];
 
@@ -321,8 +319,8 @@ const fn mistake(chapter: usize, name: &'static str, about: &'static str) -> Bre
 }
 
 impl Breakage {
-    const fn breaks(self, invariant: &'static str, scenario: Scenario, placement: Placement) -> Self {
-        Breakage { invariant, shows: Shows::Story(scenario, placement), ..self }
+    const fn breaks(self, invariant: &'static str, scenario: Scenario, misplacement: Misplacement) -> Self {
+        Breakage { invariant, shows: Shows::Story(scenario, misplacement), ..self }
     }
 
     const fn costs(
@@ -368,8 +366,8 @@ impl Teller {
     }
 
     /// What the sequences of a scenario tell, with a mistake or without.
-    pub fn tell(&self, scenario: &Scenario, placement: Option<Placement>) -> Result<Told> {
-        let watch = ReadWatch::new(placement);
+    pub fn tell(&self, scenario: &Scenario, misplacement: Option<Misplacement>) -> Result<Told> {
+        let watch = ReadWatch::new(misplacement);
         let mut sequences = self.begin(scenario)?;
         let n = sequences.len();
         // In each step one sequence computes its newest token, or all do in one pass of the model.

@@ -41,7 +41,7 @@ fn run_with(model: &Model, tokenizer: &Tokenizer, disk: MemoryDisk) -> Result<(E
     let slab = PageSlab::new(model.kv_layout(), PAGE_SIZE, N_PAGES)?;
     let prefixes = Box::new(PrefixTrie::new(PAGE_SIZE)?);
     let mut tier = DiskTier::open(disk, model, PAGE_SIZE, 1 << 30)?;
-    let limits = StepLimits { max_tokens: 256, max_sequences: 16 };
+    let limits = StepLimits { token_budget: 256, max_running: 16 };
     let mut engine = Engine::new(model, &slab, prefixes, limits, &model.config().eos_token_ids)?;
     let (mut prompts, mut waiting) = (Vec::new(), 0_usize);
     for line in PROMPTS.lines() {

@@ -13,7 +13,7 @@ use crate::cache_kind::{CacheKind, CacheSize};
 /// new one, and when it rewinds.
 pub fn forget(tokens: usize, forgotten: usize) -> Result<[u64; 2]> {
     let left = tokens - forgotten;
-    let cache = || CacheKind::Paged.cache(SMALL, CacheSize::for_tokens(tokens, PAGE_SIZE)?);
+    let cache = || CacheKind::Paged.new_cache(SMALL, CacheSize::for_tokens(tokens, PAGE_SIZE)?);
     let (Some(mut cache), Some(mut other)) = (cache()?, cache()?) else { bail!("a paged cache keeps no rows") };
     append(cache.as_mut(), &rows(SMALL, tokens))?;
     let copied = copy(cache.as_ref(), left, other.as_mut())?;

@@ -116,7 +116,7 @@ impl DraftSource {
     pub fn model(mut model: Model, target: &Model, kind: CacheKind, size: CacheSize) -> Result<Self, CacheError> {
         model.attention = target.attention;
         model.row_format = target.row_format;
-        let cache = kind.cache(model.kv_layout(), size)?;
+        let cache = kind.new_cache(model.kv_layout(), size)?;
         Ok(DraftSource::Model { model: Box::new(model), cache })
     }
 

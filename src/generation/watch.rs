@@ -11,7 +11,7 @@
 //! ```
 //!
 //! A row is right if it was written for the same layer and position after the same tokens, whoever wrote it: sequences
-//! share the pages of what they have in common. A [`Placement`] makes a right cache wrong in one place.
+//! share the pages of what they have in common. A [`Misplacement`] makes a right cache wrong in one place.
 
 use std::borrow::Cow;
 use std::cell::RefCell;
@@ -49,7 +49,7 @@ impl RowPlace {
 
 /// A mistake about where rows lie, for a sequence that holds `len` tokens.
 #[derive(Clone, Copy)]
-pub struct Placement {
+pub struct Misplacement {
     /// Where a row is written.
     pub write: fn(RowPlace, usize) -> RowPlace,
     /// Where it is read.
@@ -60,19 +60,19 @@ pub struct Placement {
     pub keep: fn(&mut [f32], &[f32], usize),
 }
 
-impl Placement {
+impl Misplacement {
     /// No mistake.
-    pub const RIGHT: Placement =
-        Placement { write: |slot, _| slot, read: |slot, _| slot, rows: |_, len| len, keep: |_, _, _| {} };
+    pub const NONE: Misplacement =
+        Misplacement { write: |slot, _| slot, read: |slot, _| slot, rows: |_, len| len, keep: |_, _, _| {} };
 
     /// Rows are written and read there.
     pub const fn at(place: fn(RowPlace, usize) -> RowPlace) -> Self {
-        Placement { write: place, read: place, ..Self::RIGHT }
+        Misplacement { write: place, read: place, ..Self::NONE }
     }
 
     /// Rows are read there, and written where they belong.
     pub const fn read_at(place: fn(RowPlace, usize) -> RowPlace) -> Self {
-        Placement { read: place, ..Self::RIGHT }
+        Misplacement { read: place, ..Self::NONE }
     }
 }
 
@@ -87,7 +87,7 @@ pub struct WrongRead {
     pub found: Option<RowPlace>,
     /// Whether the cache returned so few rows that none was read for it.
     pub is_missing: bool,
-    /// The slot in which a [`Placement`] looked for it.
+    /// The slot in which a [`Misplacement`] looked for it.
     pub place: Option<RowPlace>,
 }
 
@@ -138,7 +138,7 @@ impl fmt::Display for WrongRead {
 
 /// Knows who wrote which row.
 pub struct ReadWatch {
-    placement: Option<Placement>,
+    misplacement: Option<Misplacement>,
     memory: RefCell<Memory>,
 }
 
@@ -164,8 +164,8 @@ struct Written {
 
 impl ReadWatch {
     /// A watch, with a mistake or without.
-    pub fn new(placement: Option<Placement>) -> Self {
-        ReadWatch { placement, memory: RefCell::default() }
+    pub fn new(misplacement: Option<Misplacement>) -> Self {
+        ReadWatch { misplacement, memory: RefCell::default() }
     }
 
     /// A sequence's cache, watched while it computes. `tokens`: the sequence, to its newest token or further.
@@ -209,7 +209,7 @@ fn label(row: u32, kind: u32, width: usize) -> impl Iterator<Item = f32> {
 impl WatchedCache<'_> {
     /// Notes a row, and returns its label.
     fn note(&self, memory: &mut Memory, slot: RowPlace, mut rows: [Vec<f32>; 2]) -> u32 {
-        if let Some(Placement { write, keep, .. }) = self.watch.placement {
+        if let Some(Misplacement { write, keep, .. }) = self.watch.misplacement {
             let first = slot.at(slot.position / 16 * 16);
             let first = memory.slots.get(&first).map(|row| memory.written[*row as usize - 1].rows.clone());
             for (row, first) in rows.iter_mut().zip(first.unwrap_or_default()) {
@@ -227,10 +227,10 @@ impl WatchedCache<'_> {
         let memory = &mut *self.watch.memory.borrow_mut();
         let own = RowPlace { sequence: self.sequence, layer, position: 0 };
         let mut numbers = [Vec::new(), Vec::new()];
-        let (placement, held) = (self.watch.placement, k.len() / width);
-        let rows = placement.map_or(held, |placement| (placement.rows)(self.sequence, held));
+        let (misplacement, held) = (self.watch.misplacement, k.len() / width);
+        let rows = misplacement.map_or(held, |misplacement| (misplacement.rows)(self.sequence, held));
         for position in 0..rows {
-            let place = placement.map(|placement| (placement.read)(own.at(position), self.len()));
+            let place = misplacement.map(|misplacement| (misplacement.read)(own.at(position), self.len()));
             let labels: [Vec<u32>; 2] = match place {
                 None => [k, v].map(|all| all[position * width..][..width].iter().map(|n| n.to_bits()).collect()),
                 Some(slot) => {

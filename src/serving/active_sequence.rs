@@ -4,7 +4,7 @@ use std::mem;
 use std::rc::Rc;
 
 use super::detokenizer::Detokenizer;
-use super::{FinishedSequence, OutputDelta, OutputToken, SequenceError, StopRules, view};
+use super::{FinishedSequence, OutputDelta, OutputToken, SequenceError, StopParams, view};
 use crate::generation::sampler::Sampler;
 use crate::generation::scoring::{Scoring, TokenLogprobs, token_logprobs};
 use crate::model::StepError;
@@ -20,7 +20,7 @@ pub struct GenerationRequest {
     /// One for each sequence.
     pub samplers: Vec<Sampler>,
     /// When each ends before.
-    pub stop_rules: StopRules,
+    pub stop_params: StopParams,
     /// Report the log-probability of each new token, and of this many of the likeliest.
     pub logprobs: Option<usize>,
     /// Report them of the tokens of the prompt too: its *scores*.
@@ -30,8 +30,8 @@ pub struct GenerationRequest {
 impl GenerationRequest {
     /// A request without log-probabilities, which ends by the model's end-of-text tokens.
     pub fn new(prompt: Vec<u32>, max_new_tokens: usize, samplers: Vec<Sampler>) -> Self {
-        let stop_rules = StopRules::default();
-        GenerationRequest { prompt, max_new_tokens, samplers, stop_rules, logprobs: None, scores_prompt: false }
+        let stop_params = StopParams::default();
+        GenerationRequest { prompt, max_new_tokens, samplers, stop_params, logprobs: None, scores_prompt: false }
     }
 }
 
@@ -67,7 +67,7 @@ pub(super) struct Next {
 
 impl<'t> ActiveSequence<'t> {
     pub(super) fn new(request: &Rc<GenerationRequest>, sampler: Sampler, tokenizer: Option<&'t Tokenizer>) -> Self {
-        let GenerationRequest { prompt, stop_rules, logprobs, scores_prompt, .. } = &**request;
+        let GenerationRequest { prompt, stop_params, logprobs, scores_prompt, .. } = &**request;
         let preview = |tokenizer: &Tokenizer| {
             view::prompt_preview(&tokenizer.decode(view::previewed_tokens(prompt)).unwrap_or_default(), prompt.len())
         };
@@ -79,7 +79,7 @@ impl<'t> ActiveSequence<'t> {
             samples: Vec::new(),
             error: None,
             prompt_text: tokenizer.map_or_else(String::new, preview),
-            detokenizer: tokenizer.map(|tokenizer| Detokenizer::new(tokenizer, stop_rules)),
+            detokenizer: tokenizer.map(|tokenizer| Detokenizer::new(tokenizer, stop_params)),
             delta: OutputDelta::default(),
             end_token: None,
         }
@@ -100,7 +100,7 @@ impl<'t> ActiveSequence<'t> {
             // Its prompt was to be scored, and that is all.
             return Next { end: Some(Ok(FinishReason::Length)), ..Next::default() };
         }
-        let (id, ends) = self.request.stop_rules.draw(&mut self.sampler, row, self.drawn, end_of_text);
+        let (id, ends) = self.request.stop_params.draw(&mut self.sampler, row, self.drawn, end_of_text);
         self.drawn += 1;
         let logprobs = self.request.logprobs.map(|top| token_logprobs(row, id, top));
         if ends {

@@ -27,8 +27,8 @@ type Newest = (SequenceId, Result<Vec<f32>, StepError>);
 impl Engine<'_> {
     /// Computes the tokens of a plan. The scores of the prompts that are complete now go to their sequences' output.
     pub(super) fn compute(&mut self, plan: &[ScheduledChunk]) -> Result<Computed, EngineError> {
-        let StepLimits { max_tokens, max_sequences } = self.limits();
-        let at_once = max_sequences.min(max_tokens).max(SCORED_AT_ONCE);
+        let StepLimits { token_budget, max_running } = self.limits();
+        let at_once = max_running.min(token_budget).max(SCORED_AT_ONCE);
         let mut inputs = self.scheduler.inner.inputs();
         let mut computed = Computed::default();
         let watch = self.watch.as_deref();

@@ -11,7 +11,7 @@
 use std::collections::VecDeque;
 
 use super::stop_strings::StopStrings;
-use super::{OutputDelta, OutputToken, StopRules};
+use super::{OutputDelta, OutputToken, StopParams};
 use crate::files::FileError;
 use crate::generation::scoring::TokenLogprobs;
 use crate::model::tokenizer::{TextStream, Tokenizer};
@@ -34,7 +34,7 @@ pub(super) struct Detokenizer<'t> {
 }
 
 impl<'t> Detokenizer<'t> {
-    pub(super) fn new(tokenizer: &'t Tokenizer, rules: &StopRules) -> Self {
+    pub(super) fn new(tokenizer: &'t Tokenizer, rules: &StopParams) -> Self {
         Detokenizer {
             stream: tokenizer.stream(),
             stops: StopStrings::new(rules.stop_strings.clone()),

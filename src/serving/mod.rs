@@ -40,7 +40,7 @@ mod output;
 mod prefetcher;
 pub mod schedule;
 mod scheduler_extensions;
-mod stop_rules;
+mod stop_params;
 mod stop_strings;
 pub mod view;
 
@@ -65,9 +65,9 @@ pub(crate) use counting_scheduler::CountingScheduler;
 pub use active_sequence::GenerationRequest;
 pub use counting_scheduler::EngineTotals;
 pub use error::{EngineError, SequenceError};
-pub use output::{FinishedSequence, OutputDelta, OutputToken, Step};
+pub use output::{FinishedSequence, OutputDelta, OutputToken, StepOutput};
 pub use prefetcher::Prefetcher;
-pub use stop_rules::StopRules;
+pub use stop_params::StopParams;
 
 /// While prompts are scored, a step has as many rows of logits in memory as sequences can run, but never fewer than this.
 pub const SCORED_AT_ONCE: usize = 16;
@@ -275,10 +275,10 @@ impl<'m> Engine<'m> {
     ///
     /// # Errors
     /// [`EngineError`], if the plan cannot be carried out: the scheduler is wrong then.
-    pub fn step(&mut self) -> Result<Step, EngineError> {
+    pub fn step(&mut self) -> Result<StepOutput, EngineError> {
         let samples: usize = self.active.values().map(|state| state.samples.len()).sum();
         let chunks = self.scheduler.plan(self.active.len() - samples)?;
-        let mut step = Step { chunks, ..Step::default() };
+        let mut step = StepOutput { chunks, ..StepOutput::default() };
         if !step.chunks.is_empty() {
             self.compute_and_settle(&mut step)?;
         }
@@ -287,7 +287,7 @@ impl<'m> Engine<'m> {
     }
 
     /// Carries out the plan of a step.
-    fn compute_and_settle(&mut self, step: &mut Step) -> Result<(), EngineError> {
+    fn compute_and_settle(&mut self, step: &mut StepOutput) -> Result<(), EngineError> {
         let Computed { logits, forks } = self.compute(&step.chunks)?;
         let (mut tokens, mut ends, mut samples) = (Vec::new(), Vec::new(), Vec::new());
         for (sequence, logits) in logits {
@@ -315,7 +315,7 @@ impl<'m> Engine<'m> {
         &mut self,
         sequence: SequenceId,
         logits: &Result<Vec<f32>, StepError>,
-        step: &mut Step,
+        step: &mut StepOutput,
     ) -> Result<Next, EngineError> {
         // Not `self.state`, which would borrow all of the loop.
         let state = self.active.get_mut(&sequence).ok_or(EngineError::UnknownSequence(sequence))?;

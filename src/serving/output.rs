@@ -6,7 +6,7 @@ use crate::serving::schedule::{FinishReason, NextToken, ScheduledChunk, Sequence
 
 /// The result of a step.
 #[derive(Default)]
-pub struct Step {
+pub struct StepOutput {
     /// Which sequences computed how many tokens: the plan.
     pub chunks: Vec<ScheduledChunk>,
     /// The new tokens, in the order of the plan; those of the other samples follow the first sample's. Each token of a

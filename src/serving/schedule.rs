@@ -106,15 +106,15 @@ impl Running {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct StepLimits {
     /// The token budget: tokens computed in one step, at most.
-    pub max_tokens: usize,
+    pub token_budget: usize,
     /// Sequences that run at the same time, at most.
-    pub max_sequences: usize,
+    pub max_running: usize,
 }
 
 impl StepLimits {
     /// Refuses limits under which no step can compute anything.
     pub fn check(self) -> Result<(), ScheduleError> {
-        if self.max_tokens == 0 || self.max_sequences == 0 { Err(ScheduleError::NoStep(self)) } else { Ok(()) }
+        if self.token_budget == 0 || self.max_running == 0 { Err(ScheduleError::NoStep(self)) } else { Ok(()) }
     }
 }
 
@@ -301,7 +301,7 @@ pub enum ScheduleError {
     /// Limits under which no step can compute anything.
     #[error(
         "a step of {} and {} computes nothing: both must be 1 or more",
-        count(.0.max_tokens, "token"), count(.0.max_sequences, "sequence")
+        count(.0.token_budget, "token"), count(.0.max_running, "sequence")
     )]
     NoStep(StepLimits),
     /// A prompt without tokens.

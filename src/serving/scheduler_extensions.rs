@@ -98,7 +98,7 @@ impl Scheduler {
         let needed = pages_needed(sequence, fork.table()) + others.sum::<usize>();
         let is_next = self.waiting.front().is_none_or(|first| first.id > sequence.id);
         is_next
-            && self.running.len() < self.limits.max_sequences
+            && self.running.len() < self.limits.max_running
             && needed <= available_pages(&*self.prefixes, &self.slab)
     }
 

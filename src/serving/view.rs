@@ -145,8 +145,8 @@ impl PoolView {
             owners: owners(slab.pool()),
             sequences: sequences.collect(),
             scheduled_tokens: step.iter().map(|chunk| chunk.tokens).sum(),
-            budget: limits.max_tokens,
-            max_running: limits.max_sequences,
+            budget: limits.token_budget,
+            max_running: limits.max_running,
             counts: totals,
             ..PoolView::default()
         }

@@ -132,7 +132,7 @@ impl BuggyScheduler {
     /// sequence could compute now.
     fn admit(&mut self, admitted: usize, chunk: usize) -> Result<bool, CacheError> {
         let counted = if self.has(Bug::LimitForgotten) { admitted } else { self.inner.running.len() };
-        if counted >= self.inner.limits.max_sequences {
+        if counted >= self.inner.limits.max_running {
             return Ok(false);
         }
         let Some(first) = self.inner.waiting.front() else { return Ok(false) };
@@ -207,7 +207,7 @@ impl BuggyScheduler {
 
     /// Whether any sequence has a prompt to compute, or could start to.
     fn has_prompts(&self) -> bool {
-        let can_start = !self.inner.waiting.is_empty() && self.inner.running.len() < self.inner.limits.max_sequences;
+        let can_start = !self.inner.waiting.is_empty() && self.inner.running.len() < self.inner.limits.max_running;
         can_start || self.inner.running.iter().any(in_its_prompt)
     }
 
@@ -270,7 +270,7 @@ impl SchedulerUnderTest for BuggyScheduler {
     }
 
     fn plan(&mut self) -> Result<Vec<ScheduledChunk>, ScheduleError> {
-        let mut budget = self.inner.limits.max_tokens;
+        let mut budget = self.inner.limits.token_budget;
         let mut index = 0;
         let mut admitted = 0;
         let mut has_preempted = false;

@@ -14,7 +14,7 @@ impl Case {
         let setup = Setup {
             page_size: dice.roll(1, 4),
             n_pages: dice.roll(3, 12),
-            limits: StepLimits { max_tokens: dice.roll(1, 10), max_sequences: dice.roll(1, 4) },
+            limits: StepLimits { token_budget: dice.roll(1, 10), max_running: dice.roll(1, 4) },
             keeps_prefixes: dice.roll(0, 3) > 0,
         };
         let (mut events, mut made, mut names) = (Vec::new(), 0, 0);

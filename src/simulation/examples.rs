@@ -63,7 +63,7 @@ pub fn day(steps: u64) -> Case {
     let setup = Setup {
         page_size: 4,
         n_pages: 100,
-        limits: StepLimits { max_tokens: 8, max_sequences: 4 },
+        limits: StepLimits { token_budget: 8, max_running: 4 },
         keeps_prefixes: true,
     };
     let mut events = Vec::new();
@@ -87,8 +87,8 @@ pub fn all() -> Vec<(&'static str, Case)> {
     let arrive = |name, prefix_id, prompt, max_new_tokens| Event::Arrive { name, prefix_id, prompt, max_new_tokens };
     let cancel = |name| Event::Cancel { name };
     let steps = |n: usize| vec![Event::Step; n];
-    let case = |n_pages, max_tokens, max_sequences, events: Vec<Vec<Event>>| Case {
-        setup: Setup { page_size: 4, n_pages, limits: StepLimits { max_tokens, max_sequences }, keeps_prefixes: true },
+    let case = |n_pages, token_budget, max_running, events: Vec<Vec<Event>>| Case {
+        setup: Setup { page_size: 4, n_pages, limits: StepLimits { token_budget, max_running }, keeps_prefixes: true },
         events: events.concat(),
     };
     vec![

@@ -24,8 +24,8 @@ impl std::fmt::Display for Setup {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let Setup { page_size, n_pages, limits, keeps_prefixes } = self;
         let cache = if *keeps_prefixes { "a prefix cache" } else { "no prefix cache" };
-        let (pages, sequences) = (count(*n_pages, "page"), count(limits.max_sequences, "sequence"));
-        write!(f, "{pages} of {page_size}, budget {}, at most {sequences} at a time, {cache}", limits.max_tokens)
+        let (pages, sequences) = (count(*n_pages, "page"), count(limits.max_running, "sequence"));
+        write!(f, "{pages} of {page_size}, budget {}, at most {sequences} at a time, {cache}", limits.token_budget)
     }
 }
 

@@ -95,7 +95,7 @@ pub enum WorkloadError {
 }
 
 impl PrefixCacheKind {
-    fn cache(self, page_size: usize) -> Result<Box<dyn PrefixCache>, CacheError> {
+    fn new_cache(self, page_size: usize) -> Result<Box<dyn PrefixCache>, CacheError> {
         Ok(match self {
             PrefixCacheKind::HashChain(order) => Box::new(HashChain::new(page_size, order)?),
             kind => new_prefix_cache(page_size, kind == PrefixCacheKind::Trie)?,
@@ -114,7 +114,7 @@ impl Replay {
             return Err(WorkloadError::NoneRuns);
         }
         let mut requests = requests.into_iter().peekable();
-        let (pool, prefixes) = (PagePool::new(self.n_pages)?, self.prefix_cache.cache(self.page_size)?);
+        let (pool, prefixes) = (PagePool::new(self.n_pages)?, self.prefix_cache.new_cache(self.page_size)?);
         let counters = ReplayCounters::default();
         let mut state = ReplayState { pool, prefixes, page_size: self.page_size, running: Vec::new(), counters };
         let (mut in_use, mut fragmentation) = (0, 0.0);

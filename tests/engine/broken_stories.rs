@@ -7,7 +7,7 @@ use page_by_page::chapters::ch03_contiguous::ContiguousCache;
 use page_by_page::english::wrapped;
 use page_by_page::experiments::breakages::{Breakage, Shows, Teller, Told, all};
 use page_by_page::experiments::shrunk_events;
-use page_by_page::generation::watch::{Placement, ReadWatch};
+use page_by_page::generation::watch::{Misplacement, ReadWatch};
 
 use grading::calls::expect_panic;
 use grading::story::Storyteller;
@@ -33,8 +33,9 @@ fn broken_stories() {
     for mistake in all() {
         let title = format!("chapter {}, {}: {}", mistake.chapter, mistake.name, mistake.about);
         match mistake.shows {
-            Shows::Story(scenario, placement) => {
-                let (right, broken) = (teller.tell(&scenario, None).unwrap(), teller.tell(&scenario, Some(placement)));
+            Shows::Story(scenario, misplacement) => {
+                let (right, broken) =
+                    (teller.tell(&scenario, None).unwrap(), teller.tell(&scenario, Some(misplacement)));
                 let broken = broken.unwrap();
                 assert_eq!(right.wrong, None, "{title}");
                 assert_ne!(right.texts, broken.texts, "{title}");
@@ -113,7 +114,7 @@ fn a_watch_names_the_rows_that_a_wrong_cache_returns_and_changes_no_right_one() 
 #[test]
 fn a_watch_names_rows_that_are_missing_at_the_end() {
     let storyteller = Storyteller::open();
-    let few = ReadWatch::new(Some(Placement { rows: |_, held| held.min(5), ..Placement::RIGHT }));
+    let few = ReadWatch::new(Some(Misplacement { rows: |_, held| held.min(5), ..Misplacement::NONE }));
     let mut cache = ContiguousCache::new(storyteller.model.config().kv_layout(), 20);
     let mut cache = few.watched(0, &[0; 20], &mut cache);
     let words = expect_panic(|| storyteller.assert_through(&mut cache, "cache", 12, || {})).unwrap();

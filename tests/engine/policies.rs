@@ -24,8 +24,8 @@ fn useful(requests: &[(usize, usize)]) -> usize {
 fn what_the_rules_of_the_chapter_gain() {
     let (next_chunk, chapter): (_, &SchedulerFactory<'_>) = (&with_bug(Some(Bug::NextChunk)), &chapter_12);
     let (prompts_first, oldest) = (&with_policy(Policy::PromptsFirst), &with_policy(Policy::OldestVictim));
-    let alone = StepLimits { max_tokens: usize::MAX, max_sequences: 1 };
-    let eight = StepLimits { max_tokens: 128, max_sequences: 8 };
+    let alone = StepLimits { token_budget: usize::MAX, max_running: 1 };
+    let eight = StepLimits { token_budget: 128, max_running: 8 };
     // The requests, and how many of them come together.
     let (tiny, large) = ((&TINY_LLM[..], 16), (&LARGE[..], 2));
     // Steps, tokens computed, preemptions, longest wait.

@@ -39,7 +39,7 @@ fn each_sample_is_the_sequence_generated_alone_in_pages_of_any_size_and_number()
     for run in 0..150 {
         let page_size = 1 + random(5);
         let ends = [random(vocab_size) as u32];
-        let limits = StepLimits { max_tokens: 1 + random(30), max_sequences: 1 + random(9) };
+        let limits = StepLimits { token_budget: 1 + random(30), max_running: 1 + random(9) };
         let (mut least, mut asked) = (1, Vec::new());
         for _ in 0..1 + random(4) {
             let prompt: Vec<u32> = (0..1 + random(11)).map(|_| random(vocab_size) as u32).collect();
@@ -85,7 +85,7 @@ fn samples_share_all_full_pages_and_copy_the_rest_but_once() {
     // 8 samples of 49 tokens, 25 new ones, pages of 16: 3 full pages, and one that is filled in part.
     let model = tiny_model();
     let prompt: Vec<u32> = (0..49).map(|place| 5 + place * 7 % 80).collect();
-    let limits = StepLimits { max_tokens: 100, max_sequences: 8 };
+    let limits = StepLimits { token_budget: 100, max_running: 8 };
     let setting = Setup { page_size: 16, n_pages: 3 + 8 * 2, limits, keeps_prefixes: false };
     let (mut engine, slab) = engine(&model, setting, &[]);
     let n_free = || slab.borrow().pool().n_free();

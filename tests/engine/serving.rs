@@ -11,7 +11,7 @@ use page_by_page::model::{Model, StepError};
 use page_by_page::prefix_cache::new_prefix_cache;
 use page_by_page::serving::schedule::{FinishReason, ScheduleError, Sequence, SequenceId, StepLimits};
 use page_by_page::serving::{
-    Engine, EngineError, EngineTotals, FinishedSequence, GenerationRequest, SequenceError, Step,
+    Engine, EngineError, EngineTotals, FinishedSequence, GenerationRequest, SequenceError, StepOutput,
 };
 use page_by_page::simulation::Setup;
 use safetensors::Dtype;
@@ -112,7 +112,7 @@ pub fn engine<'m>(model: &'m Model, setting: Setup, ends: &[u32]) -> (Engine<'m>
 }
 
 /// Runs an engine until nothing is left; `see` gets each step. Returns what has finished, in the order of arrival.
-pub fn run_to_end(engine: &mut Engine<'_>, mut see: impl FnMut(&Engine<'_>, &Step)) -> Vec<FinishedSequence> {
+pub fn run_to_end(engine: &mut Engine<'_>, mut see: impl FnMut(&Engine<'_>, &StepOutput)) -> Vec<FinishedSequence> {
     let mut finished: Vec<FinishedSequence> = Vec::new();
     for n_steps in 0.. {
         if engine.is_done() {
@@ -130,7 +130,7 @@ pub fn run_to_end(engine: &mut Engine<'_>, mut see: impl FnMut(&Engine<'_>, &Ste
 }
 
 /// Notes the tokens that a step reports.
-pub fn note_tokens(reported: &mut HashMap<SequenceId, Vec<u32>>, step: &Step) {
+pub fn note_tokens(reported: &mut HashMap<SequenceId, Vec<u32>>, step: &StepOutput) {
     for new in &step.new_tokens {
         reported.entry(new.sequence).or_default().push(new.token);
     }
@@ -189,9 +189,9 @@ fn settings() -> Vec<Setup> {
     for page_size in [1, 3, 16] {
         let least = MAX_SLOTS.div_ceil(page_size);
         for n_pages in [least, least + 2, 3 * least] {
-            for (max_tokens, texts) in [(1, 1), (1, 8), (2, 3), (7, 2), (7, 8), (64, 5), (1000, 1000)] {
+            for (token_budget, texts) in [(1, 1), (1, 8), (2, 3), (7, 2), (7, 8), (64, 5), (1000, 1000)] {
                 for keeps_prefixes in [true, false] {
-                    let limits = StepLimits { max_tokens, max_sequences: texts };
+                    let limits = StepLimits { token_budget, max_running: texts };
                     settings.push(Setup { page_size, n_pages, limits, keeps_prefixes });
                 }
             }
@@ -228,7 +228,7 @@ fn check_counters(setting: Setup, finished: &[FinishedSequence], totals: EngineT
     assert_eq!(totals.recomputed, sum(|finished| finished.sequence.counters.recomputed), "{setting:?}");
     assert_eq!(totals.new_tokens, sum(|finished| finished.sequence.new_tokens().len() as u64), "{setting:?}");
     assert!(totals.peak_pages <= setting.n_pages && totals.peak_pages > 0, "{setting:?}");
-    assert!(totals.peak_sequences <= setting.limits.max_sequences.min(setting.limits.max_tokens), "{setting:?}");
+    assert!(totals.peak_sequences <= setting.limits.max_running.min(setting.limits.token_budget), "{setting:?}");
     // Nothing of a prompt is lost. That of the sequence without new tokens runs once, to be scored.
     assert_eq!(totals.prompt_tokens, 3 * (5 + 2 + 17 + 1 + 5 + 17 + 9) + 2, "{setting:?}");
 }

@@ -20,7 +20,7 @@ fn served(arrivals: &[Arrival], n_pages: usize, limits: (usize, usize), keeps: b
     let slab = PageSlab::new(LAYOUT, 16, n_pages).unwrap();
     let prefixes = new_prefix_cache(16, keeps).unwrap();
     let mut ended = 0;
-    let limits = StepLimits { max_tokens: limits.0, max_sequences: limits.1 };
+    let limits = StepLimits { token_budget: limits.0, max_running: limits.1 };
     let served = serve(arrivals, &slab, prefixes, limits, COST, || ended += 1)?;
     assert_eq!(ended, arrivals.len());
     Ok(served)

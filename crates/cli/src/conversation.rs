@@ -81,7 +81,7 @@ struct Conversation<'m> {
     /// Tokens of an answer, at most; `None`: as many as fit.
     max_new_tokens: Option<usize>,
     /// Tokens of the text, at most.
-    max_tokens: usize,
+    max_model_len: usize,
     interrupt: Interrupt,
     /// Whether a person types, rather than a file or another program.
     is_typed: bool,
@@ -108,14 +108,14 @@ impl ConversationOptions {
             sampling: self.sampling.sampling(model.config())?,
             max_new_tokens,
             // The newest token is never computed, and needs no slot.
-            max_tokens: model.config().max_positions.min(self.pool.size(&model)?.n_slots().saturating_add(1)),
+            max_model_len: model.config().max_positions.min(self.pool.size(&model)?.n_slots().saturating_add(1)),
             interrupt: Interrupt::watch()?,
             is_typed,
             is_seen: is_typed && io::stdout().is_terminal(),
             turns: Vec::new(),
         };
         if is_typed {
-            let fit = count(conversation.max_tokens, "token");
+            let fit = count(conversation.max_model_len, "token");
             say(&format!("{}: {fit} fit. {} /help lists commands, Ctrl-D ends.", self.model.name(), script.hint));
         }
         let chapters = [&SCHEDULER_AND_ARGMAX[..], &self.rows.chapters(CacheKind::Paged)].concat();
@@ -231,7 +231,7 @@ impl Conversation<'_> {
     fn submit(&mut self) -> Result<(SequenceId, usize)> {
         let text = (self.script.text)(&self.turns)?;
         let prompt = (self.script.tokens)(&text, self.tokenizer)?;
-        let (n_prompt, most, what) = (prompt.len(), self.max_tokens, self.script.what);
+        let (n_prompt, most, what) = (prompt.len(), self.max_model_len, self.script.what);
         let room = most.saturating_sub(n_prompt);
         if room == 0 && self.max_new_tokens != Some(0) {
             let why = match most == self.model.config().max_positions {

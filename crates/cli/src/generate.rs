@@ -150,7 +150,7 @@ pub struct OutputRequest<'a> {
 
 impl OutputRequest<'_> {
     /// Tokens of prompt and output, at most.
-    fn max_tokens(&self) -> usize {
+    fn max_len(&self) -> usize {
         self.prompt.len() + self.max_new_tokens
     }
 }

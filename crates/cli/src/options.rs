@@ -143,7 +143,7 @@ pub fn number(text: &str) -> Result<f32, String> {
 /// How the rows of a cache are stored and read.
 #[derive(Args, Clone, Copy)]
 pub struct RowOptions {
-    /// How attention reads keys and values, gather (copied together first), paged (where they lie) or plain (where they
+    /// How attention reads keys and values, gather (copied together first), paged (where they lie) or loops (where they
     /// lie, with the loops of chapter 13) [default: paged, or gather while chapter 13 is unfinished]
     #[arg(long, value_name = "HOW", value_parser = named(&ATTENTIONS), hide_possible_values = true)]
     attention: Option<AttentionBackend>,
@@ -315,7 +315,7 @@ pub struct PoolOptions {
 impl PoolOptions {
     /// What a step may hold. `running`: sequences at the same time, at most.
     pub fn limits(&self, running: usize) -> StepLimits {
-        StepLimits { max_tokens: self.budget, max_sequences: running }
+        StepLimits { token_budget: self.budget, max_running: running }
     }
 
     /// How large the pool is for this model's rows.

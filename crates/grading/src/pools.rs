@@ -21,8 +21,8 @@ pub const LAYOUT: KvLayout = KvLayout { n_layers: 3, n_kv_heads: 2, head_dim: 5 
 pub const ONE_NUMBER: KvLayout = KvLayout { n_layers: 1, n_kv_heads: 1, head_dim: 1 };
 
 /// A pool of pages of 4 for a scheduler, without a prefix cache.
-pub const fn setup(n_pages: usize, max_tokens: usize, max_sequences: usize) -> Setup {
-    Setup { page_size: 4, n_pages, limits: StepLimits { max_tokens, max_sequences }, keeps_prefixes: false }
+pub const fn setup(n_pages: usize, token_budget: usize, max_running: usize) -> Setup {
+    Setup { page_size: 4, n_pages, limits: StepLimits { token_budget, max_running }, keeps_prefixes: false }
 }
 
 pub const fn with_prefix_cache(setup: Setup) -> Setup {

@@ -22,7 +22,7 @@
 //! - `matrix`: weights as they lie in a checkpoint; `products`: rows against them; `tiles`: several rows at a time;
 //! - `rows`: keys and values as a cache keeps them; `stored`: reading them; `attention`: queries against them, wherever
 //!   they lie;
-//! - `steps`: dot product, softmax, norm, gate; `parallel`: work for several threads; `peak`: what none of them can
+//! - `ops`: dot product, softmax, norm, gate; `parallel`: work for several threads; `peak`: what none of them can
 //!   surpass.
 //!
 //! **One loop for every processor.** The loops are written over vectors of sixteen numbers; `vector` defines what those
@@ -32,22 +32,22 @@
 
 mod attention;
 mod matrix;
+mod ops;
 mod parallel;
 mod peak;
 mod products;
 mod registers;
 mod rows;
-mod steps;
 mod stored;
 mod tiles;
 mod vector;
 
 pub use attention::{Heads, attend};
 pub use matrix::{Dtype, Matrix};
+pub use ops::{add_scaled, dot, rms_norm, silu_times, softmax, softmax_scaled};
 pub use peak::multiply_adds;
 pub use products::{matmul, matmuls};
 pub use rows::{RowFormat, Run, SequenceRows};
-pub use steps::{add_scaled, dot, rms_norm, silu_times, softmax, softmax_scaled};
 
 /// Goes up with every change to the bits of a result: another order of a sum, another polynomial of an exponential. It
 /// is part of a model's fingerprint, so no file of rows is taken for what a different arithmetic would have computed.

@@ -19,7 +19,9 @@ use page_by_page::model::StepError;
 use page_by_page::serving::disk_tier::DiskTier;
 use page_by_page::serving::schedule::{FinishReason, NextToken, ScheduleError, ScheduledChunk, SequenceId};
 use page_by_page::serving::view::{EndedView, PoolView};
-use page_by_page::serving::{Engine, EngineError, FinishedSequence, GenerationRequest, OutputDelta, Prefetcher, Step};
+use page_by_page::serving::{
+    Engine, EngineError, FinishedSequence, GenerationRequest, OutputDelta, Prefetcher, StepOutput,
+};
 
 use crate::messages::{Command, NewRequest, Output, OutputEnd, Requester};
 use crate::metrics::Metrics;
@@ -35,7 +37,7 @@ pub struct EngineThread<'m> {
     engine: Engine<'m>,
     metrics: &'m Metrics,
     /// Sequences that can wait or run at the same time.
-    max_sequences: usize,
+    max_open: usize,
     /// Requests whose pages are being read.
     prefetcher: Prefetcher<NewRequest>,
     open: HashMap<SequenceId, OpenSequence>,
@@ -70,12 +72,12 @@ pub type EngineFault = Box<dyn Error + Send + Sync>;
 
 impl<'m> EngineThread<'m> {
     /// For an engine without sequences. `tier`: the page file under its prefix cache, if there is one.
-    /// `max_sequences`: that can wait or run at the same time.
-    pub fn new(engine: Engine<'m>, tier: Option<DiskTier>, metrics: &'m Metrics, max_sequences: usize) -> Self {
+    /// `max_open`: that can wait or run at the same time.
+    pub fn new(engine: Engine<'m>, tier: Option<DiskTier>, metrics: &'m Metrics, max_open: usize) -> Self {
         EngineThread {
             engine,
             metrics,
-            max_sequences,
+            max_open,
             prefetcher: Prefetcher::new(tier),
             open: HashMap::new(),
             backlogs: Vec::new(),
@@ -193,13 +195,13 @@ impl<'m> EngineThread<'m> {
     fn take_turns(&mut self) -> Result<(), EngineFault> {
         for Backlog { requester, requests, index } in &mut self.backlogs {
             // Each sequence of this requester holds it once, and so does this backlog.
-            let mut room = (self.engine.limits().max_sequences + 1).saturating_sub(Rc::strong_count(requester));
+            let mut room = (self.engine.limits().max_running + 1).saturating_sub(Rc::strong_count(requester));
             while room > 0
                 && let Some(first) = requests.front_mut()
             {
                 let samplers = first.samplers.drain(..room.min(first.samplers.len())).collect();
-                let (prompt, stop_rules) = (first.prompt.clone(), first.stop_rules.clone());
-                let turn = GenerationRequest { prompt, samplers, stop_rules, ..*first };
+                let (prompt, stop_params) = (first.prompt.clone(), first.stop_params.clone());
+                let turn = GenerationRequest { prompt, samplers, stop_params, ..*first };
                 if first.samplers.is_empty() {
                     requests.pop_front();
                 }
@@ -225,7 +227,7 @@ impl<'m> EngineThread<'m> {
         if self.stop.is_some() {
             return Some(Refusal::stopping());
         }
-        let (open, most) = (self.open.len() + self.n_not_submitted(), self.max_sequences);
+        let (open, most) = (self.open.len() + self.n_not_submitted(), self.max_open);
         if open + n_sequences > most {
             self.metrics.refused.inc();
             let message =
@@ -260,7 +262,7 @@ impl<'m> EngineThread<'m> {
         Ok(())
     }
 
-    fn step(&mut self) -> Result<Step, EngineFault> {
+    fn step(&mut self) -> Result<StepOutput, EngineFault> {
         self.pace.note_step();
         let step = self.engine.step()?;
         self.prefetcher.store(&mut self.engine, &step.finished)?;
@@ -268,7 +270,7 @@ impl<'m> EngineThread<'m> {
     }
 
     /// Sends the output of a step to the clients.
-    fn send(&mut self, step: Step) {
+    fn send(&mut self, step: StepOutput) {
         self.chunks = step.chunks;
         self.views.note_change();
         let now = Instant::now();

@@ -50,7 +50,7 @@ pub struct ServerState {
     /// How the model is sampled where a request leaves it open.
     pub sampling: SamplingDefaults,
     /// Tokens of a sequence at most, prompt included: limited by the model's positions and the pool's slots.
-    pub max_tokens: usize,
+    pub max_model_len: usize,
     pub tokenizer: Arc<Tokenizer>,
     /// The chat template, or why it cannot be used; `None` where the model has none.
     pub template: Option<Result<ChatTemplate, FileError>>,
@@ -160,7 +160,7 @@ async fn set_pace(State(state): AppState, request: Request<Body>) -> Result<Stat
 async fn models(State(state): AppState) -> Response<Body> {
     let model = json!({
         "id": state.settings.model, "object": "model", "created": 0, "owned_by": "page-by-page",
-        "max_model_len": state.max_tokens,
+        "max_model_len": state.max_model_len,
     });
     json_response(json!({ "object": "list", "data": [model] }).to_string())
 }
@@ -240,7 +240,7 @@ impl ServerState {
 
     /// Refuses more sequences than there are places for, before any work: a small body can ask for millions.
     fn check_places(&self, prompts: usize, n: usize) -> Result<(), Refusal> {
-        let (n_sequences, most) = (prompts.saturating_mul(n), self.settings.max_sequences());
+        let (n_sequences, most) = (prompts.saturating_mul(n), self.settings.max_open());
         if n_sequences <= most {
             return Ok(());
         }
@@ -250,11 +250,11 @@ impl ServerState {
 
     /// Refuses a prompt that has too many bytes to fit, before time is spent on turning it into tokens.
     fn check_bytes(&self, endpoint: Endpoint, prompt: &str) -> Result<(), Refusal> {
-        let most = self.max_tokens.saturating_mul(self.tokenizer.max_bytes_per_token());
+        let most = self.max_model_len.saturating_mul(self.tokenizer.max_bytes_per_token());
         if prompt.len() <= most {
             return Ok(());
         }
-        let (bytes, tokens) = (prompt.len(), self.max_tokens);
+        let (bytes, tokens) = (prompt.len(), self.max_model_len);
         let message = format!(
             "the prompt has {bytes} bytes, and the {tokens} tokens that fit here stand for {most} at most; shorten the prompt"
         );
@@ -333,7 +333,7 @@ impl ServerState {
 
     /// How many tokens can follow a prompt of so many. `max_tokens`: what the client asks for.
     fn room(&self, endpoint: Endpoint, prompt: usize, max_tokens: Option<usize>) -> Result<usize, Refusal> {
-        let most = self.max_tokens;
+        let most = self.max_model_len;
         let room = most.checked_sub(prompt).filter(|room| *room > 0 || max_tokens == Some(0));
         room.ok_or_else(|| {
             let message = format!(
@@ -350,7 +350,7 @@ impl ServerState {
         // The protocol's default: 16 tokens, or all that fit.
         let default = if endpoint == Endpoint::Chat { room } else { room.min(16) };
         let max_new_tokens = options.max_tokens.unwrap_or(default);
-        let min_tokens = options.stop_rules.min_tokens;
+        let min_tokens = options.stop_params.min_tokens;
         if min_tokens > max_new_tokens {
             let message = format!(
                 "min_tokens is {min_tokens}, and at most {max_new_tokens} tokens are generated; \
@@ -371,7 +371,7 @@ impl ServerState {
                 prompt: tokens.clone(),
                 samplers: seeds.map(|seed| Sampler::new(Sampling { seed, ..options.sampling })).collect(),
                 max_new_tokens: self.max_new_tokens(endpoint, options, tokens.len())?,
-                stop_rules: options.stop_rules.clone(),
+                stop_params: options.stop_params.clone(),
                 logprobs: options.logprobs,
                 scores_prompt: options.logprobs.is_some() && !echo.is_empty(),
             })

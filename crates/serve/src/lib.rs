@@ -88,8 +88,8 @@ pub struct Settings {
 
 impl Settings {
     /// Sequences that can wait or run at the same time.
-    fn max_sequences(&self) -> usize {
-        self.limits.max_sequences.saturating_add(self.queue)
+    fn max_open(&self) -> usize {
+        self.limits.max_running.saturating_add(self.queue)
     }
 }
 
@@ -147,13 +147,13 @@ pub fn serve(
         Engine::new(model, &slab, prefixes, settings.limits, &model.config().eos_token_ids)?.with_tokenizer(&tokenizer);
     let (to_engine, commands) = mpsc::channel();
     // The last token is never computed, so it needs no slot.
-    let max_tokens = model.config().max_positions.min(slots.saturating_add(1));
-    let max_sequences = settings.max_sequences();
+    let max_model_len = model.config().max_positions.min(slots.saturating_add(1));
+    let max_open = settings.max_open();
     let state = Arc::new(ServerState {
         watchers: Watchers::new(settings.watchers, settings.client_limits.watch),
         settings,
         sampling: model.config().sampling,
-        max_tokens,
+        max_model_len,
         tokenizer: tokenizer.clone(),
         template,
         renderers: Semaphore::new(MAX_TOKENIZERS / 2),
@@ -171,7 +171,7 @@ pub fn serve(
     let clients =
         thread::Builder::new().name("server".into()).spawn(move || serve_clients(runtime, listener, state))?;
 
-    let thread = EngineThread::new(engine, tier, &metrics, max_sequences);
+    let thread = EngineThread::new(engine, tier, &metrics, max_open);
     // What a panic leaves half done is dropped with the engine.
     let ended = panic::catch_unwind(AssertUnwindSafe(|| thread.run(&commands)));
     // Clients that still wait get their error now.

@@ -4,7 +4,7 @@
 //! asks for what this server does not do: an output that looks right and is not would be worse.
 
 use page_by_page::generation::sampler::{Sampling, SamplingDefaults, SamplingError};
-use page_by_page::serving::StopRules;
+use page_by_page::serving::StopParams;
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use serde_json::{Map, Value};
@@ -31,7 +31,7 @@ pub struct GenerationOptions {
     pub max_tokens: Option<usize>,
     /// How to sample. The first sequence of a prompt has this seed, the next one the next number.
     pub sampling: Sampling,
-    pub stop_rules: StopRules,
+    pub stop_params: StopParams,
     pub stream: bool,
     /// Whether a stream ends with the usage.
     pub include_usage: bool,
@@ -143,7 +143,7 @@ fn options(
         n: fields.whole("n", 1, MAX_CHOICES)?.unwrap_or(1),
         max_tokens,
         sampling: sampling(fields, defaults)?,
-        stop_rules: stop_rules(fields)?,
+        stop_params: stop_params(fields)?,
         stream,
         include_usage: include_usage.unwrap_or(false),
         logprobs,
@@ -182,7 +182,7 @@ fn several<T: DeserializeOwned>(value: &Value) -> Option<Vec<T>> {
     T::deserialize(value).map(|one| vec![one]).or_else(|_| Vec::deserialize(value)).ok()
 }
 
-fn stop_rules(fields: &Fields) -> Result<StopRules, Refusal> {
+fn stop_params(fields: &Fields) -> Result<StopParams, Refusal> {
     let expected = format!("a string, or at most {MAX_STOPS} of them, each of 1 to {MAX_STOP_BYTES} bytes");
     let stop_strings = fields.take("stop", &expected, |value| {
         let stops: Vec<String> = several(value)?;
@@ -193,7 +193,7 @@ fn stop_rules(fields: &Fields) -> Result<StopRules, Refusal> {
     let stop_token_ids = fields.take("stop_token_ids", &expected, |value| {
         Vec::deserialize(value).ok().filter(|ids: &Vec<u32>| ids.len() <= MAX_STOP_IDS)
     })?;
-    Ok(StopRules {
+    Ok(StopParams {
         stop_token_ids: stop_token_ids.unwrap_or_default(),
         stop_strings: stop_strings.unwrap_or_default(),
         ignore_eos: fields.flag("ignore_eos")?,
@@ -278,7 +278,7 @@ mod tests {
     #[test]
     fn what_is_left_out_is_as_the_model_and_the_protocol_say() {
         let options = completion(json!({ "seed": 7 })).unwrap().options;
-        assert_eq!((options.n, options.max_tokens, &options.stop_rules), (1, None, &StopRules::default()));
+        assert_eq!((options.n, options.max_tokens, &options.stop_params), (1, None, &StopParams::default()));
         assert_eq!(options.sampling, Sampling { temperature: 0.8, top_k: 0, top_p: 0.95, seed: 7 });
         assert_eq!((options.stream, options.logprobs), (false, None));
         let nulls = json!({ "n": null, "temperature": null, "stop": null, "logprobs": null, "seed": 7, "new": [1] });
@@ -301,7 +301,7 @@ mod tests {
             n: 3,
             max_tokens: Some(0),
             sampling: Sampling { temperature: 0.0, top_k: 4, top_p: 0.5, seed: u64::MAX },
-            stop_rules: StopRules {
+            stop_params: StopParams {
                 stop_token_ids: vec![7, 9],
                 stop_strings: vec!["x".into(), "yz".into()],
                 ignore_eos: true,
@@ -313,11 +313,11 @@ mod tests {
             return_token_ids: true,
         };
         assert_eq!(options, expected);
-        assert_eq!(completion(json!({ "stop": "x", "top_k": -1 })).unwrap().options.stop_rules.stop_strings, ["x"]);
+        assert_eq!(completion(json!({ "stop": "x", "top_k": -1 })).unwrap().options.stop_params.stop_strings, ["x"]);
         let asked = json!({ "max_tokens": 5, "max_completion_tokens": 7, "logprobs": true, "top_logprobs": 2, "stop_token_ids": [7] });
         let options = chat(asked).unwrap().options;
         assert_eq!((options.max_tokens, options.logprobs), (Some(7), Some(2)));
-        assert_eq!(options.stop_rules.stop_token_ids, [7]);
+        assert_eq!(options.stop_params.stop_token_ids, [7]);
         assert_eq!(chat(json!({ "logprobs": true, "max_tokens": 5.0 })).unwrap().options.logprobs, Some(0));
     }
 

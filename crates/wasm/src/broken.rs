@@ -9,7 +9,7 @@ use page_by_page::generation::sampler::Sampler;
 use page_by_page::generation::watch::{ReadWatch, RowPlace, WrongRead};
 use page_by_page::model::tokenizer::Tokenizer;
 use page_by_page::serving::view::{EndedView, PoolView};
-use page_by_page::serving::{Engine, GenerationRequest, Step};
+use page_by_page::serving::{Engine, GenerationRequest, StepOutput};
 use serde_json::{Value, json};
 
 use crate::shared_pool::text_of;
@@ -75,7 +75,7 @@ impl Broken {
 
     /// Follows a step of the pool, which is that of `engine`.
     pub fn step(&mut self, engine: &Engine<'static>, tokenizer: &Tokenizer) -> Result<(), String> {
-        let Step { finished, .. } = self.right.step().map_err(text_of)?;
+        let StepOutput { finished, .. } = self.right.step().map_err(text_of)?;
         let running = PoolView::new(&self.right, &[]).sequences;
         self.texts.extend(running.into_iter().map(|sequence| (sequence.id, sequence.text)));
         let ended = finished.iter().map(EndedView::new);

@@ -37,7 +37,7 @@ impl SharedPool {
             let Settings { pages, budget, running, prefix_cache, .. } = *settings;
             let slab = PageSlab::new(model.kv_layout(), page_size, pages).map_err(text_of)?;
             let prefixes = new_prefix_cache(page_size, prefix_cache).map_err(text_of)?;
-            let limits = StepLimits { max_tokens: budget, max_sequences: running };
+            let limits = StepLimits { token_budget: budget, max_running: running };
             let engine = Engine::new(model, &slab, prefixes, limits, &model.config().eos_token_ids).map_err(text_of)?;
             Ok::<_, String>(engine.with_tokenizer(tokenizer))
         };

@@ -17,7 +17,7 @@ fn logits_have_the_same_bits_everywhere() {
     let (n, vocab_size) = (model.config().max_positions, model.config().vocab_size as u32);
     let tokens: Vec<u32> = (0..n as u32).map(|token| token.wrapping_mul(2_654_435_761) % vocab_size).collect();
     let size = CacheSize::for_tokens(n, 16).unwrap();
-    let mut cache = CacheKind::Paged.cache(model.kv_layout(), size).unwrap().unwrap();
+    let mut cache = CacheKind::Paged.new_cache(model.kv_layout(), size).unwrap().unwrap();
     let mut cached = CachedModel::new(&model, cache.as_mut());
     let mut checksum = crc32fast::Hasher::new();
     // A long prompt, in chunks of several sizes, then token by token.

@@ -135,7 +135,7 @@ fn bundled_layout() -> Result<KvLayout> {
 }
 
 fn filled(kind: CacheKind, layout: KvLayout, tokens: usize, size: CacheSize) -> Result<Box<dyn AttentionCache>> {
-    let mut cache = kind.cache(layout, size)?.with_context(|| format!("{kind} keeps no rows"))?;
+    let mut cache = kind.new_cache(layout, size)?.with_context(|| format!("{kind} keeps no rows"))?;
     append(cache.as_mut(), &rows(layout, tokens))?;
     Ok(cache)
 }

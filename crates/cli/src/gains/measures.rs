@@ -201,8 +201,8 @@ fn prefixes() -> Result<Vec<String>> {
 
 fn scheduler() -> Result<Vec<String>> {
     // Each prompt in one step: the longest has 992 tokens.
-    let alone = passes_for_sixteen(1000, StepLimits { max_tokens: 1024, max_sequences: 1 })?;
-    let eight = StepLimits { max_tokens: 128, max_sequences: 8 };
+    let alone = passes_for_sixteen(1000, StepLimits { token_budget: 1024, max_running: 1 })?;
+    let eight = StepLimits { token_budget: 128, max_running: 8 };
     Ok(vec![
         counts("passes of a model for sixteen requests", [alone, passes_for_sixteen(1000, eight)?]),
         counts("passes in 150 pages, too few for eight at once", [alone, passes_for_sixteen(150, eight)?]),

@@ -113,7 +113,7 @@ impl Generate {
         let prompt = &request.prompt;
         let what = format!("computing {}", count(prompt.len(), "token"));
         memory::ensure(&what, model.step_bytes(prompt.len(), 1), "shorten the prompt")?;
-        let tokens = request.max_tokens();
+        let tokens = request.max_len();
         let page_size = self.cache.pages.page_size;
         let draft = self.draft.open(model, tokenizer, self.model.weights, self.kv(), tokens, page_size)?;
         let saved = self.cache.load_cache.as_ref().map(|file| SavedCache::load(file, model)).transpose()?;
@@ -122,7 +122,7 @@ impl Generate {
         let pool = self.cache.pages.pool(model.kv_layout(), most.div_ceil(page_size.max(1)))?;
         let size = CacheSize { capacity: self.cache.capacity.unwrap_or(most), page_size, n_pages: pool.n_pages };
         memory::ensure_cache(self.kv(), model.kv_layout(), size)?;
-        let mut cache = self.kv().cache(model.kv_layout(), size)?;
+        let mut cache = self.kv().new_cache(model.kv_layout(), size)?;
         let restored = match (&saved, &mut cache) {
             (Some(saved), Some(cache)) => Some(restore(saved, cache.as_mut(), prompt)?),
             _ => None,

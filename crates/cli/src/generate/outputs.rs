@@ -12,7 +12,7 @@ use page_by_page::model::Model;
 use page_by_page::model::tokenizer::Tokenizer;
 use page_by_page::prefix_cache::new_prefix_cache;
 use page_by_page::serving::schedule::{NextToken, StepLimits};
-use page_by_page::serving::{Engine, FinishedSequence, GenerationRequest, Step};
+use page_by_page::serving::{Engine, FinishedSequence, GenerationRequest, StepOutput};
 
 use super::together::MAX_TOKENS_IN_STEP;
 use super::{MAX_SEQUENCES, OutputRequest};
@@ -75,7 +75,7 @@ impl<'m> OutputSet<'m> {
         (pool, slab): (PoolSize, SharedSlab),
         (model, tokenizer): (&'m Model, &'m Tokenizer),
     ) -> Result<Self> {
-        let limits = StepLimits { max_tokens: MAX_TOKENS_IN_STEP, max_sequences: MAX_SEQUENCES };
+        let limits = StepLimits { token_budget: MAX_TOKENS_IN_STEP, max_running: MAX_SEQUENCES };
         let prefixes = new_prefix_cache(pool.page_size, false)?;
         let mut engine =
             Engine::new(model, &slab, prefixes, limits, &model.config().eos_token_ids)?.with_tokenizer(tokenizer);
@@ -120,7 +120,7 @@ impl<'m> OutputSet<'m> {
         Ok(self.record(step))
     }
 
-    fn record(&mut self, step: Step) -> usize {
+    fn record(&mut self, step: StepOutput) -> usize {
         for NextToken { sequence, .. } in &step.new_tokens {
             self.outputs[sequence.0 as usize].n_new += 1;
         }

@@ -128,7 +128,7 @@ impl OutputSet<'_> {
         }
         let (pool, outputs) = (self.pool, &self.outputs);
         let n_sequences = outputs.iter().filter(|output| output.pages_at_end() > 0).count();
-        let longest = outputs.iter().map(|output| output.request.max_tokens()).max()?;
+        let longest = outputs.iter().map(|output| output.request.max_len()).max()?;
         let in_pages = pool.n_pages.saturating_mul(n_sequences) / self.pages_at_ends();
         Some(format!(
             "{} like these in {}; with {} reserved for each: {}",

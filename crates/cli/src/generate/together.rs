@@ -79,7 +79,7 @@ impl Generate {
             [request, ..] if are_samples => {
                 pages_of_forks(request.prompt.len(), request.max_new_tokens, requests.len(), page_size)
             }
-            _ => sum_of_largest(requests.iter().map(|request| request.max_tokens().div_ceil(page_size))),
+            _ => sum_of_largest(requests.iter().map(|request| request.max_len().div_ceil(page_size))),
         };
         let size = self.cache.pages.pool(model.kv_layout(), enough)?;
         Ok((size, size.slab()?))

@@ -75,7 +75,7 @@ impl Serving {
         ensure_in_range(pages as u64, MAX_PAGES, "--pages", "a pool")?;
         memory::ensure_pages(LAYOUT, page_size, pages)?;
         let slab = PageSlab::new(LAYOUT, page_size, pages)?;
-        let limits = StepLimits { max_tokens: budget, max_sequences: running };
+        let limits = StepLimits { token_budget: budget, max_running: running };
         let prefixes = new_prefix_cache(page_size, !no_prefix_cache)?;
         let progress = Progress::new("counting", requests as u64);
         let arrivals = poisson(rate, seed, requests);

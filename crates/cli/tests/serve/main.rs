@@ -11,5 +11,5 @@ mod refusals;
 mod scores;
 mod service;
 mod serving;
-mod stop_rules;
+mod stop_params;
 mod under_load;

@@ -210,7 +210,7 @@ fn a_chat_uses_the_models_template() {
 fn a_prompt_is_computed_once_for_all_of_its_choices() {
     let prompts = ["Once upon a time there was a king who had three sons", "The queen had a golden ball, and"];
     for extra in [json!({}), json!({ "logprobs": 2 })] {
-        let limits = StepLimits { max_tokens: 64, max_sequences: 16 };
+        let limits = StepLimits { token_budget: 64, max_running: 16 };
         let (server, alone) = (Server::start(Options { limits, ..Options::default() }), storyteller());
         let n_prompt: usize = prompts.iter().map(|prompt| alone.tokenizer.encode(prompt).unwrap().len()).sum();
         let mut body =

@@ -82,7 +82,7 @@ fn an_echoed_prompt_is_scored_as_the_model_scores_it() {
     let whole: Vec<Vec<u32>> =
         tokens.iter().zip(&outputs).map(|(prompt, output)| [&prompt[..], &output.tokens].concat()).collect();
     let rows: Vec<Rows> = whole.iter().map(|text| Rows::of(text)).collect();
-    for limits in [StepLimits { max_tokens: 64, max_sequences: 8 }, StepLimits { max_tokens: 5, max_sequences: 3 }] {
+    for limits in [StepLimits { token_budget: 64, max_running: 8 }, StepLimits { token_budget: 5, max_running: 3 }] {
         let server = Server::start(Options { limits, ..Options::default() });
         let ask = |place: usize, as_ids: bool, max_tokens: usize, top: usize| {
             let prompt = if as_ids { json!(tokens[place]) } else { json!(prompts[place]) };

@@ -26,7 +26,7 @@ use crate::serving::{
 
 #[test]
 fn a_full_queue_says_so_and_when_to_ask_again() {
-    let limits = StepLimits { max_tokens: 64, max_sequences: 2 };
+    let limits = StepLimits { token_budget: 64, max_running: 2 };
     let server = Server::start(Options { limits, queue: 1, ..Options::default() });
     let long = begin_something_long(&server, 3);
     let body = json!({ "prompt": "a", "max_tokens": 1 });
@@ -44,7 +44,7 @@ fn a_full_queue_says_so_and_when_to_ask_again() {
 
 #[test]
 fn a_request_for_many_sequences_lets_others_have_their_turn() {
-    let limits = StepLimits { max_tokens: 64, max_sequences: 4 };
+    let limits = StepLimits { token_budget: 64, max_running: 4 };
     let server = Server::start(Options { limits, ..Options::default() });
     let _many = send(server.address, &long_request(json!([1]), 60, 40));
     server.wait_for("vllm:num_requests_running", "", |n| n == 4.0);
@@ -75,7 +75,7 @@ fn a_client_that_goes_away_leaves_no_page_behind() {
     assert_eq!(server.metric("vllm:request_success_total", "\"length\""), 0.0, "none was written to its end");
 
     // While the prompt of four samples is computed, a token a step: one runs, and three wait for it.
-    let limits = StepLimits { max_tokens: 1, max_sequences: 8 };
+    let limits = StepLimits { token_budget: 1, max_running: 8 };
     let server = Server::start(Options { limits, ..Options::default() });
     let shared = send(server.address, &long_request(json!(vec![5; 900]), 4, 9));
     server.wait_for("vllm:num_requests_running", "", |n| n == 1.0);

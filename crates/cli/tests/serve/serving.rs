@@ -46,7 +46,7 @@ impl Default for Options {
         Options {
             folder: bundled("storyteller"),
             n_pages: 600,
-            limits: StepLimits { max_tokens: 64, max_sequences: 8 },
+            limits: StepLimits { token_budget: 64, max_running: 8 },
             queue: 64,
             access: Access::Loopback,
             client_limits: ClientLimits::default(),
@@ -195,8 +195,9 @@ pub fn begin_something_long(server: &Server, sequences: usize) -> Connection {
 /// Waits until no sequence runs or waits, and checks that no page is lost.
 #[track_caller]
 pub fn all_pages_come_back(server: &Server, n_pages: usize) {
-    server.wait_for("vllm:num_requests_running", "", |n| n == 0.0);
+    // In this order: one that waits can run later.
     server.wait_for("vllm:num_requests_waiting", "", |n| n == 0.0);
+    server.wait_for("vllm:num_requests_running", "", |n| n == 0.0);
     let pages = |state: &str| server.metric("page_by_page:pages", &format!("state=\"{state}\""));
     assert_eq!((pages("used"), pages("free") + pages("cached")), (0.0, n_pages as f64));
     assert_eq!(server.metric("vllm:kv_cache_usage_perc", ""), 0.0);

@@ -87,7 +87,7 @@ fn resident() -> Option<usize> {
 fn thousands_of_requests_a_third_of_them_cut_off() {
     let folder = bundled("storyteller-draft");
     let jobs = jobs(&Alone::open(&folder));
-    let limits = StepLimits { max_tokens: 96, max_sequences: 24 };
+    let limits = StepLimits { token_budget: 96, max_running: 24 };
     let server = Server::start(Options { folder, n_pages: PAGES, limits, queue: 40, ..Options::default() });
     let round = |round: usize| {
         thread::scope(|scope| {

@@ -15,9 +15,9 @@ mod prefill;
 
 use std::ops::Range;
 
+use crate::ops::softmax_scaled;
 use crate::parallel::{Columns, for_each, threads};
 use crate::rows::{RowFormat, SequenceRows};
-use crate::steps::softmax_scaled;
 use crate::stored::{Bf16, F16, F32, HeadColumn, Int8, Stored, words};
 use crate::vector::{LANES, Lanes, Vector, padded};
 

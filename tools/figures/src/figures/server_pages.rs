@@ -29,7 +29,7 @@ const SHOWN: [u64; 5] = [22, 23, 29, 60, 90];
 fn record() -> Result<Vec<(PoolView, Vec<String>)>> {
     let (model, tokenizer) = (model(STORYTELLER)?, tokenizer()?);
     let slab = PageSlab::new(model.kv_layout(), PAGE_SIZE, PAGES)?;
-    let limits = StepLimits { max_tokens: BUDGET, max_sequences: RUNNING };
+    let limits = StepLimits { token_budget: BUDGET, max_running: RUNNING };
     let prefixes = Box::new(PrefixTrie::new(PAGE_SIZE)?);
     let mut engine = Engine::new(&model, &slab, prefixes, limits, &model.config().eos_token_ids)?;
     let (mut frames, mut ended) = (Vec::new(), Vec::new());

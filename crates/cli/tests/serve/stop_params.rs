@@ -107,7 +107,7 @@ fn before_min_tokens_nothing_ends_a_sequence() {
 
 #[test]
 fn a_preempted_sequence_keeps_its_rules() {
-    let limits = StepLimits { max_tokens: 32, max_sequences: 3 };
+    let limits = StepLimits { token_budget: 32, max_running: 3 };
     let (server, alone) = (Server::start(Options { n_pages: 24, limits, ..Options::default() }), storyteller());
     let the = alone.tokenizer.encode_without_special_tokens(" the").unwrap()[0];
     let more = json!({ "n": 6, "stop_token_ids": [the], "min_tokens": 90, "ignore_eos": true });

@@ -12,7 +12,7 @@ use crate::generation::sampler::Sampler;
 
 /// When a sequence ends before its limit. By default, the model's end-of-text tokens end it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct StopRules {
+pub struct StopParams {
     /// Tokens that end it beside the model's own.
     pub stop_token_ids: Vec<u32>,
     /// Strings that end it. None is empty. They need a [tokenizer](super::Engine::with_tokenizer), and are no part of
@@ -25,7 +25,7 @@ pub struct StopRules {
     pub min_tokens: usize,
 }
 
-impl StopRules {
+impl StopParams {
     /// Draws the token after `generated` others, from `logits`: `[vocab_size]`. Returns it, and whether it ends the
     /// sequence.
     pub(super) fn draw(
