@@ -27,8 +27,7 @@ impl FromStr for CacheKind {
 
     fn from_str(name: &str) -> Result<Self, String> {
         let named = CacheKind::ALL.into_iter().find(|kind| kind.name() == name);
-        let names = || CacheKind::ALL.map(|kind| kind.name()).join(", ");
-        named.ok_or_else(|| format!("unknown kv cache {name:?} (supported: {})", names()))
+        named.ok_or_else(|| format!("unknown kv cache {name:?} (supported: {})", CacheKind::names(&CacheKind::ALL)))
     }
 }
 
@@ -41,6 +40,14 @@ impl fmt::Display for CacheKind {
 impl CacheKind {
     /// All of them, in the order of the book.
     pub const ALL: [CacheKind; 4] = [CacheKind::Recompute, CacheKind::Flat, CacheKind::Contiguous, CacheKind::Paged];
+
+    /// The caches that keep rows: all but the first.
+    pub const THAT_KEEP: &[CacheKind] = CacheKind::ALL.split_at(1).1;
+
+    /// Their names: `flat, contiguous, paged`.
+    pub fn names(kinds: &[CacheKind]) -> String {
+        kinds.iter().map(|kind| kind.name()).collect::<Vec<_>>().join(", ")
+    }
 
     /// As `--kv` takes it.
     fn name(self) -> &'static str {

@@ -74,7 +74,7 @@ pub struct Generate {
 }
 
 fn help_of_kv() -> String {
-    let names = CacheKind::ALL.map(|kind| kind.to_string()).join(", ");
+    let names = CacheKind::names(&CacheKind::ALL);
     format!(
         "The cache: {names}; the first keeps nothing [default: contiguous, or paged for several outputs and where \
          --kv-memory or --pages is given]"
@@ -217,7 +217,8 @@ impl Generate {
         ensure!(is_watched, "--watch-reads watches a cache: leave out --kv recompute and --beams");
         ensure!(
             kv != CacheKind::Recompute || !is_saved,
-            "--kv recompute keeps nothing that could be saved or loaded; use flat, contiguous or paged"
+            "--kv recompute keeps nothing that could be saved or loaded; use one of {}",
+            CacheKind::names(CacheKind::THAT_KEEP)
         );
         Ok(())
     }

@@ -32,10 +32,10 @@ Example:
   cargo page workload shared --no-prefix-cache")]
     Shared {
         /// Requests in all, at most 1,000,000
-        #[arg(long, value_name = "N", default_value_t = 300)]
+        #[arg(long, value_name = "N", default_value_t = Trace::Shared.defaults().n_requests)]
         requests: usize,
         /// Sequences that run at the same time, at most
-        #[arg(long, value_name = "N", default_value_t = 16)]
+        #[arg(long, value_name = "N", default_value_t = Trace::Shared.defaults().max_running)]
         running: usize,
         #[command(flatten)]
         common: Common,
@@ -60,11 +60,15 @@ Example:
     Serving(serving::Serving),
 }
 
+fn help_of_pages() -> String {
+    let of_trace = Trace::ALL.map(Trace::defaults).map(|trace| format!("{} for {}", trace.n_pages, trace.name));
+    let defaults = of_trace.join(", ");
+    format!("Pages of the pool; several numbers, separated by commas, make several runs [default: {defaults}]")
+}
+
 #[derive(Args)]
 struct Common {
-    /// Pages of the pool; several numbers, separated by commas, make several runs [default: 512 for shared, 300 for
-    /// chats, 130 for documents]
-    #[arg(long, value_name = "N,…", value_delimiter = ',')]
+    #[arg(long, value_name = "N,…", value_delimiter = ',', help = help_of_pages())]
     pages: Vec<usize>,
     /// Slots in a page
     #[arg(long, value_name = "P", default_value_t = 16)]

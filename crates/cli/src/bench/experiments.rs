@@ -79,8 +79,8 @@ Example:
         /// Tokens that the caches hold before, separated by commas; times are compared with the first
         #[arg(long, value_name = "N,…", value_delimiter = ',', default_value = "1024,32768")]
         tokens: Vec<usize>,
-        /// Caches to append to, separated by commas: flat, contiguous, paged
-        #[arg(long, value_name = "CACHE,…", value_delimiter = ',', default_values_t = KINDS.to_vec())]
+        /// Caches to append to, separated by commas
+        #[arg(long, value_name = "CACHE,…", value_delimiter = ',', default_values_t = CacheKind::THAT_KEEP.to_vec())]
         kv: Vec<CacheKind>,
     },
     /// Forget the newest tokens of sequences, and compare that with copying the others
@@ -126,9 +126,6 @@ impl Experiment {
         }
     }
 }
-
-/// The caches that keep rows: all but the first.
-const KINDS: &[CacheKind] = CacheKind::ALL.split_at(1).1;
 
 fn bundled_layout() -> Result<KvLayout> {
     Ok(ModelConfig::open(&bundled("storyteller"))?.kv_layout())
@@ -283,7 +280,8 @@ fn append_to_all(lengths: &[usize], kinds: &[CacheKind]) -> Result<Report> {
     chapters::ensure_started(&of_caches.chain([7]).collect::<Vec<_>>())?;
     ensure!(
         !kinds.contains(&CacheKind::Recompute),
-        "recompute keeps no rows to append to; choose flat, contiguous or paged"
+        "recompute keeps no rows to append to; choose from {}",
+        CacheKind::names(CacheKind::THAT_KEEP)
     );
     let layout = bundled_layout()?;
     let size = |tokens: &usize| CacheSize::for_tokens(tokens.saturating_add(TURN), PAGE_SIZE);
@@ -345,13 +343,13 @@ fn rewind_all(lengths: &[usize]) -> Result<Report> {
     }
     let mut costs = Vec::new();
     for tokens in lengths {
-        for kind in KINDS {
+        for kind in CacheKind::THAT_KEEP {
             for forgotten in [FEW, tokens / 2] {
                 costs.push(rewind_or_copy(*kind, layout, *tokens, forgotten)?);
             }
         }
     }
-    Report::table(1, 2 * KINDS.len(), costs)
+    Report::table(1, 2 * CacheKind::THAT_KEEP.len(), costs)
 }
 
 /// Forgets tokens of one sequence in both ways, in turns.
