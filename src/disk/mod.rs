@@ -25,7 +25,7 @@ use std::ops::Range;
 
 use self::index::Index;
 use crate::cache::{KvLayout, PageId};
-use crate::kernels::RowFormat;
+use crate::kernels::{Products, RowFormat};
 use crate::model::Model;
 
 /// Bytes that can be read and written at any offset, such as those of a file.
@@ -66,6 +66,8 @@ pub struct PageFormat {
     pub fingerprint: u32,
     /// How their numbers are stored.
     pub row_format: RowFormat,
+    /// How the model that makes the rows multiplies.
+    pub products: Products,
     /// The shape of the rows as caches see them: of words, if they are packed.
     pub layout: KvLayout,
     /// Slots in a page.
@@ -75,8 +77,8 @@ pub struct PageFormat {
 impl PageFormat {
     /// What this model's pages have in common. Reads all weights once, for the fingerprint.
     pub fn for_model(model: &Model, page_size: usize) -> Self {
-        let (row_format, layout) = (model.row_format, model.kv_layout());
-        PageFormat { fingerprint: model.fingerprint(), row_format, layout, page_size }
+        let (row_format, products, layout) = (model.row_format, model.products, model.kv_layout());
+        PageFormat { fingerprint: model.fingerprint(), row_format, products, layout, page_size }
     }
 
     /// Numbers that the keys of a page take in all layers; its values take as many again.
@@ -93,16 +95,18 @@ impl PageFormat {
     ///
     /// ```text
     ///   0   "pbppages"
-    ///   8   version, model, row format                          u32 each
+    ///   8   version, model, row format + 256 * products         u32 each
     ///   20  page size, layers, key/value heads, head dimension  u64 each
     ///   52  zeros
     ///   60  CRC-32 of what is before                            u32
     /// ```
     pub fn file_header(&self) -> [u8; FILE_HEADER_BYTES] {
         let format = RowFormat::ALL.iter().position(|format| *format == self.row_format);
+        let products = Products::ALL.iter().position(|products| *products == self.products);
+        let numbers = format.expect("one of all") + 256 * products.expect("one of all");
         let KvLayout { n_layers, n_kv_heads, head_dim } = self.layout;
         let mut bytes = MAGIC.to_vec();
-        for number in [VERSION, self.fingerprint, format.expect("a format is one of all") as u32] {
+        for number in [VERSION, self.fingerprint, numbers as u32] {
             bytes.extend(number.to_le_bytes());
         }
         for number in [self.page_size, n_layers, n_kv_heads, head_dim] {
@@ -133,9 +137,11 @@ impl PageFormat {
         }
         let u64_at = |at: usize| u64::from_le_bytes(header[at..at + 8].try_into().expect("eight bytes"));
         let number = |at: usize| usize::try_from(u64_at(at)).unwrap_or(usize::MAX);
-        let row_format = RowFormat::ALL.get(u32_at(16) as usize).copied().ok_or(PageFileError::NotAPageFile)?;
+        let (format, products) = (u32_at(16) as usize % 256, u32_at(16) as usize / 256);
+        let row_format = RowFormat::ALL.get(format).copied().ok_or(PageFileError::NotAPageFile)?;
+        let products = Products::ALL.get(products).copied().ok_or(PageFileError::NotAPageFile)?;
         let layout = KvLayout { n_layers: number(28), n_kv_heads: number(36), head_dim: number(44) };
-        Ok(PageFormat { fingerprint: u32_at(12), row_format, layout, page_size: number(20) })
+        Ok(PageFormat { fingerprint: u32_at(12), row_format, products, layout, page_size: number(20) })
     }
 
     /// Refuses a file whose pages have the format `found`, unless it is this one.
@@ -146,10 +152,13 @@ impl PageFormat {
         if found == self { Ok(()) } else { Err(PageFileError::WrongFormat { found: *found, expected: *self }) }
     }
 
-    /// The first that differs of row format, layout, model and page size, in words.
+    /// The first that differs of products, row format, layout, model and page size, in words.
     fn difference(&self, expected: &PageFormat) -> String {
-        let PageFormat { fingerprint, row_format, layout, page_size } = self;
-        if *row_format != expected.row_format {
+        let PageFormat { fingerprint, row_format, products, layout, page_size } = self;
+        if *products != expected.products {
+            let [made, here] = [products, &expected.products].map(|products| products.name());
+            format!("rows made with products in {made}, and here products are in {here}; ask for --products {made}")
+        } else if *row_format != expected.row_format {
             let here = expected.row_format;
             format!("rows in {row_format}, and here rows are kept in {here}; ask for --kv-dtype {row_format}")
         } else if *layout != expected.layout {

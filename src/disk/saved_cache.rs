@@ -192,7 +192,12 @@ fn not_finite(rows: &[f32], model: &Model) -> Option<(usize, f32)> {
 fn max_bytes(model: &Model) -> usize {
     let [layout, other] = [model.kv_layout(), model.config().kv_layout()];
     let layout = if other.kv_width() > layout.kv_width() { other } else { layout };
-    let longest =
-        PageFormat { fingerprint: 0, row_format: model.row_format, layout, page_size: model.config().max_positions };
+    let longest = PageFormat {
+        fingerprint: 0,
+        row_format: model.row_format,
+        products: model.products,
+        layout,
+        page_size: model.config().max_positions,
+    };
     usize::try_from(longest.offset(1)).unwrap_or(usize::MAX).saturating_add(1 << 20)
 }

@@ -112,10 +112,10 @@ impl DraftSource {
         DraftSource::Lookup(PromptLookup::new(vocab_size, Self::LOOKUP))
     }
 
-    /// Drafts with this model, which gets an empty cache and keeps and reads rows as the target does.
+    /// Drafts with this model, which gets an empty cache, and multiplies, keeps and reads rows as the target does.
     pub fn model(mut model: Model, target: &Model, kind: CacheKind, size: CacheSize) -> Result<Self, CacheError> {
         model.attention = target.attention;
-        model.row_format = target.row_format;
+        (model.row_format, model.products) = (target.row_format, target.products);
         let cache = kind.new_cache(model.kv_layout(), size)?;
         Ok(DraftSource::Model { model: Box::new(model), cache })
     }

@@ -3,16 +3,19 @@
 use crc32fast::Hasher;
 
 use super::{Layer, Model, ModelConfig};
-use crate::kernels::ARITHMETIC_VERSION;
+use crate::kernels::{ARITHMETIC_VERSION, Products};
 
 impl Model {
-    /// A checksum (CRC-32) of everything that keys, values and logits depend on: the [arithmetic](ARITHMETIC_VERSION), the
-    /// numbers of the config and the bytes of every weight.
+    /// A checksum (CRC-32) of everything that keys, values and logits depend on: the [arithmetic](ARITHMETIC_VERSION) and
+    /// its [products](Self::products), the numbers of the config and the bytes of every weight.
     ///
     /// Reads all weights once. What changes no row is left out: when to stop, how to sample, how many positions there
     /// are.
     pub fn fingerprint(&self) -> u32 {
         let mut sum = Hasher::new_with_initial(ARITHMETIC_VERSION);
+        if self.products != Products::F32 {
+            sum.update(self.products.name().as_bytes());
+        }
         // Taken apart by name: a new field does not compile until it is decided whether it belongs here.
         let ModelConfig {
             vocab_size,

@@ -153,7 +153,7 @@ impl Model {
     pub fn step_bytes(&self, tokens: usize, rows: usize) -> usize {
         let ModelConfig { hidden_size, intermediate_size, head_dim, vocab_size, .. } = self.config;
         let (q_width, kv_width) = (self.config.n_heads * head_dim, self.config.kv_layout().kv_width());
-        // Keys and values are made, and packed for attention.
+        // Keys and values are made, and packed for attention. What a product takes in pairs is gone before what the next makes.
         let token = 3 * hidden_size + 2 * q_width + 4 * kv_width + 2 * intermediate_size + head_dim;
         let numbers = tokens.saturating_mul(token).saturating_add(rows.saturating_mul(hidden_size + vocab_size));
         numbers.saturating_mul(size_of::<f32>())
@@ -215,18 +215,18 @@ impl Model {
         for (index, layer) in self.layers.iter().enumerate() {
             self.norm_rows(&x, &layer.attention_norm, &mut normed);
             let [to_q, to_k, to_v, to_output] = &layer.projections;
-            project(&normed, &mut [(to_q, &mut q), (to_k, &mut k), (to_v, &mut v)]);
+            project(self.products, &normed, &mut [(to_q, &mut q), (to_k, &mut k), (to_v, &mut v)]);
             self.norm_and_rotate(&mut q, &layer.q_norm, &rotation);
             self.norm_and_rotate(&mut k, &layer.k_norm, &rotation);
             self.attend_chunks(index, batch, &q, &k, &v, &mut attended);
-            project(&attended, &mut [(to_output, &mut change)]);
+            project(self.products, &attended, &mut [(to_output, &mut change)]);
             add(&mut x, &change);
 
             self.norm_rows(&x, &layer.feed_forward_norm, &mut normed);
             let [to_gate, to_up, to_down] = &layer.feed_forward;
-            matmuls(&normed, &mut [(to_gate.matrix(), &mut gate), (to_up.matrix(), &mut up)]);
+            matmuls(self.products, &normed, &mut [(to_gate.matrix(), &mut gate), (to_up.matrix(), &mut up)]);
             silu_times(&mut gate, &up);
-            matmul(&gate, &to_down.matrix(), &mut change);
+            matmul(self.products, &gate, &to_down.matrix(), &mut change);
             add(&mut x, &change);
         }
         x
@@ -238,7 +238,7 @@ impl Model {
         let mut wanted: Vec<f32> = rows.iter().flat_map(|row| &x[row * hidden..][..hidden]).copied().collect();
         rms_norm(&mut wanted, &self.norm, rms_norm_eps);
         let mut logits = vec![0.0; rows.len() * vocab_size];
-        matmul(&wanted, &self.output().matrix(), &mut logits);
+        matmul(self.products, &wanted, &self.output().matrix(), &mut logits);
         logits
     }
 

@@ -5,6 +5,7 @@ use grading::rows::bits;
 use grading::story::assets;
 use page_by_page::cache::KvCache;
 use page_by_page::chapters::ch02_flat::FlatCache;
+use page_by_page::kernels::Products;
 use page_by_page::model::{Chunk, Model};
 
 /// Logits after every token, all in one pass, without a cache.
@@ -65,19 +66,30 @@ fn check(model: &Model) {
 /// In the second model nothing is a multiple of sixteen.
 #[test]
 fn any_pieces_in_any_company_give_the_same_bits() {
-    check(&Model::open(&assets().join("storyteller-draft")).unwrap());
-    check(&Model::open(&grading::root().join("assets/golden/one-layer-odd")).unwrap());
+    for products in Products::ALL {
+        for folder in [assets().join("storyteller-draft"), grading::root().join("assets/golden/one-layer-odd")] {
+            let mut model = Model::open(&folder).unwrap();
+            model.products = products;
+            check(&model);
+        }
+    }
 }
 
 #[test]
 fn neither_single_tokens_nor_the_number_of_threads_change_a_bit() {
-    let model = Model::open(&assets().join("storyteller")).unwrap();
+    let mut model = Model::open(&assets().join("storyteller")).unwrap();
     let tokens: Vec<u32> = (0..300).map(|i| i * 37 % 4096).collect();
-    let expected = bits(&at_once(&model, &tokens));
-    let one_by_one = in_turns(&model, &[(tokens.clone(), vec![1])]);
-    assert!(bits(&one_by_one[0]) == expected, "300 tokens, decoded one by one");
-    for threads in [1, 2, 5] {
-        let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().unwrap();
-        assert!(pool.install(|| bits(&at_once(&model, &tokens))) == expected, "{threads} threads");
-    }
+    let both = Products::ALL.map(|products| {
+        model.products = products;
+        let expected = bits(&at_once(&model, &tokens));
+        let one_by_one = in_turns(&model, &[(tokens.clone(), vec![1])]);
+        assert!(bits(&one_by_one[0]) == expected, "300 tokens, decoded one by one, products in {products:?}");
+        for threads in [1, 2, 5] {
+            let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().unwrap();
+            let found = pool.install(|| bits(&at_once(&model, &tokens)));
+            assert!(found == expected, "{threads} threads, products in {products:?}");
+        }
+        expected
+    });
+    assert!(both[0] != both[1], "the products are the same");
 }

@@ -22,7 +22,7 @@ use page_by_page::model::tokenizer::Tokenizer;
 use serde_json::{Value, json};
 
 use crate::drafts::DraftOptions;
-use crate::options::{ModelOption, PageOptions, RowOptions, SamplingOptions, where_weights_lie};
+use crate::options::{ModelOption, PageOptions, RowOptions, SamplingOptions, notes_on_weights};
 use crate::output::{count, mib, per_second, rate, say, thousands, time};
 
 /// Generate text, and say what its cache cost
@@ -272,8 +272,8 @@ impl Generate {
     }
 
     fn describe_model(&self, model: &Model) -> String {
-        let (weights, place) = (mib(model.weight_bytes()), where_weights_lie(model));
-        format!("{}, {} layers, {weights} of weights{place}", self.model.name(), model.config().n_layers)
+        let (weights, notes) = (mib(model.weight_bytes()), notes_on_weights(model));
+        format!("{}, {} layers, {weights} of weights{notes}", self.model.name(), model.config().n_layers)
     }
 }
 

@@ -11,7 +11,7 @@ use page_by_page::cache_kind::CacheKind;
 use page_by_page::chapters::ch06_paged::{PageSlab, SharedSlab};
 use page_by_page::chapters::chapter;
 use page_by_page::generation::sampler::{Sampling, SamplingDefaults, narrow};
-use page_by_page::kernels::RowFormat;
+use page_by_page::kernels::{Products, RowFormat};
 use page_by_page::model::checkpoint::Weight;
 use page_by_page::model::tokenizer::Tokenizer;
 use page_by_page::model::{Model, ModelConfig};
@@ -25,7 +25,7 @@ use crate::output::{count, mib, thousands};
 
 pub const SEED: u64 = 23;
 
-/// `--model` and `--weights`.
+/// `--model`, `--weights` and `--products`.
 #[derive(Args)]
 pub struct ModelOption {
     /// Model folder, or a bundled model: storyteller, storyteller-draft
@@ -35,11 +35,16 @@ pub struct ModelOption {
     /// those of a large model if there is memory for twice as much
     #[arg(long, value_name = "WHERE", value_enum, hide_possible_values = true, default_value = "auto")]
     pub weights: Weights,
+    /// How numbers are multiplied with weights in bf16, f32 or bf16 (rounded to 16 bits first)
+    #[arg(long, value_name = "TYPE", value_parser = named(&PRODUCTS), hide_possible_values = true, default_value = "f32")]
+    pub products: Products,
 }
 
 impl ModelOption {
     pub fn open(&self) -> Result<Model> {
-        self.weights.open(&model_dir(&self.dir))
+        let mut model = self.weights.open(&model_dir(&self.dir))?;
+        model.products = self.products;
+        Ok(model)
     }
 
     /// The model and its tokenizer. `rows`: how they are kept in this kind of cache.
@@ -93,14 +98,17 @@ impl Weights {
     }
 }
 
-/// Where the weights lie, if it is not in their files: `, copied, 100 % in large pages`, to follow how many they are.
-pub fn where_weights_lie(model: &Model) -> String {
-    if !model.weights().any(Weight::is_copied) {
-        return String::new();
-    }
-    match model.weight_bytes_in_large_pages() {
+/// Where the weights lie, if it is not in their files, and how they are multiplied, if not as 32-bit floats: `, copied,
+/// 100 % in large pages, products in bf16`, to follow how many they are.
+pub fn notes_on_weights(model: &Model) -> String {
+    let place = match model.weight_bytes_in_large_pages() {
+        _ if !model.weights().any(Weight::is_copied) => String::new(),
         Some(large) => format!(", copied, {:.0} % in large pages", 100.0 * large as f64 / model.weight_bytes() as f64),
         None => ", copied".into(),
+    };
+    match model.products {
+        Products::F32 => place,
+        products => format!("{place}, products in {}", products.name()),
     }
 }
 
@@ -154,6 +162,7 @@ pub struct RowOptions {
 
 pub const ATTENTIONS: [(&str, AttentionBackend); 3] =
     [("gather", AttentionBackend::Gather), ("paged", AttentionBackend::Paged), ("loops", AttentionBackend::Loops)];
+const PRODUCTS: [(&str, Products); 2] = [("f32", Products::F32), ("bf16", Products::Bf16)];
 pub const FORMATS: [(&str, RowFormat); 4] =
     [("f32", RowFormat::F32), ("f16", RowFormat::F16), ("bf16", RowFormat::Bf16), ("int8", RowFormat::Int8)];
 

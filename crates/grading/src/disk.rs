@@ -9,14 +9,19 @@ use std::rc::Rc;
 
 use page_by_page::disk::memory_disk::MemoryDisk;
 use page_by_page::disk::{Disk, FILE_HEADER_BYTES, PageFormat};
-use page_by_page::kernels::RowFormat;
+use page_by_page::kernels::{Products, RowFormat};
 
 use crate::limits;
 use crate::pools::LAYOUT;
 
 /// Numbers that cannot be taken for one another: a header has 40 bytes, a record 1,000.
-pub const FORMAT: PageFormat =
-    PageFormat { fingerprint: 0xC0FF_EE16, row_format: RowFormat::F32, layout: LAYOUT, page_size: 4 };
+pub const FORMAT: PageFormat = PageFormat {
+    fingerprint: 0xC0FF_EE16,
+    row_format: RowFormat::F32,
+    products: Products::F32,
+    layout: LAYOUT,
+    page_size: 4,
+};
 pub const RECORD_HEADER: usize = 40;
 pub const RECORD: usize = 1000;
 

@@ -43,7 +43,7 @@ mod tiles;
 mod vector;
 
 pub use attention::{Heads, attend};
-pub use matrix::{Dtype, Matrix};
+pub use matrix::{Dtype, Matrix, Products};
 pub use ops::{add_scaled, dot, rms_norm, silu_times, softmax, softmax_scaled};
 pub use peak::multiply_adds;
 pub use products::{matmul, matmuls};

@@ -85,6 +85,84 @@ fn all_finite(dtype: Dtype, bytes: &[u8]) -> bool {
     }
 }
 
+/// How numbers are multiplied with weights in bf16. With weights of other types all is as with `F32`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Products {
+    /// Both as 32-bit floats, into which every bf16 number fits.
+    #[default]
+    F32,
+    /// The numbers are rounded to bf16 first (to nearest, ties to even); of both, what is below 2^-56 counts as zero.
+    /// Products are exact, and sums are 32-bit floats: number `i` goes to lane `i / 2 % 16`, and of two neighbours the
+    /// second one is added first.
+    Bf16,
+}
+
+impl Products {
+    /// All of them.
+    pub const ALL: [Self; 2] = [Self::F32, Self::Bf16];
+
+    /// As `--products` takes it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Products::F32 => "f32",
+            Products::Bf16 => "bf16",
+        }
+    }
+}
+
+/// What a product multiplies, sixteen lanes at a time.
+#[derive(Clone, Copy)]
+pub(crate) enum Factors {
+    /// A number in each lane. Weights are converted from this type.
+    Numbers(Dtype),
+    /// Two bf16 numbers in each lane.
+    Pairs,
+}
+
+impl Factors {
+    /// Numbers that sixteen lanes take.
+    #[inline(always)]
+    pub(crate) fn numbers(self) -> usize {
+        match self {
+            Factors::Numbers(_) => LANES,
+            Factors::Pairs => 2 * LANES,
+        }
+    }
+
+    /// Bytes of as many weights in a checkpoint.
+    #[inline(always)]
+    pub(crate) fn bytes(self) -> usize {
+        match self {
+            Factors::Numbers(dtype) => LANES * dtype.size(),
+            Factors::Pairs => 4 * LANES,
+        }
+    }
+
+    /// As many weights, from a checkpoint.
+    #[inline(always)]
+    pub(crate) fn decode<V: Vector>(self, bytes: &[u8]) -> V {
+        match self {
+            Factors::Numbers(dtype) => decode(dtype, bytes),
+            Factors::Pairs => V::load(&f32_lanes(&padded(bytes))).without_tiny(),
+        }
+    }
+
+    /// Fewer weights, then zeros.
+    #[inline(never)]
+    pub(crate) fn decode_rest(self, bytes: &[u8]) -> Lanes {
+        self.decode::<Plain>(bytes).lanes()
+    }
+
+    /// Adds the products to `sum`.
+    #[inline(always)]
+    pub(crate) fn mul_add<V: Vector>(self, a: V, b: V, sum: V) -> V {
+        match self {
+            Factors::Numbers(_) => a.mul_add(b, sum),
+            Factors::Pairs => a.mul_add_pairs(b, sum),
+        }
+    }
+}
+
 /// Sixteen stored numbers.
 #[inline(always)]
 pub(crate) fn decode<V: Vector>(dtype: Dtype, bytes: &[u8]) -> V {

@@ -1,7 +1,7 @@
 //! Matrix products: rows of numbers against rows of weights.
 //!
 //! **The order of sums.** Each output is one dot product in sixteen lanes: number `i` goes to lane `i % 16`, lowest `i`
-//! first, and the lanes are added in halves. All ways to compute a product keep to it, so how many rows come together,
+//! first, and the lanes are added in halves. ([`Products::Bf16`] has an order of its own.) All ways to compute a product keep to it, so how many rows come together,
 //! and on how many threads, changes nothing but the time.
 //!
 //! **The order of work.** With one input row, memory is the limit, so the weights are read in order, once. With a few,
@@ -12,28 +12,32 @@
 use std::borrow::Cow;
 use std::ops::Range;
 
-use crate::matrix::{Dtype, Matrix, decode, decode_rest};
+use crate::matrix::{Dtype, Factors, Matrix, Products};
 use crate::parallel::{Columns, for_each, threads};
-use crate::registers::{Kernel, vectorized};
+use crate::registers::{Kernel, vectorized, vectorized_pairs};
 use crate::tiles::{InTiles, in_tiles, pack, tile};
-use crate::vector::{LANES, Lanes, Vector, lane_sums, padded, rows_of};
+use crate::vector::{LANES, LEAST, Lanes, Vector, lane_sums, padded, rows_of};
 
 /// `out[r] = x[r] · w[o]` for every row `r` of `x` and every row `o` of `w`.
 ///
 /// `x`: `[n, w.cols]`, `out`: `[n, w.rows]`. The weights are read once, whatever `n` is.
-pub fn matmul(x: &[f32], w: &Matrix<'_>, out: &mut [f32]) {
-    matmuls(x, &mut [(*w, out)]);
+pub fn matmul(products: Products, x: &[f32], w: &Matrix<'_>, out: &mut [f32]) {
+    matmuls(products, x, &mut [(*w, out)]);
 }
 
 /// Several products with the same input at once, each of a matrix and its output: as [`matmul`] one after the other,
 /// but the threads meet only once.
-pub fn matmuls(x: &[f32], products: &mut [(Matrix<'_>, &mut [f32])]) {
+pub fn matmuls(products: Products, x: &[f32], outputs: &mut [(Matrix<'_>, &mut [f32])]) {
+    let in_pairs = |w: &Matrix<'_>| products == Products::Bf16 && w.dtype == Dtype::Bf16;
+    let pairs = outputs.iter().find(|(w, _)| in_pairs(w)).map(|(w, _)| paired(x, w.cols)).unwrap_or_default();
     let mut blocks = Vec::new();
     let mut work = 0;
-    for (w, out) in products {
+    for (w, out) in outputs {
         let n = x.len() / w.cols;
         assert_eq!(x.len(), n * w.cols, "input rows of {} numbers", w.cols);
         assert_eq!(out.len(), n * w.rows, "{n} output rows of {} numbers", w.rows);
+        let (factors, x) =
+            if in_pairs(w) { (Factors::Pairs, pairs.as_flattened()) } else { (Factors::Numbers(w.dtype), x) };
         let strategy = match n {
             0 => return,
             1 if w.cols * w.dtype.size() > SHORT => Strategy::Stream,
@@ -41,16 +45,59 @@ pub fn matmuls(x: &[f32], products: &mut [(Matrix<'_>, &mut [f32])]) {
             _ => Strategy::Tiles,
         };
         let out = Columns::new(out, w.rows);
-        let width = strategy.columns(w);
+        let width = strategy.columns(w, factors);
         let columns = (0..w.rows).step_by(width).map(|first| first..(first + width).min(w.rows));
-        blocks.extend(columns.map(|columns| Block { strategy, x, n, w: *w, columns, out }));
+        blocks.extend(columns.map(|columns| Block { strategy, factors, x, n, w: *w, columns, out }));
         work += n * w.rows * w.cols;
     }
-    for_each(blocks.into_iter(), work, |block| match block.strategy {
-        Strategy::Stream => vectorized(Streamed::<true>(block)),
-        Strategy::Few => vectorized(Streamed::<false>(block)),
-        Strategy::Tiles => vectorized(Tiles(block)),
+    for_each(blocks.into_iter(), work, |block| match (block.strategy, block.factors) {
+        (Strategy::Stream, Factors::Pairs) => vectorized_pairs(Streamed::<true, true>(block)),
+        (Strategy::Few, Factors::Pairs) => vectorized_pairs(Streamed::<false, true>(block)),
+        (Strategy::Tiles, Factors::Pairs) => vectorized_pairs(Tiles::<true>(block)),
+        (Strategy::Stream, _) => vectorized(Streamed::<true, false>(block)),
+        (Strategy::Few, _) => vectorized(Streamed::<false, false>(block)),
+        (Strategy::Tiles, _) => vectorized(Tiles::<false>(block)),
     });
+}
+
+/// Rows of `cols` numbers as pairs of bf16 numbers, each filled up with zeros: `[n, cols.div_ceil(32), 16]`.
+fn paired(x: &[f32], cols: usize) -> Vec<Lanes> {
+    let depth = cols.div_ceil(2 * LANES);
+    let mut pairs = vec![[0.0; LANES]; x.len() / cols * depth];
+    let rows = x.chunks_exact(cols).zip(pairs.chunks_exact_mut(depth));
+    for_each(rows, x.len() * PAIRING, |(row, pairs)| vectorized(Paired(row, pairs)));
+    pairs
+}
+
+/// Multiply-adds that take as long as pairing a number.
+const PAIRING: usize = 16;
+
+/// A row, and room for its pairs.
+struct Paired<'a>(&'a [f32], &'a mut [Lanes]);
+
+impl Kernel for Paired<'_> {
+    #[inline(always)]
+    fn run<V: Vector>(self) {
+        for (numbers, pairs) in self.0.chunks(2 * LANES).zip(self.1) {
+            let rounded = padded::<f32, { 2 * LANES }>(numbers).map(|number| rounded(number.to_bits()));
+            for (pair, two) in pairs.iter_mut().zip(rounded.as_chunks::<2>().0) {
+                *pair = f32::from_bits(two[0] | two[1] << 16);
+            }
+        }
+    }
+}
+
+/// The bf16 number that is nearest, as [`Products::Bf16`] takes it.
+#[inline(always)]
+fn rounded(bits: u32) -> u32 {
+    let nearest = if bits << 1 > f32::INFINITY.to_bits() << 1 {
+        // A NaN stays one.
+        bits >> 16 | 0x40
+    } else {
+        // Half of the last bit that stays, a little less if that bit is not set.
+        bits.wrapping_add(0x7FFF + (bits >> 16 & 1)) >> 16
+    };
+    if nearest & 0x7FFF < LEAST.into() { nearest & 0x8000 } else { nearest }
 }
 
 /// Input rows up to which converting the weights into a buffer costs more than it saves.
@@ -72,7 +119,7 @@ enum Strategy {
 }
 
 impl Strategy {
-    fn columns(self, w: &Matrix<'_>) -> usize {
+    fn columns(self, w: &Matrix<'_>, factors: Factors) -> usize {
         // A block has at most 512 KiB, converted or as it is read, so that it stays in the second cache.
         let (numbers, width) = match self {
             Strategy::Stream => (1 << 17, 4),
@@ -81,14 +128,15 @@ impl Strategy {
         };
         // Each thread gets at least two blocks.
         let share = w.rows.div_ceil(2 * threads());
-        (numbers / w.cols).min(share).div_ceil(width).max(1) * width
+        (numbers * factors.numbers() / LANES / w.cols).min(share).div_ceil(width).max(1) * width
     }
 }
 
 /// All input rows against some weight rows, which are output columns.
 struct Block<'a> {
     strategy: Strategy,
-    /// `[n, w.cols]`.
+    factors: Factors,
+    /// `[n, w.cols]`; of pairs `[n, w.cols.div_ceil(32), 16]`.
     x: &'a [f32],
     n: usize,
     w: Matrix<'a>,
@@ -113,88 +161,90 @@ impl Block<'_> {
 }
 
 /// A block whose weights come straight from memory, for one input row or for a few.
-struct Streamed<'a, const ONE_ROW: bool>(Block<'a>);
+struct Streamed<'a, const ONE_ROW: bool, const PAIRS: bool>(Block<'a>);
 
-impl<const ONE_ROW: bool> Kernel for Streamed<'_, ONE_ROW> {
+impl<const ONE_ROW: bool, const PAIRS: bool> Kernel for Streamed<'_, ONE_ROW, PAIRS> {
     #[inline(always)]
     fn run<V: Vector>(self) {
         // The type of the weights is settled here, outside the loops.
         match self.0.w.dtype {
-            Dtype::F32 => self.0.direct::<V, ONE_ROW>(Dtype::F32),
-            Dtype::F16 => self.0.direct::<V, ONE_ROW>(Dtype::F16),
-            Dtype::Bf16 => self.0.direct::<V, ONE_ROW>(Dtype::Bf16),
+            _ if PAIRS => self.0.direct::<V, ONE_ROW>(Factors::Pairs),
+            Dtype::F32 => self.0.direct::<V, ONE_ROW>(Factors::Numbers(Dtype::F32)),
+            Dtype::F16 => self.0.direct::<V, ONE_ROW>(Factors::Numbers(Dtype::F16)),
+            Dtype::Bf16 => self.0.direct::<V, ONE_ROW>(Factors::Numbers(Dtype::Bf16)),
         }
     }
 }
 
 /// A block whose weights are converted once.
-struct Tiles<'a>(Block<'a>);
+struct Tiles<'a, const PAIRS: bool>(Block<'a>);
 
-impl Kernel for Tiles<'_> {
+impl<const PAIRS: bool> Kernel for Tiles<'_, PAIRS> {
     #[inline(always)]
     fn run<V: Vector>(self) {
-        let Block { x, n, w, columns, .. } = &self.0;
-        let (depth, width) = (w.cols.div_ceil(LANES), V::COLUMNS);
+        let Block { x, n, w, columns, factors, .. } = &self.0;
+        let factors = if PAIRS { Factors::Pairs } else { *factors };
+        let (depth, width) = (w.cols.div_ceil(factors.numbers()), V::COLUMNS);
         let mut weights = vec![[0.0; LANES]; columns.len().next_multiple_of(width) * depth];
         for (o, row) in columns.clone().enumerate() {
             let packed = &mut weights[o / width * width * depth..][..width * depth];
-            let bytes = w.row(row).chunks_exact(LANES * w.dtype.size());
+            let bytes = w.row(row).chunks_exact(factors.bytes());
             let rest = bytes.remainder();
-            pack(bytes.map(|bytes| decode::<V>(w.dtype, bytes).lanes()), o % width, width, packed);
+            pack(bytes.map(|bytes| factors.decode::<V>(bytes).lanes()), o % width, width, packed);
             if !rest.is_empty() {
-                packed[(depth - 1) * width + o % width] = decode_rest(w.dtype, rest);
+                packed[(depth - 1) * width + o % width] = factors.decode_rest(rest);
             }
         }
         let x = match x.as_chunks() {
-            (whole, []) if w.cols.is_multiple_of(LANES) => Cow::Borrowed(whole),
+            (whole, []) if PAIRS || w.cols.is_multiple_of(LANES) => Cow::Borrowed(whole),
             _ => x.chunks_exact(w.cols).flat_map(|row| row.chunks(LANES).map(padded)).collect(),
         };
-        in_tiles::<V>(0..*n, &mut PackedTiles { block: &self.0, x: &x, weights: &weights, depth });
+        in_tiles::<V>(0..*n, &mut PackedTiles::<PAIRS> { block: &self.0, x: &x, weights: &weights, depth });
     }
 }
 
 impl Block<'_> {
     #[inline(always)]
-    fn direct<V: Vector, const ONE_ROW: bool>(&self, dtype: Dtype) {
-        if ONE_ROW { self.stream::<V>(dtype) } else { self.few_rows::<V>(dtype) }
+    fn direct<V: Vector, const ONE_ROW: bool>(&self, factors: Factors) {
+        if ONE_ROW { self.stream::<V>(factors) } else { self.few_rows::<V>(factors) }
     }
 
     #[inline(always)]
-    fn stream<V: Vector>(&self, dtype: Dtype) {
+    fn stream<V: Vector>(&self, factors: Factors) {
         let last = self.columns.end - 1;
         for column in self.columns.clone().step_by(4) {
             let mut sums = [V::splat(0.0); 4];
             // One row after the other: side by side they would share the loads of `x`, but memory is fastest in order.
             for (c, sums) in sums.iter_mut().enumerate() {
-                *sums = add_row(self.x, dtype, self.w.row((column + c).min(last)));
+                *sums = add_row(self.x, factors, self.w.row((column + c).min(last)));
             }
             self.write(0, column, &V::sum_4(&sums));
         }
     }
 
     #[inline(always)]
-    fn few_rows<V: Vector>(&self, dtype: Dtype) {
+    fn few_rows<V: Vector>(&self, factors: Factors) {
         let mut first = 0;
         while first < self.n {
             first += match self.n - first {
-                _ if V::ONE_BY_ONE || self.columns.len() < 4 => self.microkernel_rows::<V, 1, 1>(dtype, first),
-                1 => self.microkernel_rows::<V, 1, 4>(dtype, first),
-                2 => self.microkernel_rows::<V, 2, 4>(dtype, first),
-                3 | 5 | 6 | 9 if V::MANY_REGISTERS => self.microkernel_rows::<V, 3, 4>(dtype, first),
-                _ if V::MANY_REGISTERS => self.microkernel_rows::<V, 4, 4>(dtype, first),
-                _ => self.microkernel_rows::<V, 3, 2>(dtype, first),
+                _ if V::ONE_BY_ONE || self.columns.len() < 4 => self.microkernel_rows::<V, 1, 1>(factors, first),
+                1 => self.microkernel_rows::<V, 1, 4>(factors, first),
+                2 => self.microkernel_rows::<V, 2, 4>(factors, first),
+                3 | 5 | 6 | 9 if V::MANY_REGISTERS => self.microkernel_rows::<V, 3, 4>(factors, first),
+                _ if V::MANY_REGISTERS => self.microkernel_rows::<V, 4, 4>(factors, first),
+                _ => self.microkernel_rows::<V, 3, 2>(factors, first),
             };
         }
     }
 
     /// `R` input rows from `first` on, `C` columns at a time; returns `R`.
     #[inline(always)]
-    fn microkernel_rows<V: Vector, const R: usize, const C: usize>(&self, dtype: Dtype, first: usize) -> usize {
-        let cols = self.w.cols;
-        let rows: [&[f32]; R] = rows_of(self.x, first, cols, cols);
+    fn microkernel_rows<V: Vector, const R: usize, const C: usize>(&self, factors: Factors, first: usize) -> usize {
+        let words = self.x.len() / self.n;
+        let rows: [&[f32]; R] = rows_of(self.x, first, words, words);
         for column in self.columns.clone().step_by(C) {
             // The last few columns come with some that are known: computed again, they are the same.
-            self.microkernel_at::<V, R, C>(dtype, rows, first, column.min(self.columns.end - C));
+            self.microkernel_at::<V, R, C>(factors, rows, first, column.min(self.columns.end - C));
         }
         R
     }
@@ -203,21 +253,20 @@ impl Block<'_> {
     #[inline(always)]
     fn microkernel_at<V: Vector, const R: usize, const C: usize>(
         &self,
-        dtype: Dtype,
+        factors: Factors,
         rows: [&[f32]; R],
         first: usize,
         column: usize,
     ) {
-        let cols = self.w.cols;
-        let size = LANES * dtype.size();
-        let full = cols / LANES;
+        let (cols, size) = (self.w.cols, factors.bytes());
+        let full = cols / factors.numbers();
         let mut whole: [&[Lanes]; R] = [&[]; R];
         for r in 0..R {
             whole[r] = &rows[r].as_chunks().0[..full];
         }
         let mut weights: [&[u8]; C] = [&[]; C];
         for (c, weights) in weights.iter_mut().enumerate() {
-            *weights = &self.w.row(column + c)[..cols * dtype.size()];
+            *weights = self.w.row(column + c);
         }
         let mut sums = [[V::splat(0.0); C]; R];
         for k in 0..full {
@@ -225,21 +274,21 @@ impl Block<'_> {
             for c in 0..C {
                 let bytes = &weights[c][k * size..][..size];
                 prefetch(bytes.as_ptr().wrapping_add(PREFETCH));
-                vectors[c] = decode(dtype, bytes);
+                vectors[c] = factors.decode(bytes);
             }
             for r in 0..R {
                 let row = V::load(&whole[r][k]);
                 for c in 0..C {
-                    sums[r][c] = row.mul_add(vectors[c], sums[r][c]);
+                    sums[r][c] = factors.mul_add(row, vectors[c], sums[r][c]);
                 }
             }
         }
-        if !cols.is_multiple_of(LANES) {
+        if !cols.is_multiple_of(factors.numbers()) {
             for c in 0..C {
-                let rest = decode_rest(dtype, &weights[c][full * size..]);
+                let rest = factors.decode_rest(&weights[c][full * size..]);
                 for r in 0..R {
                     let row = V::load(&padded(&rows[r][full * LANES..]));
-                    sums[r][c] = row.mul_add(V::load(&rest), sums[r][c]);
+                    sums[r][c] = factors.mul_add(row, V::load(&rest), sums[r][c]);
                 }
             }
         }
@@ -252,17 +301,17 @@ impl Block<'_> {
 
 /// The running sums of a dot product at its end.
 #[inline(always)]
-fn add_row<V: Vector>(x: &[f32], dtype: Dtype, row: &[u8]) -> V {
-    let size = LANES * dtype.size();
-    let (x, x_rest) = x.as_chunks::<LANES>();
-    let (row, row_rest) = row.split_at(x.len() * size);
+fn add_row<V: Vector>(x: &[f32], factors: Factors, row: &[u8]) -> V {
+    let size = factors.bytes();
+    let (row, row_rest) = row.split_at(row.len() / size * size);
+    let (x, x_rest) = x.split_at(row.len() / size * LANES);
     let mut sums = V::splat(0.0);
-    for (x, bytes) in x.iter().zip(row.chunks_exact(size)) {
+    for (x, bytes) in x.as_chunks().0.iter().zip(row.chunks_exact(size)) {
         prefetch(bytes.as_ptr().wrapping_add(PREFETCH));
-        sums = V::load(x).mul_add(decode(dtype, bytes), sums);
+        sums = factors.mul_add(V::load(x), factors.decode(bytes), sums);
     }
-    if !x_rest.is_empty() {
-        sums = V::load(&padded(x_rest)).mul_add(V::load(&decode_rest(dtype, row_rest)), sums);
+    if !row_rest.is_empty() {
+        sums = factors.mul_add(V::load(&padded(x_rest)), V::load(&factors.decode_rest(row_rest)), sums);
     }
     sums
 }
@@ -282,14 +331,14 @@ pub(crate) fn prefetch(_address: *const u8) {
 }
 
 /// A block whose rows and weights are whole vectors, `depth` of them each; the weights are converted and packed.
-struct PackedTiles<'a> {
+struct PackedTiles<'a, const PAIRS: bool> {
     block: &'a Block<'a>,
     x: &'a [Lanes],
     weights: &'a [Lanes],
     depth: usize,
 }
 
-impl InTiles for PackedTiles<'_> {
+impl<const PAIRS: bool> InTiles for PackedTiles<'_, PAIRS> {
     #[inline(always)]
     fn rows<V: Vector, const R: usize, const C: usize>(&mut self, first: usize) -> usize {
         let depth = self.depth;
@@ -297,7 +346,8 @@ impl InTiles for PackedTiles<'_> {
         let columns = self.block.columns.clone().step_by(C);
         for (packed, column) in self.weights.chunks_exact(C * depth).zip(columns) {
             let mut sums = [[V::splat(0.0); C]; R];
-            tile(rows, packed, &mut sums);
+            // Which type the weights had doesn't matter any more.
+            tile(if PAIRS { Factors::Pairs } else { Factors::Numbers(Dtype::F32) }, rows, packed, &mut sums);
             for (r, sums) in sums.iter().enumerate() {
                 self.block.write(first + r, column, &lane_sums(sums));
             }

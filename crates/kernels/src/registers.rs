@@ -4,7 +4,7 @@ use std::sync::OnceLock;
 
 use crate::vector::{self, Vector};
 
-/// The environment variable that names narrower registers to use: `avx2`, or `plain`. The results have the same bits.
+/// The environment variable that names narrower registers to use: `avx512`, `avx2`, or `plain`. The results have the same bits.
 const CHOICE: &str = "PAGE_BY_PAGE_REGISTERS";
 
 /// A loop over vectors. `run` and everything it calls are `#[inline(always)]`, so that the compiler sees the whole loop
@@ -16,6 +16,9 @@ pub(crate) trait Kernel {
 /// What a processor may have to hold sixteen numbers.
 #[derive(Clone, Copy)]
 enum Registers {
+    /// 32 of 512 bits, and an instruction that multiplies pairs of bf16 numbers.
+    #[cfg(target_arch = "x86_64")]
+    Avx512Bf16,
     /// 32 of 512 bits.
     #[cfg(target_arch = "x86_64")]
     Avx512,
@@ -42,6 +45,9 @@ impl Registers {
                 && is_x86_feature_detected!("avx512bw")
                 && is_x86_feature_detected!("avx512vl")
             {
+                if is_x86_feature_detected!("avx512bf16") {
+                    existing.push(("avx512bf16", Registers::Avx512Bf16));
+                }
                 existing.push(("avx512", Registers::Avx512));
             }
             existing.push(("avx2", Registers::Avx2));
@@ -71,12 +77,22 @@ impl Registers {
     }
 }
 
+/// The same for a kernel that multiplies pairs. Others don't need the instruction, and would only be compiled once more.
+#[inline]
+pub(crate) fn vectorized_pairs(kernel: impl Kernel) {
+    match Registers::chosen() {
+        #[cfg(target_arch = "x86_64")]
+        Registers::Avx512Bf16 => vector::Avx512Bf16::call(kernel),
+        _ => vectorized(kernel),
+    }
+}
+
 /// Runs a kernel with the widest registers that this processor has.
 #[inline]
 pub(crate) fn vectorized(kernel: impl Kernel) {
     match Registers::chosen() {
         #[cfg(target_arch = "x86_64")]
-        Registers::Avx512 => vector::Avx512::call(kernel),
+        Registers::Avx512 | Registers::Avx512Bf16 => vector::Avx512::call(kernel),
         #[cfg(target_arch = "x86_64")]
         Registers::Avx2 => vector::Avx2::call(kernel),
         #[cfg(target_arch = "aarch64")]

@@ -2,6 +2,7 @@
 
 use std::ops::Range;
 
+use crate::matrix::Factors;
 use crate::vector::{Lanes, Vector};
 
 /// Work on rows that can be done for several of them at once.
@@ -43,6 +44,7 @@ pub(crate) fn pack(row: impl Iterator<Item = Lanes>, at: usize, width: usize, pa
 /// Adds `R * C` dot products to `sums` at once: those of `R` rows and of `C` packed ones.
 #[inline(always)]
 pub(crate) fn tile<V: Vector, const R: usize, const C: usize>(
+    factors: Factors,
     rows: [&[Lanes]; R],
     packed: &[Lanes],
     sums: &mut [[V; C]; R],
@@ -56,7 +58,7 @@ pub(crate) fn tile<V: Vector, const R: usize, const C: usize>(
         for r in 0..R {
             let row = V::load(&rows[r][k]);
             for c in 0..C {
-                sums[r][c] = row.mul_add(columns[c], sums[r][c]);
+                sums[r][c] = factors.mul_add(row, columns[c], sums[r][c]);
             }
         }
     }

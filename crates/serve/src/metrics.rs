@@ -9,6 +9,7 @@
 use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 
+use page_by_page::kernels::Products;
 use page_by_page::serving::disk_tier::TierCounters;
 use page_by_page::serving::schedule::FinishReason;
 use page_by_page::serving::{EngineTotals, PagesByState};
@@ -62,8 +63,8 @@ pub struct Metrics {
 }
 
 impl Metrics {
-    /// Of a model that is known by this name. A metric with labels is shown from its first value on.
-    pub fn new(model: &str) -> Self {
+    /// Of a model that is known by this name and multiplies like this. A metric with labels is shown from its first value on.
+    pub fn new(model: &str, products: Products) -> Self {
         let labels = [("engine".into(), "0".into()), ("model_name".into(), model.to_string().into())];
         let mut all = Registry::with_labels(labels.into_iter());
         let [first_token, inter_token, request] = [
@@ -86,7 +87,7 @@ impl Metrics {
             ("page_by_page:tokens_computed", "Tokens that went through the model", |totals| totals.tokens_computed),
             ("page_by_page:recomputed", "Tokens computed again after preemptions", |totals| totals.recomputed),
         ];
-        let metrics = Metrics {
+        let mut metrics = Metrics {
             of_engine: of_engine.iter().map(|(name, help, total)| (add(&mut all, name, help), *total)).collect(),
             running: add(&mut all, "vllm:num_requests_running", "Sequences that run"),
             waiting: add(&mut all, "vllm:num_requests_waiting", "Sequences that wait"),
@@ -101,6 +102,9 @@ impl Metrics {
             page_file_failed: add(&mut all, "page_by_page:page_file_failed", "1 once the page file cannot be written"),
             registry: all,
         };
+        let of_products: Family<Label, Gauge> =
+            add(&mut metrics.registry, "page_by_page:products", "1 for how the model multiplies");
+        of_products.get_or_create(&[("type", products.name())]).set(1);
         // A reason that has not occurred is shown as 0.
         for reason in FinishReason::ALL {
             drop(metrics.finished.get_or_create(&[("finished_reason", reason.as_str())]));

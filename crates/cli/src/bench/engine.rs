@@ -23,7 +23,7 @@ use super::{Report, turns};
 use crate::chapters;
 use crate::memory;
 use crate::model_dir;
-use crate::options::{ModelOption, Weights, where_weights_lie};
+use crate::options::{ModelOption, Weights, notes_on_weights};
 use crate::output::{Table, count, rate, thousands};
 
 /// Compare the model's speed with the memory's
@@ -133,7 +133,7 @@ impl EngineBench {
             self.model.name(),
             count(rayon::current_num_threads(), "thread"),
             thousands(model.weight_bytes()),
-            where_weights_lie(model),
+            notes_on_weights(model),
             table.render(),
             count(measured.decodes.count(), "decode step"),
             count(measured.prefills.count(), "prefill"),

@@ -2,6 +2,7 @@
 
 use std::ops::Range;
 
+use crate::matrix::{Dtype, Factors};
 use crate::registers::{Kernel, vectorized};
 use crate::stored::{HeadColumn, Stored};
 use crate::tiles::{InTiles, in_tiles, pack, tile};
@@ -97,7 +98,7 @@ impl InTiles for Scores<'_> {
         let rows = rows_of::<_, R>(self.queries, first, depth, depth);
         for (packed, at) in self.keys.chunks_exact(C * depth).zip((0..).step_by(C)) {
             let mut sums = [[V::splat(0.0); C]; R];
-            tile(rows, packed, &mut sums);
+            tile(Factors::Numbers(Dtype::F32), rows, packed, &mut sums);
             for (query, sums) in (first..).zip(&sums) {
                 self.scores[query * self.stride + at..][..C].copy_from_slice(&lane_sums(sums));
             }

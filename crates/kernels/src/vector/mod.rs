@@ -38,12 +38,17 @@ pub(crate) use plain::Plain;
 #[cfg(target_feature = "simd128")]
 pub(crate) use wasm::Simd128;
 #[cfg(target_arch = "x86_64")]
-pub(crate) use x86::{Avx2, Avx512};
+pub(crate) use x86::{Avx2, Avx512, Avx512Bf16};
 
 use crate::registers::Kernel;
 
 /// Numbers in a vector.
 pub(crate) const LANES: usize = 16;
+
+/// The bits of 2^-56 as a bf16 number. Numbers below count as zero where pairs are multiplied. All others are multiples of
+/// 2^-63, so every product, and every sum, is zero or at least 2^-126: no subnormal number comes up, and it doesn't matter
+/// that `VDPBF16PS` would take it for zero.
+pub(crate) const LEAST: u16 = (127 - 56) << 7;
 
 /// Sixteen numbers side by side.
 pub(crate) type Lanes = [f32; LANES];
@@ -89,6 +94,19 @@ pub(crate) trait Vector: Copy {
     fn add(self, b: Self) -> Self;
     /// `self * b + sum`, rounded once.
     fn mul_add(self, b: Self, sum: Self) -> Self;
+    /// Of two bf16 numbers in each lane, the second: the lane's upper half, above zeros.
+    fn second_of_pair(self) -> Self;
+    /// Of two bf16 numbers in each lane, the first: the lane's lower half, moved up.
+    fn first_of_pair(self) -> Self;
+    /// Two bf16 numbers in each lane, with a zero of the same sign in place of each below [`LEAST`].
+    fn without_tiny(self) -> Self;
+    /// Adds two products to each lane, rounded after each: the second numbers' first. With zeros for numbers below
+    /// [`LEAST`], this is what `VDPBF16PS` computes.
+    #[inline(always)]
+    fn mul_add_pairs(self, b: Self, sum: Self) -> Self {
+        let sum = self.second_of_pair().mul_add(b.second_of_pair(), sum);
+        self.first_of_pair().mul_add(b.first_of_pair(), sum)
+    }
     /// The greater in each lane: `if self > other { self } else { other }`. So a NaN in `self` is dropped, a NaN in
     /// `other` stays, and between 0 and -0 the result is `other`.
     fn max(self, other: Self) -> Self;

@@ -3,7 +3,7 @@
 
 use std::arch::aarch64::*;
 
-use super::{LANES, Lanes, Vector};
+use super::{LANES, LEAST, Lanes, Vector};
 use crate::registers::Kernel;
 
 /// Four registers of 128 bits, lanes in order.
@@ -57,6 +57,7 @@ impl Vector for Neon {
 
     lanewise!(Neon [0 1 2 3]: mul(b) vmulq_f32, div(b) vdivq_f32, add(b) vaddq_f32, mul_add(b, sum) mul_add);
     lanewise!(Neon [0 1 2 3]: max(other) greater, min(other) less);
+    lanewise!(Neon [0 1 2 3]: second_of_pair() second, first_of_pair() first, without_tiny() without_tiny);
     lanewise!(Neon [0 1 2 3]: zero_below(x, least) zero_below, power_of_two() power_of_two);
 
     #[inline(always)]
@@ -89,6 +90,27 @@ fn less(a: float32x4_t, b: float32x4_t) -> float32x4_t {
 #[inline]
 fn mul_add(a: float32x4_t, b: float32x4_t, sum: float32x4_t) -> float32x4_t {
     vfmaq_f32(sum, a, b)
+}
+
+#[target_feature(enable = "neon")]
+#[inline]
+fn second(pairs: float32x4_t) -> float32x4_t {
+    vreinterpretq_f32_u32(vandq_u32(vreinterpretq_u32_f32(pairs), vdupq_n_u32(0xFFFF_0000)))
+}
+
+#[target_feature(enable = "neon")]
+#[inline]
+fn first(pairs: float32x4_t) -> float32x4_t {
+    vreinterpretq_f32_u32(vshlq_n_u32::<16>(vreinterpretq_u32_f32(pairs)))
+}
+
+#[target_feature(enable = "neon")]
+#[inline]
+fn without_tiny(pairs: float32x4_t) -> float32x4_t {
+    let halves = vreinterpretq_u16_f32(pairs);
+    let signs = vandq_u16(halves, vdupq_n_u16(0x8000));
+    let are_tiny = vcltq_u16(vandq_u16(halves, vdupq_n_u16(0x7FFF)), vdupq_n_u16(LEAST));
+    vreinterpretq_f32_u16(vbslq_u16(are_tiny, signs, halves))
 }
 
 #[target_feature(enable = "neon")]

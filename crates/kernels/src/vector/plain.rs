@@ -1,7 +1,7 @@
 //! Vectors for any processor: x86 before 2013, and Miri. Each operation is a function that is compiled once, because
 //! speed doesn't matter here and the time to compile does.
 
-use super::{LANES, Lanes, Vector};
+use super::{LANES, LEAST, Lanes, Vector};
 use crate::registers::Kernel;
 
 /// Sixteen numbers in memory.
@@ -68,6 +68,22 @@ impl Vector for Plain {
             sum.0[i] = self.0[i].mul_add(b.0[i], sum.0[i]);
         }
         sum
+    }
+
+    #[inline(never)]
+    fn second_of_pair(self) -> Self {
+        Plain(self.0.map(|pair| f32::from_bits(pair.to_bits() & 0xFFFF_0000)))
+    }
+
+    #[inline(never)]
+    fn first_of_pair(self) -> Self {
+        Plain(self.0.map(|pair| f32::from_bits(pair.to_bits() << 16)))
+    }
+
+    #[inline(never)]
+    fn without_tiny(self) -> Self {
+        let half = |bits: u32| if bits & 0x7FFF < LEAST.into() { bits & 0x8000 } else { bits };
+        Plain(self.0.map(|pair| f32::from_bits(half(pair.to_bits() >> 16) << 16 | half(pair.to_bits() & 0xFFFF))))
     }
 
     #[inline(never)]

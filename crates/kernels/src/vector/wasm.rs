@@ -9,7 +9,7 @@
 
 use std::arch::wasm32::*;
 
-use super::{LANES, Lanes, Vector};
+use super::{LANES, LEAST, Lanes, Vector};
 use crate::registers::Kernel;
 
 /// Four vectors of four numbers, lanes in order.
@@ -94,6 +94,25 @@ impl Vector for Simd128 {
             sum[i] = mul_add_4(a[i], b[i], sum[i]);
         }
         Simd128(sum)
+    }
+
+    #[inline(always)]
+    fn second_of_pair(self) -> Self {
+        Simd128(self.0.map(|pairs| v128_and(pairs, u32x4_splat(0xFFFF_0000))))
+    }
+
+    #[inline(always)]
+    fn first_of_pair(self) -> Self {
+        Simd128(self.0.map(|pairs| u32x4_shl(pairs, 16)))
+    }
+
+    #[inline(always)]
+    fn without_tiny(self) -> Self {
+        Simd128(self.0.map(|pairs| {
+            let sizes = v128_and(pairs, u16x8_splat(0x7FFF));
+            let are_tiny = u16x8_lt(sizes, u16x8_splat(LEAST));
+            v128_andnot(pairs, v128_and(are_tiny, sizes))
+        }))
     }
 
     #[inline(always)]

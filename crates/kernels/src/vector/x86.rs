@@ -5,14 +5,17 @@
 use std::arch::x86_64::*;
 use std::mem::transmute;
 
-use super::{LANES, Lanes, Vector};
+use super::{LANES, LEAST, Lanes, Vector};
 use crate::registers::Kernel;
 
-/// One register of 512 bits.
+/// One register of 512 bits. `BF16`: on a processor that has `VDPBF16PS`.
 #[derive(Clone, Copy)]
-pub struct Avx512(__m512);
+pub struct Registers512<const BF16: bool>(__m512);
 
-impl Vector for Avx512 {
+pub type Avx512 = Registers512<false>;
+pub type Avx512Bf16 = Registers512<true>;
+
+impl<const BF16: bool> Vector for Registers512<BF16> {
     const MANY_REGISTERS: bool = true;
 
     #[inline(always)]
@@ -21,20 +24,24 @@ impl Vector for Avx512 {
         fn avx512<K: Kernel>(kernel: K) {
             kernel.run::<Avx512>();
         }
+        #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512bf16,avx2,fma,f16c")]
+        fn avx512_bf16<K: Kernel>(kernel: K) {
+            kernel.run::<Avx512Bf16>();
+        }
         // SAFETY: the processor has these instructions.
-        unsafe { avx512(kernel) };
+        unsafe { if BF16 { avx512_bf16(kernel) } else { avx512(kernel) } };
     }
 
     #[inline(always)]
     fn splat(number: f32) -> Self {
         // SAFETY: the processor has these instructions; they touch no memory.
-        Avx512(unsafe { _mm512_set1_ps(number) })
+        Registers512(unsafe { _mm512_set1_ps(number) })
     }
 
     #[inline(always)]
     fn load(numbers: &Lanes) -> Self {
         // SAFETY: both are 64 bytes that may hold anything.
-        Avx512(unsafe { transmute::<Lanes, __m512>(*numbers) })
+        Registers512(unsafe { transmute::<Lanes, __m512>(*numbers) })
     }
 
     #[inline(always)]
@@ -43,24 +50,37 @@ impl Vector for Avx512 {
         // anything.
         unsafe {
             let halves = _mm512_cvtepu16_epi32(transmute::<[u8; 32], __m256i>(*bytes));
-            Avx512(_mm512_castsi512_ps(_mm512_slli_epi32::<16>(halves)))
+            Registers512(_mm512_castsi512_ps(_mm512_slli_epi32::<16>(halves)))
         }
     }
 
     #[inline(always)]
     fn load_f16(bytes: &[u8; 2 * LANES]) -> Self {
         // SAFETY: as above.
-        Avx512(unsafe { _mm512_cvtph_ps(transmute::<[u8; 32], __m256i>(*bytes)) })
+        Registers512(unsafe { _mm512_cvtph_ps(transmute::<[u8; 32], __m256i>(*bytes)) })
     }
 
     #[inline(always)]
     fn load_i8(bytes: &[u8; LANES]) -> Self {
         // SAFETY: as above, with 16 bytes.
-        Avx512(unsafe { _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(transmute::<[u8; 16], __m128i>(*bytes))) })
+        Registers512(unsafe { _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(transmute::<[u8; 16], __m128i>(*bytes))) })
     }
 
-    lanewise!(Avx512 [0]: mul(b) _mm512_mul_ps, div(b) _mm512_div_ps, add(b) _mm512_add_ps);
-    lanewise!(Avx512 [0]: max(other) _mm512_max_ps, min(other) _mm512_min_ps, mul_add(b, sum) _mm512_fmadd_ps);
+    lanewise!(Registers512 [0]: mul(b) _mm512_mul_ps, div(b) _mm512_div_ps, add(b) _mm512_add_ps);
+    lanewise!(Registers512 [0]: max(other) _mm512_max_ps, min(other) _mm512_min_ps, mul_add(b, sum) _mm512_fmadd_ps);
+    lanewise!(Registers512 [0]: second_of_pair() second_16, first_of_pair() first_16, without_tiny() without_tiny_16);
+
+    #[inline(always)]
+    fn mul_add_pairs(self, b: Self, sum: Self) -> Self {
+        if BF16 {
+            // SAFETY: the processor has this instruction; it touches no memory, and all are 64 bytes that may hold
+            // anything.
+            Registers512(unsafe { _mm512_dpbf16_ps(sum.0, transmute(self.0), transmute(b.0)) })
+        } else {
+            let sum = self.second_of_pair().mul_add(b.second_of_pair(), sum);
+            self.first_of_pair().mul_add(b.first_of_pair(), sum)
+        }
+    }
 
     #[inline(always)]
     fn lanes(self) -> Lanes {
@@ -68,7 +88,7 @@ impl Vector for Avx512 {
         unsafe { transmute::<__m512, Lanes>(self.0) }
     }
 
-    lanewise!(Avx512 [0]: zero_below(x, least) zero_below_16, power_of_two() power_of_two_16);
+    lanewise!(Registers512 [0]: zero_below(x, least) zero_below_16, power_of_two() power_of_two_16);
 
     #[inline(always)]
     fn sum(self) -> f32 {
@@ -82,7 +102,7 @@ impl Vector for Avx512 {
     /// All four share each addition: first `[a, b]` and `[c, d]` in halves of a register, then all in quarters.
     #[inline(always)]
     fn sum_4(four: &[Self; 4]) -> [f32; 4] {
-        let [Avx512(a), Avx512(b), Avx512(c), Avx512(d)] = *four;
+        let [Registers512(a), Registers512(b), Registers512(c), Registers512(d)] = *four;
         // SAFETY: the processor has these instructions; both sides of the transmute are 16 bytes that may hold
         // anything.
         unsafe {
@@ -167,6 +187,7 @@ impl Vector for Avx2 {
         unsafe { transmute::<[__m256; 2], Lanes>([self.0, self.1]) }
     }
 
+    lanewise!(Avx2 [0 1]: second_of_pair() second_8, first_of_pair() first_8, without_tiny() without_tiny_8);
     lanewise!(Avx2 [0 1]: zero_below(x, least) zero_below_8, power_of_two() power_of_two_8);
 
     #[inline(always)]
@@ -200,6 +221,49 @@ fn power_of_two_16(number: __m512) -> __m512 {
 fn power_of_two_8(number: __m256) -> __m256 {
     let exponents = _mm256_slli_epi32::<23>(_mm256_castps_si256(number));
     _mm256_castsi256_ps(_mm256_add_epi32(exponents, _mm256_castps_si256(_mm256_set1_ps(1.0))))
+}
+
+#[target_feature(enable = "avx512f")]
+#[inline]
+fn second_16(pairs: __m512) -> __m512 {
+    _mm512_castsi512_ps(_mm512_and_si512(_mm512_castps_si512(pairs), _mm512_set1_epi32(0xFFFF_0000_u32 as i32)))
+}
+
+#[target_feature(enable = "avx2")]
+#[inline]
+fn second_8(pairs: __m256) -> __m256 {
+    _mm256_castsi256_ps(_mm256_and_si256(_mm256_castps_si256(pairs), _mm256_set1_epi32(0xFFFF_0000_u32 as i32)))
+}
+
+#[target_feature(enable = "avx512f")]
+#[inline]
+fn first_16(pairs: __m512) -> __m512 {
+    _mm512_castsi512_ps(_mm512_slli_epi32::<16>(_mm512_castps_si512(pairs)))
+}
+
+#[target_feature(enable = "avx2")]
+#[inline]
+fn first_8(pairs: __m256) -> __m256 {
+    _mm256_castsi256_ps(_mm256_slli_epi32::<16>(_mm256_castps_si256(pairs)))
+}
+
+#[target_feature(enable = "avx512f,avx512bw")]
+#[inline]
+fn without_tiny_16(pairs: __m512) -> __m512 {
+    let halves = _mm512_castps_si512(pairs);
+    let signs = _mm512_and_si512(halves, _mm512_set1_epi16(i16::MIN));
+    let sizes = _mm512_and_si512(halves, _mm512_set1_epi16(i16::MAX));
+    let are_tiny = _mm512_cmplt_epi16_mask(sizes, _mm512_set1_epi16(LEAST as i16));
+    _mm512_castsi512_ps(_mm512_mask_mov_epi16(halves, are_tiny, signs))
+}
+
+#[target_feature(enable = "avx2")]
+#[inline]
+fn without_tiny_8(pairs: __m256) -> __m256 {
+    let halves = _mm256_castps_si256(pairs);
+    let sizes = _mm256_and_si256(halves, _mm256_set1_epi16(i16::MAX));
+    let are_tiny = _mm256_cmpgt_epi16(_mm256_set1_epi16(LEAST as i16), sizes);
+    _mm256_castsi256_ps(_mm256_andnot_si256(_mm256_and_si256(are_tiny, sizes), halves))
 }
 
 /// Adds eight lanes in halves: 8 → 4 → 2 → 1.

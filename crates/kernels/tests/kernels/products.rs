@@ -1,8 +1,8 @@
 //! Matrix products: every output is one dot product, whatever comes along with it.
 
-use page_by_page_kernels::{Dtype, Matrix, matmul, matmuls};
+use page_by_page_kernels::{Dtype, Matrix, Products, matmul, matmuls};
 
-use crate::definition::{bits, dot, numbers, rounded, stored};
+use crate::definition::{bits, dot, dot_of_pairs, numbers, rounded, stored};
 use crate::on_three_threads;
 
 const DTYPES: [Dtype; 3] = [Dtype::F32, Dtype::F16, Dtype::Bf16];
@@ -10,13 +10,46 @@ const DTYPES: [Dtype; 3] = [Dtype::F32, Dtype::F16, Dtype::Bf16];
 /// `n` rows against `[rows, cols]` weights, and what comes out by definition.
 fn check(dtype: Dtype, n: usize, rows: usize, cols: usize) {
     let (x, values) = (numbers(n * cols, 2), numbers(rows * cols, 1));
-    let w = stored(dtype, &values);
-    let mut out = vec![f32::NAN; n * rows];
-    matmul(&x, &Matrix::new(&w, dtype, rows, cols), &mut out);
+    check_numbers(dtype, (&x, n), (&values, rows), cols);
+}
+
+fn check_numbers(dtype: Dtype, (x, n): (&[f32], usize), (values, rows): (&[f32], usize), cols: usize) {
+    let w = stored(dtype, values);
     let values: Vec<f32> = values.iter().map(|value| rounded(dtype, *value)).collect();
-    let columns = || values.chunks_exact(cols);
-    let expected: Vec<f32> = x.chunks_exact(cols).flat_map(|x| columns().map(|w| dot(x, w))).collect();
-    assert_eq!(bits(&out), bits(&expected), "{n} rows against {dtype:?} [{rows}, {cols}]");
+    for products in [Products::F32, Products::Bf16] {
+        let mut out = vec![f32::NAN; n * rows];
+        matmul(products, x, &Matrix::new(&w, dtype, rows, cols), &mut out);
+        let dot = if products == Products::Bf16 && dtype == Dtype::Bf16 { dot_of_pairs } else { dot };
+        let columns = || values.chunks_exact(cols);
+        let expected: Vec<f32> = x.chunks_exact(cols).flat_map(|x| columns().map(|w| dot(x, w))).collect();
+        let what = format!("{n} rows against {dtype:?} [{rows}, {cols}], products in {products:?}");
+        // Which NaN it is depends on the processor.
+        let known =
+            |numbers: &[f32]| bits(&numbers.iter().map(|x| if x.is_nan() { f32::NAN } else { *x }).collect::<Vec<_>>());
+        assert_eq!(known(&out), known(&expected), "{what}");
+    }
+}
+
+/// Numbers of all sizes. With `is_finite` none is so large that it hides the others in a sum. Most are so small that their
+/// products, or sums of these, come near the smallest normal number.
+fn hard_numbers(n: usize, seed: u32, is_finite: bool) -> Vec<f32> {
+    let number = |(i, number): (usize, f32)| match number.to_bits().wrapping_mul(2_654_435_761) {
+        bits if i % 8 == 0 && is_finite => f32::from_bits(bits & 0xBFFF_FFFF),
+        bits if i % 8 == 0 => f32::from_bits(bits),
+        bits if i % 31 == 1 && !is_finite => [f32::INFINITY, f32::NEG_INFINITY, f32::NAN, f32::MAX][bits as usize % 4],
+        bits => f32::from_bits((bits & 0x807F_FFFF) | ((127 - 72 + bits / 7 % 20) << 23)),
+    };
+    numbers(n, seed).into_iter().enumerate().map(number).collect()
+}
+
+#[test]
+fn hard_numbers_are_multiplied_as_defined() {
+    let (rows, cols) = if cfg!(miri) { (3, 33) } else { (40, 70) };
+    for seed in 0..if cfg!(miri) { 3 } else { 90 } {
+        let n = [1, 4, 33][seed as usize % 3];
+        let of = |rows, seed| hard_numbers(rows * cols, seed, seed % 4 < 2);
+        check_numbers(Dtype::Bf16, (&of(n, 2 * seed + 1), n), (&of(rows, 2 * seed), rows), cols);
+    }
 }
 
 #[test]
@@ -64,11 +97,13 @@ fn products_of_one_input_are_the_same_together() {
     let (a, b) = (stored(Dtype::Bf16, &numbers(30 * cols, 2)), stored(Dtype::F32, &numbers(7 * cols, 3)));
     let (a, b) = (Matrix::new(&a, Dtype::Bf16, 30, cols), Matrix::new(&b, Dtype::F32, 7, cols));
     let (mut one, mut other) = (vec![0.0; n * 30], vec![0.0; n * 7]);
-    matmul(&x, &a, &mut one);
-    matmul(&x, &b, &mut other);
-    let (mut together, mut with) = (vec![0.0; n * 30], vec![0.0; n * 7]);
-    matmuls(&x, &mut [(a, &mut together), (b, &mut with)]);
-    assert_eq!((one, other), (together, with));
+    for products in [Products::F32, Products::Bf16] {
+        matmul(products, &x, &a, &mut one);
+        matmul(products, &x, &b, &mut other);
+        let (mut together, mut with) = (vec![0.0; n * 30], vec![0.0; n * 7]);
+        matmuls(products, &x, &mut [(a, &mut together), (b, &mut with)]);
+        assert_eq!((&one, &other), (&together, &with));
+    }
 }
 
 #[test]
