@@ -25,7 +25,8 @@ from machine import HOME, PROGRAM, ROOT, answer_of, processor, python_of
 
 PAUSE = 1.0  # seconds before each turn: the threads of the one before go on spinning for a moment
 ALONE, TOGETHER = "side by side", "pages, in place"  # one sequence in one piece, eight as they are served
-OURS = {"ours": "f32", "ours-f16": "f16"}  # how rows are stored
+# How rows are stored, and how numbers are multiplied with weights.
+OURS = {"ours": ("f32", "f32"), "ours-f16": ("f16", "f32"), "ours-bf16": ("f16", "bf16")}
 WORKERS = {"llama.cpp": "llama_cpp", "transformers": "transformers_sdpa", "vllm": "vllm_cpu"}
 
 
@@ -90,13 +91,14 @@ class Ours:
     """This project's engine, asked through its command line, as its reader asks it."""
 
     def __init__(self, name: str, args):
-        self.name, self.rows, self.model, self.threads = name, OURS[name], args.model, args.threads
+        (self.rows, self.products), self.name = OURS[name], name
+        self.model, self.threads = args.model, args.threads
         self.binary, self.seconds = args.binary, args.seconds
         self.version = f"Page by Page {answer_of('git', '-C', ROOT, 'rev-parse', '--short', 'HEAD')}"
-        self.arithmetic = f"f32, rows in {self.rows}"
+        self.arithmetic = f"products in {self.products}, rows in {self.rows}"
 
     def choices(self, sequences: list) -> list:
-        command = [self.binary, "logits", "--model", self.model, "--tokens"]
+        command = [self.binary, "logits", "--model", self.model, "--products", self.products, "--tokens"]
         rows = [json.loads(answer_of(*command, ",".join(map(str, tokens))))["logits"] for tokens in sequences]
         return [row.index(max(row)) for row in rows]
 
@@ -113,7 +115,7 @@ class Ours:
         """What a `bench` command writes with --json."""
         with tempfile.TemporaryDirectory() as folder:
             file = Path(folder) / "numbers.json"
-            answer_of(self.binary, "bench", *what, "--model", self.model, "--threads", self.threads,
+            answer_of(self.binary, "bench", *what, "--model", self.model, "--products", self.products, "--threads", self.threads,
                       "--seconds", self.seconds, "--json", file)
             return json.loads(file.read_text())
 
@@ -168,7 +170,7 @@ def parse_args():
     parser = argparse.ArgumentParser(description="Measure this engine and others, in turns, on one model.")
     parser.add_argument("--model", type=Path, required=True, metavar="DIR", help="a Qwen3 folder in bf16, in one file")
     parser.add_argument("--engines", type=lambda text: text.split(","), default=[*OURS, *WORKERS], metavar="A,B",
-                        help="default: ours, with rows in f32 and in f16, and all that setup has installed")
+                        help="default: ours, with rows in f32 and in f16 and products in 16 bits, and all that setup has installed")
     parser.add_argument("--large-pages", type=Path, metavar="DIR",
                         help="measure llama.cpp twice: the second time its file lies here, in a tmpfs mounted with huge=always")
     parser.add_argument("--threads", type=int, default=2, metavar="N", help="for each engine (default: 2)")

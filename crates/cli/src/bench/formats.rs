@@ -7,7 +7,7 @@ use page_by_page::chapters::ch03_contiguous::ContiguousCache;
 use page_by_page::chapters::ch14_half_the_bytes::token_bytes;
 use page_by_page::generation::scoring::log_softmax;
 use page_by_page::generation::{CachedModel, StopConditions};
-use page_by_page::kernels::RowFormat;
+use page_by_page::kernels::{Products, RowFormat};
 use page_by_page::model::Model;
 use page_by_page::model::tokenizer::Tokenizer;
 use serde_json::json;
@@ -19,9 +19,9 @@ use crate::model_dir;
 use crate::options::ModelOption;
 use crate::output::{Progress, count, thousands};
 
-/// Read a text and generate stories with rows in each format, and compare with f32
+/// Read a text and generate stories with rows in each format, and with products in 16 bits, and compare with f32
 ///
-/// A passage of Alice's Adventures in Wonderland is read once for each format. Its loss is how much its tokens surprise
+/// A passage of Alice's Adventures in Wonderland is read once for each. Its loss is how much its tokens surprise
 /// the model: the mean of -ln(probability) of each token after the first. Then come the largest difference of a logit
 /// from that in f32, and after how many tokens of the text another token is the likeliest. The stories are greedy, and
 /// the table shows how many are the same to the last token, and the earliest new token that is not. Last, how many
@@ -68,18 +68,21 @@ impl FormatsBench {
         let text = tokenizer.encode(ALICE)?;
         let prompts = PROMPTS.iter().map(|prompt| tokenizer.encode(prompt)).collect::<Result<Vec<_>, _>>()?;
         self.check(&model, &text, &prompts)?;
-        let progress = Progress::new("reading and writing", (RowFormat::ALL.len() * (1 + prompts.len())) as u64);
+        // Last come rows in f32 that are made with products in 16 bits.
+        let all = RowFormat::ALL.map(|format| (format, self.model.products)).into_iter();
+        let all: Vec<_> = all.chain([(RowFormat::F32, Products::Bf16)]).collect();
+        let progress = Progress::new("reading and writing", (all.len() * (1 + prompts.len())) as u64);
         let mut formats = Vec::new();
         let mut plain: Option<Answers> = None;
-        for format in RowFormat::ALL {
-            model.row_format = format;
+        for (format, products) in all {
+            (model.row_format, model.products) = (format, products);
             let answers = self.answers(&model, &text, &prompts, &progress)?;
             let of_f32 = plain.as_ref().unwrap_or(&answers);
             formats.push(compare(&model, &text, &answers, of_f32));
             plain.get_or_insert(answers);
         }
         drop(progress);
-        let text = table(1, formats.len(), &formats);
+        let text = table(2, formats.len(), &formats);
         Report::of_model(&self.model, text, json!({ "formats": numbers(formats) }))
     }
 
@@ -126,6 +129,7 @@ fn compare(model: &Model, text: &[u32], answers: &Answers, of_f32: &Answers) -> 
     let pages = POOL / (bytes_a_token * PAGE_SIZE);
     Row::default()
         .text("rows", format.name())
+        .text("products", model.products.name())
         .count("bytes a token", bytes_a_token)
         .cell("loss", loss, format!("{loss:.5}"))
         .cell("above f32", above, format!("{above:+.5}"))

@@ -73,9 +73,12 @@ impl<const BF16: bool> Vector for Registers512<BF16> {
     #[inline(always)]
     fn mul_add_pairs(self, b: Self, sum: Self) -> Self {
         if BF16 {
-            // SAFETY: the processor has this instruction; it touches no memory, and all are 64 bytes that may hold
-            // anything.
-            Registers512(unsafe { _mm512_dpbf16_ps(sum.0, transmute(self.0), transmute(b.0)) })
+            // SAFETY: the processor has this instruction; it touches no memory. Both sides of the transmutes are 64 bytes
+            // that may hold anything.
+            unsafe {
+                let [a, b] = [self.0, b.0].map(|pairs| transmute::<__m512, __m512bh>(pairs));
+                Registers512(_mm512_dpbf16_ps(sum.0, a, b))
+            }
         } else {
             let sum = self.second_of_pair().mul_add(b.second_of_pair(), sum);
             self.first_of_pair().mul_add(b.first_of_pair(), sum)
