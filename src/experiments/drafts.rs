@@ -1,17 +1,19 @@
 //! Chapters 8 and 9: passes of the target for a few sequences, without drafts and with them, and how many draft tokens
 //! are accepted.
 
+use std::time::{Duration, Instant};
+
 use anyhow::{Context, Result};
 
 use super::{PAGE_SIZE, PROMPTS, bundled};
 use crate::cache_kind::{CacheKind, CacheSize};
 use crate::chapters::ch09_chance::expected_acceptance;
-use crate::generation::StopConditions;
 use crate::generation::drafting::{AcceptRule, DraftCounters, DraftSource};
 use crate::generation::one_sequence::Generation;
 use crate::generation::sampler::{Sampler, Sampling};
-use crate::model::Model;
+use crate::generation::{Draft, Drafter, StopConditions};
 use crate::model::tokenizer::Tokenizer;
+use crate::model::{Model, StepError};
 
 /// Sequences to generate with one target.
 pub struct Stories<'m> {
@@ -38,6 +40,33 @@ pub struct Drafted {
     /// Draft tokens that the sample rule should accept, by the probabilities of those that it examined.
     pub to_expect: f64,
     pub tokens: Vec<Vec<u32>>,
+    /// Time in the drafter: for its drafts, and for bringing its cache to the new tokens.
+    pub drafting: Duration,
+}
+
+/// A drafter, and the time spent in it.
+struct Timed<'d> {
+    drafter: &'d mut dyn Drafter,
+    spent: &'d mut Duration,
+}
+
+impl Timed<'_> {
+    fn time<T>(&mut self, work: impl FnOnce(&mut dyn Drafter) -> T) -> T {
+        let start = Instant::now();
+        let result = work(self.drafter);
+        *self.spent += start.elapsed();
+        result
+    }
+}
+
+impl Drafter for Timed<'_> {
+    fn draft(&mut self, tokens: &[u32], k: usize) -> Result<Draft, StepError> {
+        self.time(|drafter| drafter.draft(tokens, k))
+    }
+
+    fn sync_cache(&mut self, tokens: &[u32]) -> Result<(), StepError> {
+        self.time(|drafter| drafter.sync_cache(tokens))
+    }
 }
 
 impl Stories<'_> {
@@ -51,7 +80,7 @@ impl Stories<'_> {
             let stop = StopConditions { max_new_tokens: self.new_tokens, end_of_text: &[] };
             let generation = Generation { model: self.target, prompt, stop, is_cancelled: None, watch: None };
             let mut sampler = Sampler::new(sampling);
-            let Drafted { counters, to_expect, tokens } = &mut drafted;
+            let Drafted { counters, to_expect, tokens, drafting } = &mut drafted;
             let generated = match &mut drafts {
                 None => {
                     let mut pick = |row: &[f32]| {
@@ -63,6 +92,7 @@ impl Stories<'_> {
                 Some(Drafts { source, k, accept }) => {
                     source.clear()?;
                     source.with_drafter(*accept, sampling, |drafter| {
+                        let drafter = &mut Timed { drafter, spent: drafting };
                         let mut judge = |draft: &_, rows: &[Vec<f32>]| {
                             let mut seen = |p: &[f32], q: &[f32]| *to_expect += expected_acceptance(p, q);
                             let new_tokens = accept.accept_observed(draft, rows, &mut sampler, &mut seen);

@@ -153,6 +153,9 @@ fn the_share_accepted_is_near_the_expected_acceptance() {
     let run = &sampled["runs"][1];
     let [share, to_expect] = ["share", "to expect"].map(|name| run[name].as_f64().unwrap());
     assert!(share > 0.2 && (share - to_expect).abs() < 0.08, "{share} accepted, {to_expect} to expect");
+    let [passes, verify, draft, time] =
+        ["passes per token", "verify", "draft", "time"].map(|name| run[name].as_f64().unwrap());
+    assert!((passes * (verify + draft) - time).abs() < 1e-9 && draft > 0.0, "{passes} × ({verify} + {draft}) = {time}");
     assert!(table.contains("to expect") && table.contains(&format!("{:.1} %", 100.0 * to_expect)), "{table}");
     assert!(!other_table.contains("to expect") && matched["runs"][1].get("to expect").is_none(), "{other_table}");
     assert!(matched["runs"][1]["share"].as_f64().unwrap() < share, "the sample rule accepts more");
