@@ -61,7 +61,7 @@ pub fn check_plan(setup: &Setup, plan: &[ScheduledChunk], state: &WorldState) ->
 }
 
 fn total_tokens(plan: &[ScheduledChunk]) -> usize {
-    plan.iter().fold(0, |sum, chunk| sum.saturating_add(chunk.tokens))
+    plan.iter().fold(0, |sum, chunk| sum.saturating_add(chunk.n_tokens))
 }
 
 /// Checks that every sequence that can advance does. `state` is the world after the plan was made.

@@ -84,7 +84,7 @@ pub fn check_plan(setup: &Setup, plan: &[ScheduledChunk], state: &WorldState) ->
         let sequence =
             state.find_running(id).ok_or_else(|| Rule::Plan.broken(format!("sequence {id} does not run")))?;
         let (held, n_tokens) = (sequence.n_held, sequence.n_tokens);
-        let is_held = 0 < chunk.tokens && chunk.tokens <= held && held <= n_tokens;
+        let is_held = 0 < chunk.n_tokens && chunk.n_tokens <= held && held <= n_tokens;
         let is_marked = chunk.caught_up == (held == n_tokens);
         Rule::Plan.ensure(is_held && is_marked, || format!("sequence {id} holds {held} of {n_tokens}: {chunk:?}"))?;
     }
@@ -92,7 +92,7 @@ pub fn check_plan(setup: &Setup, plan: &[ScheduledChunk], state: &WorldState) ->
 }
 
 fn total_tokens(plan: &[ScheduledChunk]) -> usize {
-    plan.iter().fold(0, |sum, chunk| sum.saturating_add(chunk.tokens))
+    plan.iter().fold(0, |sum, chunk| sum.saturating_add(chunk.n_tokens))
 }
 // ANCHOR_END: check_plan
 

@@ -103,7 +103,8 @@ mod checks {
             );
             assert!(
                 (&*k, &*v) != (keys, keys),
-                "gather({layer}) gives the keys twice: expected the keys, then the values"
+                "gather({layer}) gives the keys twice: expected the keys, then the values\n  \
+                 (or write stores the keys where the values belong, too)"
             );
             let other = written.iter().position(|[keys, values]| (&*k, &*v) == (keys, values));
             if let Some(other) = other.filter(|other| *other != layer) {

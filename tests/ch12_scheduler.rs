@@ -36,7 +36,7 @@ mod checks {
     /// `0 computes 4 +, 1 computes 2`: a sequence with a + has caught up.
     fn describe_plan(plan: &[ScheduledChunk]) -> String {
         let mut words: Vec<String> = Vec::new();
-        for ScheduledChunk { sequence, tokens, caught_up } in plan.iter().take(12) {
+        for ScheduledChunk { sequence, n_tokens: tokens, caught_up } in plan.iter().take(12) {
             words.push(format!("{sequence} computes {tokens}{}", if *caught_up { " +" } else { "" }));
         }
         let more = if plan.len() > words.len() { ", …" } else { "" };
@@ -252,7 +252,7 @@ mod checks {
         fn check_chunks(&self, step: &Step, mut expected: Vec<(u64, usize)>, victims: &[u64]) {
             let Step { before, plan, after, calls, said } = step;
             let mut budget = self.world.setup().limits.token_budget - expected.iter().map(|(_, n)| n).sum::<usize>();
-            for ScheduledChunk { sequence: id, tokens, .. } in plan {
+            for ScheduledChunk { sequence: id, n_tokens: tokens, .. } in plan {
                 let runs = after.find_running(*id).expect("its order is checked");
                 if let Some(ran) = before.find_running(*id) {
                     let room = format!("the {} that it held, and the {tokens} that it computes", ran.n_held);
@@ -274,7 +274,7 @@ mod checks {
             }
             let gone = before.running.iter().rev().filter(|ran| after.find_running(ran.id).is_none());
             let preempted: Vec<u64> = gone.map(|ran| ran.id.0).collect();
-            let chunks: Vec<(u64, usize)> = plan.iter().map(|chunk| (chunk.sequence.0, chunk.tokens)).collect();
+            let chunks: Vec<(u64, usize)> = plan.iter().map(|chunk| (chunk.sequence.0, chunk.n_tokens)).collect();
             let state = |ran: &SequenceState| format!("tokens held by {}: {} of {}", ran.id, ran.n_held, ran.n_tokens);
             let states = before.running.iter().take(12).map(state).collect::<Vec<_>>().join(", ");
             same_list(&preempted, victims, &format!("victims, newest first\n  {states}\n  {said}"));
@@ -297,13 +297,13 @@ mod checks {
                     count(needed, "page")
                 );
             }
-            let left = limits.token_budget - plan.iter().map(|chunk| chunk.tokens).sum::<usize>();
+            let left = limits.token_budget - plan.iter().map(|chunk| chunk.n_tokens).sum::<usize>();
             let head = after.waiting.first().filter(|_| left > 0 && running < allowed);
             let (lookups, most) = (calls.lookups.len(), admitted().count() + usize::from(head.is_some()));
             assert!(
                 lookups <= most,
                 "{} in this plan, where {most} would do: a lookup counts as a use of the pages, so look at the limit \
-                 first, and look a sequence up once; {said}",
+                 first, look a sequence up once, and preempt none that fits and is admitted again; {said}",
                 count(lookups, "lookup")
             );
             let evicted: usize = calls.evictions.iter().map(|(_, got)| got).sum();
@@ -472,7 +472,7 @@ mod checks {
     type Short = (u64, usize, bool);
 
     fn short(plan: &[ScheduledChunk]) -> Vec<Short> {
-        plan.iter().map(|chunk| (chunk.sequence.0, chunk.tokens, chunk.caught_up)).collect()
+        plan.iter().map(|chunk| (chunk.sequence.0, chunk.n_tokens, chunk.caught_up)).collect()
     }
 
     /// The plans of the next steps.

@@ -346,12 +346,15 @@ mod checks {
         let (id, parent, tokens) = (1 << 40, (1 << 40) - 1, [u32::MAX, 0, 7, 1 << 31]);
         for (format, tokens) in FORMATS.iter().map(|format| (format, &tokens[..format.page_size])) {
             let bytes = record_of(format, id, parent, tokens);
-            let question = format!("decode of record {id} after {parent}, tokens {tokens:?}");
+            let size = format.page_size;
+            let question = format!("decode of record {id} after {parent}, page size {size}, tokens {tokens:?}");
             let (header, found) = expect_ok(question.as_str(), || decode(format, &bytes));
             let rows_checksum = u32::from_le_bytes(bytes[4..8].try_into().unwrap());
             let expected = RecordHeader { id, parent, tokens: tokens.into(), rows_checksum };
             same!(header, expected, "the header in a {question}");
-            for (name, found, kind) in [("keys", found.k, 0), ("values", found.v, 1)] {
+            for (name, others, found, kind) in [("keys", "values", found.k, 0), ("values", "keys", found.v, 1)] {
+                let are_others = bits(&found) == bits(&page_rows(format, tokens, 1 - kind));
+                assert!(!are_others, "the {name} in a {question}: these are the {others}");
                 same_numbers(&found, &page_rows(format, tokens, kind), &format!("the {name} in a {question}"));
             }
         }
@@ -470,7 +473,7 @@ mod checks {
             let found = index.oldest().map(|(place, _)| index.header(place).tokens[0]);
             let (n, last) = (count(stored.len(), "store"), shown(stored[stored.len() - 1]));
             let what = format!("the first token of the page used longest ago, after {n}, the last of {last}");
-            same!(found, Some(oldest), "{what}; {}", checked.history.about);
+            same!(found, Some(oldest), "{what}; {}", checked.history.at());
         }
     }
 
@@ -488,7 +491,7 @@ mod checks {
     fn task_3_when_a_write_fails() {
         let [a, b, c] = [1, 100, 200].map(|first| counting(first, 8));
         let long = counting(1, 16);
-        let half = "half a page is none, and its place is used";
+        let half = "half a page is none, and its place goes to the next page that is written";
         let ends = "a write that fails ends it";
         // What is kept before; what fails, after how many bytes; what is kept then.
         for (before, tokens, fits, after, why) in [

@@ -151,7 +151,7 @@ pub(super) fn victims() -> Bill {
     let limits = StepLimits { token_budget: 128, max_running: 8 };
     let lines = |factory: &SchedulerFactory<'_>| -> Result<Vec<String>> {
         let requests = [(500, 450), (500, 450)];
-        let [steps, computed, preemptions, _] = schedule(factory, 80, limits, &requests, 2)?;
+        let [steps, computed, preemptions, _] = count_schedule(factory, 80, limits, &requests, 2)?;
         let computed = format!("{} tokens computed for 1,898", thousands(computed));
         Ok(vec![computed, count(preemptions, "preemption"), count(steps, "step")])
     };
@@ -172,7 +172,7 @@ pub fn shrunk_events(bug: Bug) -> String {
 /// Schedules all requests, as (prompt, new tokens), to their end, `batch` of them at first and as many when these have
 /// finished; there is no prefix cache and no model. Returns steps, tokens computed, preemptions, and the most tokens that
 /// were computed between two new tokens of a sequence.
-pub fn schedule(
+pub fn count_schedule(
     factory: &SchedulerFactory<'_>,
     n_pages: usize,
     limits: StepLimits,
@@ -196,7 +196,7 @@ pub fn schedule(
         steps += 1;
         ensure!(steps < 200_000, "this policy never ends");
         let plan = scheduler.plan()?;
-        computed += plan.iter().map(|chunk| chunk.tokens).sum::<usize>();
+        computed += plan.iter().map(|chunk| chunk.n_tokens).sum::<usize>();
         let mut next = Vec::new();
         for chunk in plan.iter().filter(|chunk| chunk.caught_up) {
             next.push(NextToken { sequence: chunk.sequence, token: 1 });

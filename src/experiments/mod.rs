@@ -20,7 +20,7 @@ pub mod memory;
 pub mod prefixes;
 pub mod rewind;
 
-pub use bills::{schedule, shrunk_events};
+pub use bills::{count_schedule, shrunk_events};
 
 use std::path::{Path, PathBuf};
 

@@ -62,7 +62,7 @@ impl Sampling {
 /// The settings of a model's `generation_config.json`, or of a request, where they are given.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Deserialize)]
 #[allow(missing_docs)] // As in `Sampling`.
-pub struct SamplingDefaults {
+pub struct PartialSampling {
     #[serde(default, deserialize_with = "number")]
     pub temperature: Option<f32>,
     pub top_k: Option<usize>,
@@ -83,7 +83,7 @@ pub fn narrow(wide: f64) -> Result<f32, String> {
     if is_lost { Err(format!("{wide:e} is out of the range of 32-bit floats")) } else { Ok(number) }
 }
 
-impl SamplingDefaults {
+impl PartialSampling {
     /// These where they are given, `sampling` where not.
     pub fn over(self, sampling: Sampling) -> Sampling {
         Sampling {

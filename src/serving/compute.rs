@@ -37,7 +37,7 @@ impl Engine<'_> {
         } else {
             // Which sequence's logits failed is not known: each is computed alone, and gives the same rows again.
             for input in &mut inputs {
-                self.scheduler.totals.tokens_computed += input.chunk.tokens as u64;
+                self.scheduler.totals.tokens_computed += input.chunk.n_tokens as u64;
                 match forward(self.model, watch, &mut self.active, at_once, std::slice::from_mut(input)) {
                     Ok(newest) => computed.logits.extend(newest),
                     Err(error) => {
@@ -88,7 +88,7 @@ fn forward(
     let plain = plain.into_iter().map(|(chunk, tokens, cache)| (chunk, tokens, cache as &mut dyn AttentionCache));
     let watched = watched.iter_mut().map(|(chunk, tokens, cache)| (*chunk, *tokens, cache as &mut dyn AttentionCache));
     for (chunk, tokens, cache) in plain.chain(watched) {
-        let ScheduledChunk { sequence, tokens: n, caught_up } = chunk;
+        let ScheduledChunk { sequence, n_tokens: n, caught_up } = chunk;
         let len = cache.len();
         let first = match scoring_of(sequence) {
             // What is recomputed is not scored again.

@@ -30,8 +30,7 @@ pub struct EngineTotals {
     /// Tokens that went through the model.
     pub tokens_computed: u64,
     /// Computed tokens that were computed a second time, after a preemption.
-    #[serde(rename = "recomputed_tokens")]
-    pub recomputed: u64,
+    pub recomputed_tokens: u64,
     /// Generated tokens.
     pub new_tokens: u64,
     /// Sequences that lost their pages to an older one and waited again.
@@ -41,8 +40,7 @@ pub struct EngineTotals {
     /// Prompt tokens that were looked up in the prefix cache: those of a prompt that is scored are not.
     pub looked_up: u64,
     /// Prompt tokens that the prefix cache held when the sequence first ran.
-    #[serde(rename = "cached_tokens")]
-    pub cached: u64,
+    pub cached_tokens: u64,
     /// Tokens that it held when a sequence ran again.
     pub cached_again: u64,
     /// Sequences in one pass, at most.
@@ -56,13 +54,13 @@ impl EngineTotals {
     fn add(&mut self, sequence: &Sequence) {
         let SequenceCounters { cached, cached_again, computed, recomputed, preemptions, forked, .. } =
             sequence.counters;
-        self.recomputed += recomputed;
+        self.recomputed_tokens += recomputed;
         self.preemptions += preemptions;
         if computed > 0 {
             let prompt_tokens = (sequence.n_prompt - forked) as u64;
             self.prompt_tokens += prompt_tokens;
             self.looked_up += if sequence.skips_prefix_cache { 0 } else { prompt_tokens };
-            self.cached += cached as u64;
+            self.cached_tokens += cached as u64;
         }
         self.cached_again += cached_again as u64;
     }
@@ -109,7 +107,7 @@ impl CountingScheduler {
             return Err(EngineError::NotAmongInputs(chunk.sequence));
         }
         self.totals.steps += 1;
-        self.totals.tokens_computed += plan.iter().map(|chunk| chunk.tokens as u64).sum::<u64>();
+        self.totals.tokens_computed += plan.iter().map(|chunk| chunk.n_tokens as u64).sum::<u64>();
         self.totals.peak_sequences = self.totals.peak_sequences.max(plan.len());
         self.totals.peak_pages = self.totals.peak_pages.max(self.pages_in_use());
         Ok(plan)

@@ -24,7 +24,7 @@
 //! |---|---|---|---|
 //! | [`Usage`](crate::cache::Usage) | one cache: tokens, slots, bytes, copies | the cache | `generate` |
 //! | [`SequenceCounters`](schedule::SequenceCounters) | a sequence: hits, recomputed | `Plan::schedule` | `batch` |
-//! | [`EngineTotals`] | all sequences: steps, rows, hits, peaks | `CountingScheduler` | `batch`, `/metrics`, live pages |
+//! | [`EngineTotals`] | all sequences: steps, tokens, hits, peaks | `CountingScheduler`, the loop | `batch`, `/metrics`, live pages |
 //! | [`TierCounters`](disk_tier::TierCounters) | pages to and from the page file | `DiskTier` | `batch`, `/metrics` |
 //! | [`DraftCounters`](crate::generation::drafting::DraftCounters) | drafts, accepted or not | who accepts | `generate` |
 //! | [`SearchCounters`](crate::generation::beams::SearchCounters) | a beam search | `beams::search` | `generate` |

@@ -124,7 +124,7 @@ pub struct ScheduledChunk {
     /// The sequence.
     pub sequence: SequenceId,
     /// Tokens to compute: the next ones that its cache does not hold, at least one.
-    pub tokens: usize,
+    pub n_tokens: usize,
     /// Whether the cache then holds all tokens of the sequence, which is due its next token.
     pub caught_up: bool,
 }
@@ -149,7 +149,7 @@ impl Plan {
         assert!(n <= held, "schedule of {n} tokens of sequence {sequence}, with room for {held}: make it first");
         running.sequence.counters.count_scheduled(n, &running.cache);
         let caught_up = running.uncomputed() == 0;
-        self.chunks.push(ScheduledChunk { sequence, tokens: n, caught_up });
+        self.chunks.push(ScheduledChunk { sequence, n_tokens: n, caught_up });
     }
 
     /// What the model has to compute for those of the chunks whose sequences run.
@@ -162,7 +162,7 @@ impl Plan {
             inputs.push(ChunkInput {
                 chunk,
                 sequence: &sequence.tokens[..end],
-                tokens: &sequence.tokens[end - chunk.tokens..end],
+                tokens: &sequence.tokens[end - chunk.n_tokens..end],
                 cache,
             });
         }
@@ -205,7 +205,7 @@ pub struct ChunkInput<'a> {
     pub chunk: ScheduledChunk,
     /// The sequence, to the last token of the chunk.
     pub sequence: &'a [u32],
-    /// The chunk's tokens: `[chunk.tokens]`.
+    /// The chunk's tokens: `[chunk.n_tokens]`.
     pub tokens: &'a [u32],
     /// Holds the rows of all tokens before, and has room for the rows of these.
     pub cache: &'a mut ForkCache,

@@ -130,7 +130,7 @@ impl PoolView {
                 scheduled_tokens: step
                     .iter()
                     .filter(|chunk| chunk.sequence == sequence.id)
-                    .map(|chunk| chunk.tokens)
+                    .map(|chunk| chunk.n_tokens)
                     .sum(),
                 pages: pages.iter().map(|page| page.0).collect(),
                 cached_tokens: sequence.counters.cached,
@@ -144,7 +144,7 @@ impl PoolView {
             page_size: engine.page_size,
             owners: owners(slab.pool()),
             sequences: sequences.collect(),
-            scheduled_tokens: step.iter().map(|chunk| chunk.tokens).sum(),
+            scheduled_tokens: step.iter().map(|chunk| chunk.n_tokens).sum(),
             budget: limits.token_budget,
             max_running: limits.max_running,
             counts: totals,

@@ -300,7 +300,7 @@ impl SchedulerUnderTest for BuggyScheduler {
             let Running { sequence, cache } = &mut self.inner.running[index];
             let (id, caught_up) = (sequence.id, has_caught_up(sequence, cache.len()));
             sequence.counters.count_scheduled(n, cache);
-            self.inner.planned.chunks.push(ScheduledChunk { sequence: id, tokens: n, caught_up });
+            self.inner.planned.chunks.push(ScheduledChunk { sequence: id, n_tokens: n, caught_up });
             if self.has(Bug::FoundTooEarly) {
                 self.insert_pages(index)?;
             }

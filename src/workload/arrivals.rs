@@ -197,7 +197,7 @@ pub fn serve(
         }
         let plan = scheduler.plan(unfinished.len())?;
         utilisation += scheduler.pages_in_use() as f64 / n_pages;
-        let computed = plan.iter().map(|chunk| chunk.tokens as u64).sum();
+        let computed = plan.iter().map(|chunk| chunk.n_tokens as u64).sum();
         let took = cost.step.saturating_add(cost.token.saturating_mul(computed));
         now = now.saturating_add(took);
         served.busy = served.busy.saturating_add(took);
@@ -216,9 +216,9 @@ pub fn serve(
         }
     }
     let totals = scheduler.totals();
-    let once = totals.tokens_computed.saturating_sub(totals.recomputed);
+    let once = totals.tokens_computed.saturating_sub(totals.recomputed_tokens);
     served.totals = totals;
-    served.waste = totals.recomputed as f64 / once.max(1) as f64;
+    served.waste = totals.recomputed_tokens as f64 / once.max(1) as f64;
     served.utilisation = utilisation / totals.steps.max(1) as f64;
     served.elapsed = now - start;
     Ok(served)

@@ -105,7 +105,7 @@ fn others_compute_while_pages_are_read() {
     }
     assert_eq!((tickets, tier.counters().restored), (vec![first, second], 9));
     assert_eq!(generate_one(&mut engine, &mut tier, &prompt), expected);
-    assert_eq!(engine.totals().cached, 36);
+    assert_eq!(engine.totals().cached_tokens, 36);
 }
 
 #[test]

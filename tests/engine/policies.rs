@@ -3,7 +3,7 @@
 //! The table of the chapter comes from here: `cargo test --features solution --test engine -- --nocapture rules`. There
 //! is no prefix cache, so a preempted sequence starts over.
 
-use page_by_page::experiments::schedule;
+use page_by_page::experiments::count_schedule;
 use page_by_page::serving::schedule::{StepLimits, max_rows};
 use page_by_page::simulation::buggy_scheduler::{Bug, Policy, with_bug, with_policy};
 use page_by_page::simulation::{SchedulerFactory, chapter_12};
@@ -44,7 +44,7 @@ fn what_the_rules_of_the_chapter_gain() {
     println!("{:<46}{:>6}{:>10}{:>11}{:>14}", "", "steps", "computed", "preempted", "longest wait");
     for (name, factory, n_pages, limits, (requests, batch), expected) in rows {
         let found @ [steps, computed, preemptions, longest_wait] =
-            schedule(factory, n_pages, limits, requests, batch).unwrap();
+            count_schedule(factory, n_pages, limits, requests, batch).unwrap();
         println!("{name:<46}{steps:>6}{computed:>10}{preemptions:>11}{longest_wait:>14}");
         assert_eq!(found, expected, "{name}: steps, tokens computed, preemptions, longest wait");
     }

@@ -101,7 +101,7 @@ fn samples_share_all_full_pages_and_copy_the_rest_but_once() {
     let totals = engine.totals();
     assert_eq!((totals.steps, totals.peak_pages, totals.peak_sequences), (25, 19, 8));
     assert_eq!(totals.tokens_computed, 49 + 8 * 24, "the prompt is computed once");
-    assert_eq!((totals.prompt_tokens, totals.cached), (49, 0), "a fork is no cache hit");
+    assert_eq!((totals.prompt_tokens, totals.cached_tokens), (49, 0), "a fork is no cache hit");
     assert_eq!(n_free(), 19);
 }
 

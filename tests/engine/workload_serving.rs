@@ -70,12 +70,12 @@ fn every_request_is_served_whatever_the_pool_and_every_count_adds_up() {
                 assert_eq!(served.busy, counters.steps * COST.step + counters.tokens_computed * COST.token, "{run}");
                 // The newest token of a sequence is never computed.
                 let rows = counters.prompt_tokens + counters.new_tokens - 60;
-                let first = counters.cached + counters.tokens_computed - counters.recomputed;
+                let first = counters.cached_tokens + counters.tokens_computed - counters.recomputed_tokens;
                 assert!(first <= rows && first + counters.cached_again >= rows, "{run}");
-                assert!(keeps || counters.cached + counters.cached_again == 0, "{run}");
+                assert!(keeps || counters.cached_tokens + counters.cached_again == 0, "{run}");
                 assert!(counters.peak_pages <= n_pages && counters.peak_sequences <= limits.1, "{run}");
                 preempted += counters.preemptions;
-                found += counters.cached;
+                found += counters.cached_tokens;
             }
         }
     }

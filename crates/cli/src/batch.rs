@@ -10,7 +10,7 @@ use std::time::Instant;
 use anyhow::{Context, Result, ensure};
 use clap::Args;
 use page_by_page::cache_kind::CacheKind;
-use page_by_page::generation::sampler::{Sampler, SamplingDefaults, number};
+use page_by_page::generation::sampler::{PartialSampling, Sampler, number};
 use page_by_page::model::Model;
 use page_by_page::model::tokenizer::Tokenizer;
 use page_by_page::serving::schedule::SequenceId;
@@ -199,7 +199,7 @@ impl Batch {
         let (n_lines, ends, most) = (thousands(n_lines), run.results.describe(), totals.peak_sequences);
         let (steps, generated) = (count(totals.steps, "step"), count(totals.new_tokens, "token"));
         let speed = rate(per_second(totals.new_tokens as usize, elapsed));
-        let (rows, again) = (count(totals.tokens_computed, "token"), thousands(totals.recomputed));
+        let (rows, again) = (count(totals.tokens_computed, "token"), thousands(totals.recomputed_tokens));
         let prefixes = if pool.no_prefix_cache { "none kept".into() } else { prompts_cached(&totals) };
         let size = pool.size(run.model)?;
         let (peak, n_pages, slots) =
@@ -300,7 +300,7 @@ impl BatchRun<'_> {
     fn submit(&mut self, request: &BatchRequest, prompt: Vec<u32>) -> Result<SequenceId> {
         let BatchRequest { temperature, top_k, top_p, seed, .. } = *request;
         let config = self.model.config();
-        let sampling = sampling(SamplingDefaults { temperature, top_k, top_p }, seed.unwrap_or(SEED), config)?;
+        let sampling = sampling(PartialSampling { temperature, top_k, top_p }, seed.unwrap_or(SEED), config)?;
         if sampling.temperature == 0.0 {
             // Greedy is `argmax`.
             chapters::ensure_started(&[1])?;

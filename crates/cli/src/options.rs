@@ -10,7 +10,7 @@ use page_by_page::cache::{CacheError, KvLayout};
 use page_by_page::cache_kind::CacheKind;
 use page_by_page::chapters::ch06_paged::{PageSlab, SharedSlab};
 use page_by_page::chapters::chapter;
-use page_by_page::generation::sampler::{Sampling, SamplingDefaults, narrow};
+use page_by_page::generation::sampler::{PartialSampling, Sampling, narrow};
 use page_by_page::kernels::{Products, RowFormat};
 use page_by_page::model::checkpoint::Weight;
 use page_by_page::model::tokenizer::Tokenizer;
@@ -132,13 +132,13 @@ pub struct SamplingOptions {
 impl SamplingOptions {
     /// What the command asks for, or else the model's folder, or else our defaults.
     pub fn sampling(&self, config: &ModelConfig) -> Result<Sampling> {
-        let given = SamplingDefaults { temperature: self.temperature, top_k: self.top_k, top_p: self.top_p };
+        let given = PartialSampling { temperature: self.temperature, top_k: self.top_k, top_p: self.top_p };
         sampling(given, self.seed, config)
     }
 }
 
 /// What a request asks for, or else the model's folder, or else our defaults.
-pub fn sampling(given: SamplingDefaults, seed: u64, config: &ModelConfig) -> Result<Sampling> {
+pub fn sampling(given: PartialSampling, seed: u64, config: &ModelConfig) -> Result<Sampling> {
     let ours = Sampling { temperature: 0.8, top_k: 0, top_p: 0.95, seed };
     Ok(given.over(config.sampling.over(ours)).check()?)
 }

@@ -196,8 +196,8 @@ pub fn percent(share: f64) -> String {
 
 /// How much of the prompts came from the prefix cache.
 pub fn prompts_cached(totals: &EngineTotals) -> String {
-    let (cached, prompts) = (thousands(totals.cached), count(totals.prompt_tokens, "prompt token"));
-    let share = percent(totals.cached as f64 / totals.prompt_tokens.max(1) as f64);
+    let (cached, prompts) = (thousands(totals.cached_tokens), count(totals.prompt_tokens, "prompt token"));
+    let share = percent(totals.cached_tokens as f64 / totals.prompt_tokens.max(1) as f64);
     format!("{cached} of {prompts} cached, {share}; {} more after a preemption", thousands(totals.cached_again))
 }
 

@@ -14,7 +14,7 @@ use page_by_page::serving::SCORED_AT_ONCE;
 use page_by_page_serve::access::Access;
 use page_by_page_serve::connections::ClientLimits;
 use page_by_page_serve::template::{self, ChatTemplate};
-use page_by_page_serve::{Memory, Settings, Stop};
+use page_by_page_serve::{Memory, Settings, Shutdown};
 
 pub use chat::Chat;
 pub use template::{RENDERER, be_renderer};
@@ -110,8 +110,8 @@ impl Serve {
         let size = pool.size(&model)?;
         let memory = Memory { slab, prefixes, tier, slots: size.n_slots() };
         let (settings, listener) = self.listen(self.model_name(&dir))?;
-        let stop = Stop::default();
-        self.watch_for_the_end(&stop)?;
+        let shutdown = Shutdown::default();
+        self.watch_for_the_end(&shutdown)?;
         let chats = if matches!(template, Some(Ok(_))) { "completions and chats" } else { "completions" };
         say(&format!("{}: {chats}; Ctrl-C stops", settings.model));
         let more = if pool.pages.is_given() { "" } else { "; more with --kv-memory" };
@@ -125,7 +125,7 @@ impl Serve {
         if print(&format!("{address}\n")).is_err() {
             say(&address);
         }
-        page_by_page_serve::serve(settings, &model, memory, tokenizer, template, listener, &stop)?;
+        page_by_page_serve::serve(settings, &model, memory, tokenizer, template, listener, &shutdown)?;
         Ok(())
     }
 
@@ -183,16 +183,16 @@ impl Serve {
     }
 
     /// Ctrl-C, and what a system sends to programs that are to end, end the server.
-    fn watch_for_the_end(&self, stop: &Stop) -> Result<()> {
+    fn watch_for_the_end(&self, shutdown: &Shutdown) -> Result<()> {
         let interrupt = Interrupt::watch()?;
-        let (stop, grace) = (stop.clone(), self.grace);
+        let (shutdown, grace) = (shutdown.clone(), self.grace);
         let watch = move || {
             while !interrupt.is_pressed() {
                 thread::sleep(BLINK);
             }
             let seconds = count(grace as usize, "second");
             say(&format!("stopping: requests under way have {seconds} more; Ctrl-C again ends at once"));
-            stop.ask();
+            shutdown.request();
         };
         thread::Builder::new().name("interrupt".into()).spawn(watch)?;
         Ok(())

@@ -17,7 +17,7 @@ use axum::routing::{delete, get, post};
 use futures_util::StreamExt;
 use page_by_page::escape;
 use page_by_page::files::FileError;
-use page_by_page::generation::sampler::{Sampler, Sampling, SamplingDefaults};
+use page_by_page::generation::sampler::{PartialSampling, Sampler, Sampling};
 use page_by_page::model::tokenizer::Tokenizer;
 use page_by_page::serving::GenerationRequest;
 use page_by_page::serving::schedule::SequenceId;
@@ -48,7 +48,7 @@ pub const MAX_PROBABILITIES: usize = 1 << 19;
 pub struct ServerState {
     pub settings: Settings,
     /// How the model is sampled where a request leaves it open.
-    pub sampling: SamplingDefaults,
+    pub sampling: PartialSampling,
     /// Tokens of a sequence at most, prompt included: limited by the model's positions and the pool's slots.
     pub max_model_len: usize,
     pub tokenizer: Arc<Tokenizer>,

@@ -104,13 +104,13 @@ pub struct Memory {
     pub slots: usize,
 }
 
-/// Stops a server.
+/// Shuts a server down.
 #[derive(Clone, Debug, Default)]
-pub struct Stop(Arc<watch::Sender<bool>>);
+pub struct Shutdown(Arc<watch::Sender<bool>>);
 
-impl Stop {
+impl Shutdown {
     /// Accept no more requests; end when those under way are answered, or after the grace period.
-    pub fn ask(&self) {
+    pub fn request(&self) {
         self.0.send_replace(true);
     }
 }
@@ -139,7 +139,7 @@ pub fn serve(
     tokenizer: Tokenizer,
     template: Option<Result<ChatTemplate, FileError>>,
     listener: TcpListener,
-    stop: &Stop,
+    shutdown: &Shutdown,
 ) -> Result<(), ServerError> {
     let Memory { slab, prefixes, tier, slots } = memory;
     let (tokenizer, metrics) = (Arc::new(tokenizer), Arc::new(Metrics::new(&settings.model, model.products)));
@@ -160,7 +160,7 @@ pub fn serve(
         probabilities: Arc::new(Semaphore::new(http::MAX_PROBABILITIES)),
         metrics: metrics.clone(),
         engine: to_engine,
-        stop: stop.0.subscribe(),
+        stop: shutdown.0.subscribe(),
     });
     let runtime = Builder::new_multi_thread()
         .worker_threads(THREADS)
@@ -176,7 +176,7 @@ pub fn serve(
     let ended = panic::catch_unwind(AssertUnwindSafe(|| thread.run(&commands)));
     // Clients that still wait get their error now.
     drop(commands);
-    stop.ask();
+    shutdown.request();
     let clients_ended = clients.join();
     let panicked = |payload: Box<dyn Any + Send>| {
         ServerError::Panic(escape::field(panics::message(&*payload).unwrap_or("no reason given")))

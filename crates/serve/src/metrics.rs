@@ -79,13 +79,13 @@ impl Metrics {
         });
         let of_engine: &[(&str, &str, TotalOf)] = &[
             ("vllm:prefix_cache_queries", "Prompt tokens looked up in the prefix cache", |totals| totals.looked_up),
-            ("vllm:prefix_cache_hits", "Prompt tokens that the prefix cache held", |totals| totals.cached),
+            ("vllm:prefix_cache_hits", "Prompt tokens that the prefix cache held", |totals| totals.cached_tokens),
             ("vllm:num_preemptions", "Sequences that lost their pages and waited again", |totals| totals.preemptions),
             ("vllm:prompt_tokens", "Prompt tokens, computed or cached", |totals| totals.prompt_tokens),
             ("vllm:generation_tokens", "Tokens generated", |totals| totals.new_tokens),
             ("page_by_page:steps", "Passes of the model", |totals| totals.steps),
             ("page_by_page:tokens_computed", "Tokens that went through the model", |totals| totals.tokens_computed),
-            ("page_by_page:recomputed", "Tokens computed again after preemptions", |totals| totals.recomputed),
+            ("page_by_page:recomputed", "Tokens computed again after preemptions", |totals| totals.recomputed_tokens),
         ];
         let mut metrics = Metrics {
             of_engine: of_engine.iter().map(|(name, help, total)| (add(&mut all, name, help), *total)).collect(),

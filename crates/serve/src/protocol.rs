@@ -3,7 +3,7 @@
 //! Unknown fields are ignored. A known field with a value that makes no sense is refused by name, and so is one that
 //! asks for what this server does not do: an output that looks right and is not would be worse.
 
-use page_by_page::generation::sampler::{Sampling, SamplingDefaults, SamplingError};
+use page_by_page::generation::sampler::{PartialSampling, Sampling, SamplingError};
 use page_by_page::serving::StopParams;
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
@@ -65,7 +65,7 @@ pub struct Chat {
 
 impl Completion {
     /// Reads the body of a request. `defaults`: the model's own sampling, where the request leaves it open.
-    pub fn read(body: &[u8], defaults: SamplingDefaults) -> Result<Self, Refusal> {
+    pub fn read(body: &[u8], defaults: PartialSampling) -> Result<Self, Refusal> {
         let fields = Fields::new(body)?;
         let prompts = prompts(&fields)?;
         let logprobs = fields.whole("logprobs", 0, MAX_LOGPROBS)?;
@@ -79,7 +79,7 @@ impl Completion {
 
 impl Chat {
     /// Reads the body of a request. `defaults`: the model's own sampling, where the request leaves it open.
-    pub fn read(body: &[u8], defaults: SamplingDefaults) -> Result<Self, Refusal> {
+    pub fn read(body: &[u8], defaults: PartialSampling) -> Result<Self, Refusal> {
         let fields = Fields::new(body)?;
         let messages = messages(&fields)?;
         let top = fields.whole("top_logprobs", 0, MAX_LOGPROBS)?;
@@ -120,7 +120,7 @@ const UNSUPPORTED: [(&str, IsHarmless); 9] = [
 
 fn options(
     fields: &Fields,
-    defaults: SamplingDefaults,
+    defaults: PartialSampling,
     max_tokens: Option<usize>,
     logprobs: Option<usize>,
 ) -> Result<GenerationOptions, Refusal> {
@@ -152,7 +152,7 @@ fn options(
 }
 
 /// The request's sampling; else that of the model's folder; else the protocol's: temperature 1.
-fn sampling(fields: &Fields, defaults: SamplingDefaults) -> Result<Sampling, Refusal> {
+fn sampling(fields: &Fields, defaults: PartialSampling) -> Result<Sampling, Refusal> {
     // vLLM's value for all tokens.
     let top_k = fields.take("top_k", "a whole number, -1 or 0 for all tokens", |value| match value.as_i64() {
         Some(-1) => Some(0),
@@ -163,7 +163,7 @@ fn sampling(fields: &Fields, defaults: SamplingDefaults) -> Result<Sampling, Ref
     let seed = fields.take("seed", "a whole number of 64 bits", |value| {
         value.as_u64().or_else(|| value.as_i64().map(i64::cast_unsigned))
     })?;
-    let given = SamplingDefaults { temperature: fields.number("temperature")?, top_k, top_p: fields.number("top_p")? };
+    let given = PartialSampling { temperature: fields.number("temperature")?, top_k, top_p: fields.number("top_p")? };
     let plain = Sampling { temperature: 1.0, top_k: 0, top_p: 1.0, seed: seed.unwrap_or_else(any_number) };
     given.over(defaults.over(plain)).check().map_err(|error| match error {
         SamplingError::Temperature(_) => Refusal::of_field("temperature", error.to_string()),
@@ -253,7 +253,7 @@ mod tests {
 
     use super::*;
 
-    const MODEL: SamplingDefaults = SamplingDefaults { temperature: Some(0.8), top_k: None, top_p: Some(0.95) };
+    const MODEL: PartialSampling = PartialSampling { temperature: Some(0.8), top_k: None, top_p: Some(0.95) };
 
     /// Reads a completion with these fields, and a prompt if they have none.
     fn completion(mut fields: Value) -> Result<Completion, Refusal> {

@@ -254,6 +254,6 @@ fn restart() -> Result<Vec<String>> {
     let runs = disk::restart()?;
     Ok(vec![
         counts("tokens computed for four prompts that begin alike", runs.map(|totals| totals.tokens_computed)),
-        counts("tokens of the prompts found, of 791", runs.map(|totals| totals.cached)),
+        counts("tokens of the prompts found, of 791", runs.map(|totals| totals.cached_tokens)),
     ])
 }

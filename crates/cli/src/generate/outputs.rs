@@ -108,10 +108,10 @@ impl<'m> OutputSet<'m> {
         let step = self.engine.step()?;
         let is_new = |output: &Output<'_>| output.n_new == 0;
         let is_prefill =
-            step.chunks.iter().any(|chunk| chunk.tokens > 1 || is_new(&self.outputs[chunk.sequence.0 as usize]));
+            step.chunks.iter().any(|chunk| chunk.n_tokens > 1 || is_new(&self.outputs[chunk.sequence.0 as usize]));
         let passes = if is_prefill { &mut self.prefill } else { &mut self.decode };
         passes.steps += u64::from(!step.chunks.is_empty());
-        passes.rows += step.chunks.iter().map(|chunk| chunk.tokens as u64).sum::<u64>();
+        passes.rows += step.chunks.iter().map(|chunk| chunk.n_tokens as u64).sum::<u64>();
         passes.answers += step.chunks.iter().filter(|chunk| chunk.caught_up).count() as u64;
         passes.time += start.elapsed();
         if let Some((watch, n_wrong)) = &mut self.watch {

@@ -267,7 +267,7 @@ fn a_watcher_paces_the_engine_until_it_leaves() {
             let answer = scope.spawn(|| server.complete(&request(300)));
             views.wait_for(|view| sequences(view).len() > 0);
             if is_end {
-                server.stop.ask()
+                server.shutdown.request()
             } else {
                 drop(views)
             }

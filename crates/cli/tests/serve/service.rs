@@ -149,7 +149,7 @@ fn a_server_that_is_to_end_finishes_what_it_has_begun() {
     let server = Server::start(Options::default());
     let mut long = begin_something_long(&server, 4);
     let address = server.address;
-    server.stop.ask();
+    server.shutdown.request();
     thread::sleep(Duration::from_millis(50));
     assert!(Connection::open(address).is_err(), "no new client is let in");
     let rest = long.read_to_end().unwrap();

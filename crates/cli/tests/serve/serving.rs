@@ -21,7 +21,7 @@ use page_by_page::serving::schedule::StepLimits;
 use page_by_page_serve::access::Access;
 use page_by_page_serve::connections::ClientLimits;
 use page_by_page_serve::template::ChatTemplate;
-use page_by_page_serve::{self as server, Memory, ServerError, Settings, Stop};
+use page_by_page_serve::{self as server, Memory, ServerError, Settings, Shutdown};
 use serde_json::{Value, json};
 
 use crate::http::{Connection, Response, ask};
@@ -60,15 +60,15 @@ impl Default for Options {
 /// A server that runs until it is dropped.
 pub struct Server {
     pub address: SocketAddr,
-    pub stop: Stop,
+    pub shutdown: Shutdown,
     thread: Option<JoinHandle<Result<(), ServerError>>>,
 }
 
 impl Server {
     pub fn start(options: Options) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-        let (address, stop) = (listener.local_addr().unwrap(), Stop::default());
-        let to_stop = stop.clone();
+        let (address, shutdown) = (listener.local_addr().unwrap(), Shutdown::default());
+        let to_stop = shutdown.clone();
         let thread = thread::spawn(move || {
             let Options { folder, n_pages, limits, queue, access, client_limits, grace, watchers, prefixes } = options;
             let Alone { model, tokenizer } = Alone::open(&folder);
@@ -79,7 +79,7 @@ impl Server {
             let template = ChatTemplate::open(&folder, PROGRAM.as_ref()).transpose();
             server::serve(settings, &model, memory, tokenizer, template, listener, &to_stop)
         });
-        Server { address, stop, thread: Some(thread) }
+        Server { address, shutdown, thread: Some(thread) }
     }
 
     #[track_caller]
@@ -117,7 +117,7 @@ impl Server {
     }
 
     pub fn end(self) -> Result<(), ServerError> {
-        self.stop.ask();
+        self.shutdown.request();
         self.wait()
     }
 
@@ -128,7 +128,7 @@ impl Server {
 
 impl Drop for Server {
     fn drop(&mut self) {
-        self.stop.ask();
+        self.shutdown.request();
         if let Some(thread) = self.thread.take() {
             let _ = thread.join();
         }

@@ -82,7 +82,7 @@ pub fn figure() -> Result<Figure> {
         message: "Sequences share the full pages of a common prompt, and what they leave stays cached.".into(),
         setup: format!(
             "{PAGES} pages of {PAGE_SIZE} slots. In the end, {} of {} prompt tokens were cached.",
-            counts.cached, counts.prompt_tokens
+            counts.cached_tokens, counts.prompt_tokens
         ),
         legend: vec![(shared(&['a', 'b'], ""), "shared by several sequences")],
         ..Figure::default()
