@@ -330,8 +330,8 @@ mod checks {
         let table = table(4, 9, &mut pool(5));
         // Pages of the other pool, and which of the table's pages 0, 1, 2 have an owner there.
         for (n_pages, owned, error) in [
-            (5, &[1, 2][..], free(0)),
-            (5, &[0, 2], free(1)),
+            (5, &[0, 2][..], free(1)),
+            (5, &[1, 2], free(0)),
             (5, &[0, 1], free(2)),
             (2, &[0, 1], foreign(2, 2)),
             (2, &[1], free(0)),

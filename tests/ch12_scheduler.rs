@@ -244,7 +244,15 @@ mod checks {
             }
             if let Some(oldest) = before.alive.first() {
                 let computes = planned.contains(&oldest.0);
-                assert!(computes, "sequence {oldest} is the oldest, and computes nothing in this step; {said}");
+                let waits = after.waiting.iter().find(|sequence| sequence.id == *oldest);
+                let why = waits.map_or(String::new(), |sequence| {
+                    let needed = count(sequence.pages_needed(self.world.setup().page_size), "page");
+                    format!(
+                        ": it was not admitted, although it needs {needed}, and {} are available",
+                        after.available()
+                    )
+                });
+                assert!(computes, "sequence {oldest} is the oldest, and computes nothing in this step{why}; {said}");
             }
         }
 

@@ -273,6 +273,8 @@ mod checks {
             check_bytes(head);
         }
         check_bytes(&(-127..=127).map(|byte| byte as f32).collect::<Vec<f32>>());
+        // The largest number comes last, after many.
+        check_bytes(&[&[1.0; 1099][..], &[-254.0]].concat());
         let mut rng = TestRng::new(31);
         for _ in 0..if cfg!(miri) { 5 } else { 500 } {
             // Halves of scales: each lies between two bytes.

@@ -152,8 +152,15 @@ mod checks {
                 let expected = record_of(&self.format, header.id, header.parent, &tokens);
                 let found = &bytes[self.format.offset(header.place) as usize..];
                 if let Some(byte) = (8..expected.len()).chain(0..8).find(|byte| found[*byte] != expected[*byte]) {
+                    let rows = lengths(&self.format).0..expected.len();
+                    let has_these = |other: &&Vec<u32>| {
+                        found[rows.clone()] == record_of(&self.format, header.id, header.parent, other)[rows.clone()]
+                    };
+                    let whose = self.kept.iter().find(has_these).filter(|other| **other != tokens);
+                    let whose =
+                        whose.map_or(String::new(), |other| format!(" (the rows are those of {})", shown(other)));
                     panic!(
-                        "record of {}: byte {byte} is wrong, in {}, {now}",
+                        "record of {}: byte {byte} is wrong, in {}{whose}, {now}",
                         shown(&tokens),
                         part(&self.format, byte)
                     );
@@ -607,7 +614,12 @@ mod checks {
             others.iter().map(|other| checked.held(&[&other[..], &[0]].concat()) / SIZE).collect::<Vec<_>>()
         };
         // The first page of the sequence is the page that was used longest ago. 2 pages are free.
-        let (mut checked, tokens) = four_pages(8, 1, &others, "its first page is in memory, and must stay");
+        let (mut checked, tokens) = four_pages(
+            8,
+            1,
+            &others,
+            "its first page stays in memory; 2 pages are free, and the oldest of five others makes room",
+        );
         let read = checked.read_pages(&tokens);
         // While they are read, the others are used.
         left(&mut checked);

@@ -71,19 +71,24 @@ impl Bug {
         BUGS.map(|(bug, ..)| bug)
     }
 
+    /// Its row in the list.
+    fn row(self) -> &'static (Bug, &'static str, &'static str, &'static str) {
+        BUGS.iter().find(|(bug, ..)| *bug == self).expect("a row in BUGS for each bug")
+    }
+
     /// Its name on the command line.
     pub fn name(self) -> &'static str {
-        BUGS[self as usize].1
+        self.row().1
     }
 
     /// Where an engine had it: project and number.
     pub fn reported(self) -> &'static str {
-        BUGS[self as usize].2
+        self.row().2
     }
 
     /// What it does, in a line.
     pub fn about(self) -> &'static str {
-        BUGS[self as usize].3
+        self.row().3
     }
 }
 

@@ -43,7 +43,7 @@ pub struct AttentionBench {
     /// Sequences that read a token in each step
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=256))]
     sequences: u16,
-    /// Ways to read pages, separated by commas: gather, paged, plain (where they lie, with the loops of chapter 13)
+    /// Ways to read pages, separated by commas: gather, paged, loops (where they lie, with the loops of chapter 13)
     #[arg(long, value_name = "HOW,…", value_delimiter = ',', value_parser = named(&ATTENTIONS), hide_possible_values = true,
           default_values = ["gather", "paged"])]
     attention: Vec<AttentionBackend>,
