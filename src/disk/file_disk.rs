@@ -11,7 +11,18 @@ use crate::files;
 /// A file that only this program has. Its clones are the same file, for other threads.
 #[derive(Clone)]
 pub struct FileDisk {
-    file: Arc<File>,
+    file: Arc<LockedFile>,
+}
+
+/// A file whose lock ends with it. Closing alone doesn't end the lock while a process that was just started has a copy of
+/// the handle.
+struct LockedFile(File);
+
+impl Drop for LockedFile {
+    fn drop(&mut self) {
+        // An error could be told to nobody: the file is closed in any case.
+        drop(self.0.unlock());
+    }
 }
 
 impl FileDisk {
@@ -35,7 +46,7 @@ impl FileDisk {
         if let Err(TryLockError::WouldBlock) = file.try_lock() {
             return Err(io::Error::new(ErrorKind::ResourceBusy, "a different program has this file at the moment"));
         }
-        Ok(FileDisk { file: Arc::new(file) })
+        Ok(FileDisk { file: Arc::new(LockedFile(file)) })
     }
 }
 
@@ -75,19 +86,19 @@ impl FileExt for File {
 
 impl Disk for FileDisk {
     fn len(&mut self) -> io::Result<u64> {
-        Ok(self.file.metadata()?.len())
+        Ok(self.file.0.metadata()?.len())
     }
 
     fn read(&mut self, offset: u64, bytes: &mut [u8]) -> io::Result<()> {
-        self.file.read_exact_at(bytes, offset)
+        self.file.0.read_exact_at(bytes, offset)
     }
 
     fn write(&mut self, offset: u64, bytes: &[u8]) -> io::Result<()> {
-        self.file.write_all_at(bytes, offset)
+        self.file.0.write_all_at(bytes, offset)
     }
 
     fn truncate(&mut self, len: u64) -> io::Result<()> {
-        self.file.set_len(len)
+        self.file.0.set_len(len)
     }
 }
 
@@ -131,5 +142,18 @@ mod tests {
         }
         assert_eq!(FileDisk::open(folder.path()).map(drop).unwrap_err().kind(), ErrorKind::IsADirectory);
         assert!(FileDisk::open(&folder.path().join("none/pages")).is_err());
+    }
+
+    #[test]
+    fn the_lock_ends_with_the_last_clone_whoever_has_the_handle() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("some.pages");
+        let disk = FileDisk::open(&path).unwrap();
+        let (clone, handle) = (disk.clone(), disk.file.0.try_clone().unwrap());
+        drop(disk);
+        assert_eq!(FileDisk::open(&path).err().map(|error| error.kind()), Some(ErrorKind::ResourceBusy));
+        drop(clone);
+        assert!(FileDisk::open(&path).is_ok(), "although a copy of the handle is open");
+        drop(handle);
     }
 }

@@ -104,8 +104,7 @@ pub(crate) trait Vector: Copy {
     /// [`LEAST`], this is what `VDPBF16PS` computes.
     #[inline(always)]
     fn mul_add_pairs(self, b: Self, sum: Self) -> Self {
-        let sum = self.second_of_pair().mul_add(b.second_of_pair(), sum);
-        self.first_of_pair().mul_add(b.first_of_pair(), sum)
+        mul_add_pairs_in_two(self, b, sum)
     }
     /// The greater in each lane: `if self > other { self } else { other }`. So a NaN in `self` is dropped, a NaN in
     /// `other` stays, and between 0 and -0 the result is `other`.
@@ -123,6 +122,13 @@ pub(crate) trait Vector: Copy {
     fn sum_4(four: &[Self; 4]) -> [f32; 4] {
         [four[0].sum(), four[1].sum(), four[2].sum(), four[3].sum()]
     }
+}
+
+/// [`Vector::mul_add_pairs`] by two ordinary multiply-adds.
+#[inline(always)]
+pub(crate) fn mul_add_pairs_in_two<V: Vector>(a: V, b: V, sum: V) -> V {
+    let sum = a.second_of_pair().mul_add(b.second_of_pair(), sum);
+    a.first_of_pair().mul_add(b.first_of_pair(), sum)
 }
 
 /// The numbers, or bytes, followed by zeros if there are too few.

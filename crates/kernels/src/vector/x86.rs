@@ -5,7 +5,7 @@
 use std::arch::x86_64::*;
 use std::mem::transmute;
 
-use super::{LANES, LEAST, Lanes, Vector};
+use super::{LANES, LEAST, Lanes, Vector, mul_add_pairs_in_two};
 use crate::registers::Kernel;
 
 /// One register of 512 bits. `BF16`: on a processor that has `VDPBF16PS`.
@@ -80,8 +80,7 @@ impl<const BF16: bool> Vector for Registers512<BF16> {
                 Registers512(_mm512_dpbf16_ps(sum.0, a, b))
             }
         } else {
-            let sum = self.second_of_pair().mul_add(b.second_of_pair(), sum);
-            self.first_of_pair().mul_add(b.first_of_pair(), sum)
+            mul_add_pairs_in_two(self, b, sum)
         }
     }
 
