@@ -17,7 +17,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use page_by_page_course::chapters::{self, Chapter, Exercise, ExerciseState};
-use page_by_page_course::stub;
+use page_by_page_course::source;
 
 fn main() {
     println!("cargo::rerun-if-changed=exercises");
@@ -53,7 +53,7 @@ fn compiled(root: &Path) -> Result<Vec<Compiled>, Vec<String>> {
     let with_solutions = std::env::var_os("CARGO_FEATURE_SOLUTION").is_some();
     let (mut compiled, mut problems) = (Vec::new(), Vec::new());
     for chapter in chapters::all(root).map_err(|problem| vec![problem])? {
-        let exercise = chapter.read(root).and_then(|exercise| match stub::refused(&exercise.text) {
+        let exercise = chapter.read(root).and_then(|exercise| match source::refused(&exercise.text) {
             Some((line, problem)) => Err(format!("{}:{line}: {problem}", chapter.exercise())),
             None => Ok(exercise),
         });

@@ -174,9 +174,9 @@
 
     /** Pages that have more owners than their reference counts say: two sequences that write over each other's rows. */
     mistakes() {
-      const { watch } = this.after;
-      if (watch?.first && !this.before.watch?.first) {
-        this.tell("mistake", [], Object.keys(watch.pages).map(Number), "The first wrong read");
+      const { broken } = this.after;
+      if (broken?.first && !this.before.broken?.first) {
+        this.tell("mistake", [], Object.keys(broken.pages).map(Number), "The first wrong read");
       }
       const isWrong = ({ owners }, holders, page) => holders[page].length > owners[page];
       for (const [page, count] of this.after.owners.entries()) {

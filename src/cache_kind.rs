@@ -42,7 +42,7 @@ impl CacheKind {
     pub const ALL: [CacheKind; 4] = [CacheKind::Recompute, CacheKind::Flat, CacheKind::Contiguous, CacheKind::Paged];
 
     /// The caches that keep rows: all but the first.
-    pub const THAT_KEEP: &[CacheKind] = CacheKind::ALL.split_at(1).1;
+    pub const WITH_ROWS: &[CacheKind] = CacheKind::ALL.split_at(1).1;
 
     /// Their names: `flat, contiguous, paged`.
     pub fn names(kinds: &[CacheKind]) -> String {

@@ -36,9 +36,9 @@ pub mod ch07_rewind;
 #[cfg_attr(not(reference = "ch08_speculative"), path = "../exercises/ch08_speculative.rs", allow(unused))]
 pub mod ch08_speculative;
 
-#[cfg_attr(reference = "ch09_chance", path = "../solutions/ch09_chance.rs")]
-#[cfg_attr(not(reference = "ch09_chance"), path = "../exercises/ch09_chance.rs", allow(unused))]
-pub mod ch09_chance;
+#[cfg_attr(reference = "ch09_rejection", path = "../solutions/ch09_rejection.rs")]
+#[cfg_attr(not(reference = "ch09_rejection"), path = "../exercises/ch09_rejection.rs", allow(unused))]
+pub mod ch09_rejection;
 
 #[cfg_attr(reference = "ch10_fork", path = "../solutions/ch10_fork.rs")]
 #[cfg_attr(not(reference = "ch10_fork"), path = "../exercises/ch10_fork.rs", allow(unused))]

@@ -19,7 +19,7 @@
 //! - [`kernels`]: the arithmetic, in one fixed order for every sum; the only place with SIMD.
 //! - [`generation`]: what generates one sequence asks of a model; [one sequence](generation::one_sequence) with any
 //!   cache, and with [drafts](generation::drafting); how the next token is [chosen](generation::sampler), how
-//!   [likely](generation::scoring) tokens were, drafts by [lookup](generation::prompt_lookup), and
+//!   [likely](generation::logprobs) tokens were, drafts by [lookup](generation::prompt_lookup), and
 //!   [beams](generation::beams).
 //! - [`serving`]: the loop around the scheduler, with many sequences in the pages of one slab. What [scheduler and
 //!   loop](serving::schedule) agree on, and what a [page](serving::view) shows of a run.

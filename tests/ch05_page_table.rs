@@ -9,7 +9,7 @@ mod checks {
     use page_by_page::chapters::ch05_page_table::{Location, PageTable};
 
     use grading::history::{assert_refused, fact};
-    use grading::pools::{foreign, free, grow, ids, of_other_pool, pool, pool_with_free, release, table};
+    use grading::pools::{double_free, foreign_page, grow, ids, of_other_pool, pool, pool_with_free, release, table};
     use grading::prelude::*;
 
     /// Tokens enough for a walk through their pages at every call to take minutes.
@@ -218,8 +218,8 @@ mod checks {
         for (size, pages) in [(4, [12, 5, 3]), (1, [3, 5, 12]), (7, [5, 12, 3])] {
             for (n_pages, without_owner) in [(10, &[][..]), (16, &[12]), (10, &[5]), (16, &[3, 12]), (4, &[3])] {
                 let error = |page: u32| match without_owner.contains(&page) {
-                    true => Some(free(page)),
-                    false => (page >= n_pages).then(|| foreign(page, n_pages as usize)),
+                    true => Some(double_free(page)),
+                    false => (page >= n_pages).then(|| foreign_page(page, n_pages as usize)),
                 };
                 let error = pages.into_iter().find_map(error).expect("a bad page");
                 let other = pool_with_free(n_pages as usize, without_owner);

@@ -17,7 +17,7 @@ mod checks {
     use grading::oracle::{self, extend};
     use grading::paged::{self, Content, cache, check_pages, n_free, slab};
     use grading::pools::{
-        LAYOUT, ONE_NUMBER, foreign, free, grow, of_other_pool, pool, pool_with_free, slab_of, table,
+        LAYOUT, ONE_NUMBER, double_free, foreign_page, grow, of_other_pool, pool, pool_with_free, slab_of, table,
     };
     use grading::prelude::*;
 
@@ -226,16 +226,16 @@ mod checks {
         let mut pool = pool(5);
         let mut table = table(4, 9, &mut pool);
         for (mut other, n, error, which) in [
-            (pool_with_free(5, &[0]), 9, free(0), "in which page 0 is free"),
-            (pool_with_free(5, &[1]), 9, free(1), "in which page 1 is free"),
-            (pool_with_free(5, &[2]), 9, free(2), "in which page 2 is free"),
+            (pool_with_free(5, &[0]), 9, double_free(0), "in which page 0 is free"),
+            (pool_with_free(5, &[1]), 9, double_free(1), "in which page 1 is free"),
+            (pool_with_free(5, &[2]), 9, double_free(2), "in which page 2 is free"),
             (pool_with_free(5, &[0]), 10, CacheError::PastTheStart { n: 10, len: 9 }, "in which page 0 is free"),
-            (pool_with_free(2, &[]), 9, foreign(2, 2), "which has only 2"),
-            (pool_with_free(2, &[]), 1, foreign(2, 2), "which has only 2"),
+            (pool_with_free(2, &[]), 9, foreign_page(2, 2), "which has only 2"),
+            (pool_with_free(2, &[]), 1, foreign_page(2, 2), "which has only 2"),
             (
                 pool_with_free(2, &[0]),
                 9,
-                free(0),
+                double_free(0),
                 "which has no page 2, and in which 0 is free: 0 is asked about first",
             ),
         ] {

@@ -17,8 +17,8 @@ mod checks {
     use grading::oracle::{self, any_layout};
     use grading::paged::assert_panics_while_lent;
     use grading::pools::{
-        LAYOUT, ONE_NUMBER, check_pool, foreign, free, grow, of_other_pool, owners, page_ids, pool, pool_with_free,
-        pool_with_owned, slab_of, table,
+        LAYOUT, ONE_NUMBER, check_pool, double_free, foreign_page, grow, of_other_pool, owners, page_ids, pool,
+        pool_with_free, pool_with_owned, slab_of, table,
     };
     use grading::prelude::*;
 
@@ -330,11 +330,11 @@ mod checks {
         let table = table(4, 9, &mut pool(5));
         // Pages of the other pool, and which of the table's pages 0, 1, 2 have an owner there.
         for (n_pages, owned, error) in [
-            (5, &[0, 2][..], free(1)),
-            (5, &[1, 2], free(0)),
-            (5, &[0, 1], free(2)),
-            (2, &[0, 1], foreign(2, 2)),
-            (2, &[1], free(0)),
+            (5, &[0, 2][..], double_free(1)),
+            (5, &[1, 2], double_free(0)),
+            (5, &[0, 1], double_free(2)),
+            (2, &[0, 1], foreign_page(2, 2)),
+            (2, &[1], double_free(0)),
         ] {
             let pages = "a table of pages 0, 1, 2";
             let call = format!(
@@ -425,8 +425,8 @@ mod checks {
         let mut a = table(4, 10, &mut pool(3));
         let mut other = pool_with_free(2, &[]);
         let which = "over a pool of 2 pages; the last page is 2";
-        same!(a.tail_is_shared(&other), Err(foreign(2, 2)), "tail_is_shared {which}");
-        same!(a.copy_shared_tail(&mut other), Err(foreign(2, 2)), "copy_shared_tail {which}");
+        same!(a.tail_is_shared(&other), Err(foreign_page(2, 2)), "tail_is_shared {which}");
+        same!(a.copy_shared_tail(&mut other), Err(foreign_page(2, 2)), "copy_shared_tail {which}");
         same!((page_ids(&a), owners(&other)), (vec![0, 1, 2], vec![1, 1]), "(pages, owners) after that refusal");
         let mut full = table(4, 12, &mut pool(3));
         let which = format!("{which}, which is full, and no tail");

@@ -16,7 +16,9 @@ mod checks {
     use page_by_page::prefix_cache::PrefixCache;
 
     use grading::history::{History, assert_refused, fact};
-    use grading::pools::{foreign, free, grow, of_other_pool, owners, pool, pool_with_owned, release, slab_of, table};
+    use grading::pools::{
+        double_free, foreign_page, grow, of_other_pool, owners, pool, pool_with_owned, release, slab_of, table,
+    };
     use grading::prelude::*;
     use grading::rows::bits;
 
@@ -329,9 +331,10 @@ mod checks {
         let mut checked = CheckedTrie::new(4, 5, "after the refusals");
         // The table's pages are 0, 1 and 2, which is not full.
         let mut table = checked.table(9);
-        let [one, two, three] = [(5, &[0, 2][..], free(1)), (5, &[1, 2], free(0)), (5, &[0, 1], free(2))];
+        let [one, two, three] =
+            [(5, &[0, 2][..], double_free(1)), (5, &[1, 2], double_free(0)), (5, &[0, 1], double_free(2))];
         // Two bad pages, of which the first is told.
-        let pools = [(1, &[0][..], foreign(1, 1)), (2, &[1], free(0)), one, two, three];
+        let pools = [(1, &[0][..], foreign_page(1, 1)), (2, &[1], double_free(0)), one, two, three];
         checked.refuses_insert(&counting(9), &mut table, &pools);
 
         // The trie's pages are 2 and 3. The table's, 0 and 1, have owners in the other pools.
@@ -341,10 +344,10 @@ mod checks {
         release(&mut unused, &mut checked.pool);
         let mut table = checked.table(8);
         same!(table.pages(), [PageId(0), PageId(1)], "pages of a table with the tokens that are kept in 2 and 3");
-        let [two, three] = [(5, &[0, 1, 3][..], free(2)), (5, &[0, 1, 2], free(3))];
+        let [two, three] = [(5, &[0, 1, 3][..], double_free(2)), (5, &[0, 1, 2], double_free(3))];
         // Pages of both are bad: those of the table count first.
-        let both = (5, &[0, 3][..], free(1));
-        let pools = [(3, &[0, 1, 2][..], foreign(3, 3)), (3, &[0, 1], free(2)), three, two, both];
+        let both = (5, &[0, 3][..], double_free(1));
+        let pools = [(3, &[0, 1, 2][..], foreign_page(3, 3)), (3, &[0, 1], double_free(2)), three, two, both];
         checked.refuses_insert(&counting(8), &mut table, &pools);
     }
 
@@ -451,8 +454,9 @@ mod checks {
     fn task_2_lookup_over_a_different_pool_changes_nothing() {
         let mut checked = CheckedTrie::new(4, 4, "after the refusals");
         checked.compute_and_end(&counting(12));
-        let [zero, one, two] = [(4, &[1, 2][..], free(0)), (4, &[0, 2], free(1)), (4, &[0, 1], free(2))];
-        for pool in [(2, &[0, 1][..], foreign(2, 2)), (2, &[1], free(0)), two, zero, one] {
+        let [zero, one, two] =
+            [(4, &[1, 2][..], double_free(0)), (4, &[0, 2], double_free(1)), (4, &[0, 1], double_free(2))];
+        for pool in [(2, &[0, 1][..], foreign_page(2, 2)), (2, &[1], double_free(0)), two, zero, one] {
             let what = "lookup that finds pages 0, 1, 2";
             checked.assert_refuses(what, &pool, |trie, pool| trie.lookup(&counting(13), pool).map(drop));
         }
@@ -587,13 +591,13 @@ mod checks {
         checked.compute_and_end(&counting(2));
         release(&mut spare, &mut checked.pool);
         let what = "evict(2), where the trie has page 1";
-        checked.assert_refuses(what, &(1, &[0], foreign(1, 1)), |trie, pool| trie.evict(2, pool).map(drop));
+        checked.assert_refuses(what, &(1, &[0], foreign_page(1, 1)), |trie, pool| trie.evict(2, pool).map(drop));
         checked.evict(3);
         // Page 0 goes, and then page 1, which it follows, is not there. A trie can also ask about both before.
         same!(checked.compute(&counting(4)).pages(), [PageId(1), PageId(0)], "pages of a table, 1 was freed last");
         let mut other = pool_with_owned(1, &[0]);
         let what = "evict(2) of page 0, which follows page 1, over a pool of 1";
-        same!(checked.trie.evict(2, &mut other), Err(foreign(1, 1)), "{what}");
+        same!(checked.trie.evict(2, &mut other), Err(foreign_page(1, 1)), "{what}");
         let left = 2 - other.n_free();
         same!(checked.trie.n_pages(), left, "pages of the trie; what was evicted stays so, after the refused {what}");
     }

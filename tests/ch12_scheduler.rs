@@ -12,8 +12,8 @@ mod checks {
     use page_by_page::chapters::ch10_fork::ForkCache;
     use page_by_page::chapters::ch11_prefix_cache::PrefixTrie;
     use page_by_page::chapters::ch12_scheduler::Scheduler;
+    use page_by_page::generation::logprobs::{TokenLogprobs, token_logprobs};
     use page_by_page::generation::sampler::Sampler;
-    use page_by_page::generation::scoring::{TokenLogprobs, token_logprobs};
     use page_by_page::serving::schedule::{
         FinishReason, NextToken, ScheduleError, ScheduledChunk, SequenceCounters, SequenceId, StepLimits,
     };

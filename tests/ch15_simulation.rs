@@ -676,7 +676,7 @@ mod checks {
         let mut rules = BTreeSet::new();
         for bug in Bug::all() {
             let factory = with_bug(Some(bug));
-            let what = format!("{}, which {} ({})", bug.name(), bug.about(), bug.reported());
+            let what = format!("{}, which {} ({})", bug.name(), bug.about(), bug.reported_in());
             let _question = enter_call(format!("seeds of {what}"));
             let Err(found) = search(&factory, 0..400, STEPS, heartbeat) else {
                 panic!("{what}, passes 400 seeds of {STEPS} steps: none of your rules notices it");

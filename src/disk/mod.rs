@@ -25,7 +25,7 @@ use std::ops::Range;
 
 use self::index::Index;
 use crate::cache::{KvLayout, PageId};
-use crate::kernels::{Products, RowFormat};
+use crate::kernels::{ProductFormat, RowFormat};
 use crate::model::Model;
 
 /// Bytes that can be read and written at any offset, such as those of a file.
@@ -67,7 +67,7 @@ pub struct PageFormat {
     /// How their numbers are stored.
     pub row_format: RowFormat,
     /// How the model that makes the rows multiplies.
-    pub products: Products,
+    pub products: ProductFormat,
     /// The shape of the rows as caches see them: of words, if they are packed.
     pub layout: KvLayout,
     /// Slots in a page.
@@ -102,7 +102,7 @@ impl PageFormat {
     /// ```
     pub fn file_header(&self) -> [u8; FILE_HEADER_BYTES] {
         let format = RowFormat::ALL.iter().position(|format| *format == self.row_format);
-        let products = Products::ALL.iter().position(|products| *products == self.products);
+        let products = ProductFormat::ALL.iter().position(|products| *products == self.products);
         let numbers = format.expect("one of all") + 256 * products.expect("one of all");
         let KvLayout { n_layers, n_kv_heads, head_dim } = self.layout;
         let mut bytes = MAGIC.to_vec();
@@ -139,7 +139,7 @@ impl PageFormat {
         let number = |at: usize| usize::try_from(u64_at(at)).unwrap_or(usize::MAX);
         let (format, products) = (u32_at(16) as usize % 256, u32_at(16) as usize / 256);
         let row_format = RowFormat::ALL.get(format).copied().ok_or(PageFileError::NotAPageFile)?;
-        let products = Products::ALL.get(products).copied().ok_or(PageFileError::NotAPageFile)?;
+        let products = ProductFormat::ALL.get(products).copied().ok_or(PageFileError::NotAPageFile)?;
         let layout = KvLayout { n_layers: number(28), n_kv_heads: number(36), head_dim: number(44) };
         Ok(PageFormat { fingerprint: u32_at(12), row_format, products, layout, page_size: number(20) })
     }

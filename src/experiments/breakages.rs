@@ -1,17 +1,17 @@
-//! One list of mistakes: each breaks an invariant of a chapter, and a story or a bill shows it.
+//! One list of mistakes: each breaks an invariant of a chapter, and a story or its cost shows it.
 //!
-//! Stories are told by the bundled model with the caches of chapter 6, under a [watch](crate::generation::watch) that misplaces rows.
-//! A bill is counted by a few lines that do a chapter's work wrongly.
+//! Stories are told by the bundled model with the caches of chapter 6, under a [checker](crate::generation::read_checker) that misplaces rows.
+//! A cost is counted by a few lines that do a chapter's work wrongly.
 
 use std::ops::Range;
 
 use anyhow::Result;
 
-use super::{bills, bundled};
+use super::{bundled, costs};
 use crate::cache::{KvCache, Rewind};
 use crate::chapters::ch06_paged::{PageSlab, PagedCache};
+use crate::generation::read_checker::{Misplacement, ReadChecker, RowAddress};
 use crate::generation::sampler::{Sampler, Sampling};
-use crate::generation::watch::{Misplacement, ReadWatch, RowPlace};
 use crate::model::Model;
 use crate::model::tokenizer::Tokenizer;
 use crate::simulation::buggy_scheduler::Bug;
@@ -28,18 +28,18 @@ pub struct Breakage {
     pub invariant: &'static str,
     /// The chapters whose code shows it, a reader's or the reference.
     pub chapters: &'static [usize],
-    pub shows: Shows,
+    pub effect: Effect,
 }
 
 /// How a mistake shows.
 #[derive(Clone, Copy)]
-pub enum Shows {
+pub enum Effect {
     /// In what the model writes.
     Story(Scenario, Misplacement),
     /// In what the model writes when it sees only the newest token.
     Forgetful(Scenario),
     /// In counters, or in a histogram: first those of the right code.
-    Bill(fn() -> Result<[Vec<String>; 2]>),
+    Cost(fn() -> Result<[Vec<String>; 2]>),
     /// In the events to which a simulation shrinks it.
     Events(Bug),
 }
@@ -72,7 +72,7 @@ impl Scenario {
 }
 
 /// What the sequences of a scenario have told.
-pub struct Told {
+pub struct ScenarioOutput {
     pub names: Vec<String>,
     /// Prompt and output of each.
     pub texts: Vec<String>,
@@ -103,13 +103,15 @@ const SECRET: &str = "The queen had told nobody about the wolf who had only one 
 const SAME_PAGE: Scenario = Scenario { prompts: &[(SECRET, 7), YESTERDAY.prompts[1]], ..YESTERDAY };
 const SAMPLES: Scenario = Scenario { prompts: &[("The king had", 23), ("The king had", 24)], n_new: 20, ..QUEEN };
 
-fn page_of(slot: RowPlace) -> usize {
-    slot.position / P
+fn page_of(address: RowAddress) -> usize {
+    address.position / P
 }
 
 /// The second sequence reads the second page of the first.
 const SECOND_PAGE_OF_THE_FIRST: Misplacement =
-    Misplacement::read_at(|slot, _| if slot.sequence == 1 && page_of(slot) == 1 { slot.of(0) } else { slot });
+    Misplacement::read_at(
+        |address, _| if address.sequence == 1 && page_of(address) == 1 { address.of(0) } else { address },
+    );
 
 /// All of them, in the order of the book.
 pub fn all() -> Vec<Breakage> {
@@ -119,65 +121,73 @@ pub fn all() -> Vec<Breakage> {
         about: bug.about(),
         invariant: "the rules that chapter 15 checks after every event",
         chapters: &[4, 5, 6, 10, 11, 12, 15],
-        shows: Shows::Events(bug),
+        effect: Effect::Events(bug),
     });
-    let (before, after): (Vec<_>, Vec<_>) = MISTAKES.iter().partition(|mistake| mistake.chapter < 15);
+    let (before, after): (Vec<_>, Vec<_>) = BREAKAGES.iter().partition(|mistake| mistake.chapter < 15);
     before.into_iter().copied().chain(bugs).chain(after.into_iter().copied()).collect()
 }
 
 /// Those that aren't bugs of engines.
-const MISTAKES: &[Breakage] = &[
+const BREAKAGES: &[Breakage] = &[
     Breakage {
         invariant: "each token is computed from all tokens before it",
-        ..mistake(1, "newest-token-only", "the model gets the newest token only")
+        ..breakage(1, "newest-token-only", "the model gets the newest token only")
     },
-    mistake(2, "one-tensor", "all layers are kept in one tensor").breaks(
+    breakage(2, "one-tensor", "all layers are kept in one tensor").breaks(
         "each layer reads its own rows",
         QUEEN,
-        Misplacement::at(|slot, _| RowPlace { layer: 0, ..slot }),
+        Misplacement::at(|address, _| RowAddress { layer: 0, ..address }),
     ),
-    mistake(2, "unwritten-row", "the row of ` queen` is never written").breaks(
+    breakage(2, "unwritten-row", "the row of ` queen` is never written").breaks(
         "the row of every token is written before it is read",
         QUEEN,
-        Misplacement::read_at(|slot, len| if slot.position == 8 && len > 9 { RowPlace::NOWHERE } else { slot }),
+        Misplacement::read_at(
+            |address, len| if address.position == 8 && len > 9 { RowAddress::NOWHERE } else { address },
+        ),
     ),
-    mistake(3, "layer-times-len", "a row lies at layer * len + position").breaks(
+    breakage(3, "layer-times-len", "a row lies at layer * len + position").breaks(
         "a row stays where it was written while the sequence grows",
         QUEEN,
-        Misplacement::at(|slot, len| RowPlace { layer: 0, position: slot.layer * len + slot.position, ..slot }),
+        Misplacement::at(|address, len| RowAddress {
+            layer: 0,
+            position: address.layer * len + address.position,
+            ..address
+        }),
     ),
-    mistake(4, "one-page-twice", "the princess is given the wolf's second page").breaks(
+    breakage(4, "one-page-twice", "the princess is given the wolf's second page").breaks(
         "a page has one owner, unless it is shared on purpose",
         TWO,
-        Misplacement::at(|slot, _| if page_of(slot) == 1 { slot.of(0) } else { slot }),
+        Misplacement::at(|address, _| if page_of(address) == 1 { address.of(0) } else { address }),
     ),
-    mistake(
+    breakage(
         4,
         "refused-call-keeps-pages",
         "a call for more pages than there are takes those that it finds, and then fails",
     )
-    .costs("a call that fails changes nothing", bills::refused_calls, &[4]),
-    mistake(5, "new-page-first", "a new page of 16 slots comes first").breaks(
+    .costs("a call that fails changes nothing", costs::refused_calls, &[4]),
+    breakage(5, "new-page-first", "a new page of 16 slots comes first").breaks(
         "a table lists its pages in the order of the tokens",
         QUEEN,
-        Misplacement::at(|slot, len| slot.at(((len - 1) / 16 - slot.position / 16) * 16 + slot.position % 16)),
-    ),
-    mistake(5, "page-too-few", "17 tokens are thought to need one page of 16 slots").breaks(
-        "a table has a slot for each of its tokens",
-        QUEEN,
-        Misplacement::at(|slot, len| {
-            slot.at((slot.position / 16).min((len / 16).max(1) - 1) * 16 + slot.position % 16)
+        Misplacement::at(|address, len| {
+            address.at(((len - 1) / 16 - address.position / 16) * 16 + address.position % 16)
         }),
     ),
-    mistake(6, "whole-pages", "whole pages of 16 slots are gathered, also the slots that are still empty").breaks(
+    breakage(5, "page-too-few", "17 tokens are thought to need one page of 16 slots").breaks(
+        "a table has a slot for each of its tokens",
+        QUEEN,
+        Misplacement::at(|address, len| {
+            address.at((address.position / 16).min((len / 16).max(1) - 1) * 16 + address.position % 16)
+        }),
+    ),
+    breakage(6, "whole-pages", "whole pages of 16 slots are gathered, also the slots that are still empty").breaks(
         "attention reads exactly the rows of the sequence's tokens",
         QUEEN,
         Misplacement {
             rows: |_, len| len.next_multiple_of(16),
-            ..Misplacement::read_at(|slot, len| if slot.position < len { slot } else { RowPlace::NOWHERE })
+            ..Misplacement::read_at(|address, len| if address.position < len { address } else { RowAddress::NOWHERE })
         },
     ),
-    mistake(
+    breakage(
         6,
         "by-page-number",
         "pages are gathered in the order of their numbers, and the second one has the lower number",
@@ -185,57 +195,61 @@ const MISTAKES: &[Breakage] = &[
     .breaks(
         "rows are gathered in the order of the tokens",
         Scenario { page_size: P, ..QUEEN },
-        Misplacement::read_at(|slot, len| match slot.position {
-            _ if len <= P => slot,
-            position if position < P && P + position >= len => RowPlace::NOWHERE,
-            position if position < P => slot.at(P + position),
-            position if position < 2 * P => slot.at(position - P),
-            _ => slot,
+        Misplacement::read_at(|address, len| match address.position {
+            _ if len <= P => address,
+            position if position < P && P + position >= len => RowAddress::NOWHERE,
+            position if position < P => address.at(P + position),
+            position if position < 2 * P => address.at(position - P),
+            _ => address,
         }),
     ),
-    mistake(6, "stale-rows", "whole pages are gathered, and the princess had them before").breaks(
+    breakage(6, "stale-rows", "whole pages are gathered, and the princess had them before").breaks(
         "what an earlier owner left in a page is never read",
         Scenario { prompts: const { &[TWO.prompts[1], TWO.prompts[0]] }, one_by_one: true, ..TWO },
         Misplacement {
             rows: |sequence, len| if sequence == 1 { len.next_multiple_of(P) } else { len },
-            ..Misplacement::read_at(|slot, len| if slot.position < len { slot } else { slot.of(0) })
+            ..Misplacement::read_at(|address, len| if address.position < len { address } else { address.of(0) })
         },
     ),
-    mistake(7, "page-back-too-early", "a rewind gives back a page that is half full, and the princess takes it")
+    breakage(7, "page-back-too-early", "a rewind gives back a page that is half full, and the princess takes it")
         .breaks(
             "a page goes back when none of its rows is needed any more",
             Scenario { rewind: Some((17, 4)), ..TWO },
-            Misplacement::at(|slot, _| {
-                if slot.sequence == 1 && page_of(slot) == 4 { slot.of(0).at(slot.position - 2 * P) } else { slot }
+            Misplacement::at(|address, _| {
+                if address.sequence == 1 && page_of(address) == 4 {
+                    address.of(0).at(address.position - 2 * P)
+                } else {
+                    address
+                }
             }),
         ),
-    mistake(7, "page-never-freed", "a rewind drops pages from the table and does not free them").costs(
+    breakage(7, "page-never-freed", "a rewind drops pages from the table and does not free them").costs(
         "a page that holds no token goes back to its pool",
-        bills::rewinds,
+        costs::rewinds,
         &[4, 5, 6, 7],
     ),
-    mistake(8, "draft-remembers", "the draft model's cache keeps the tokens that the target rejected").costs(
+    breakage(8, "draft-remembers", "the draft model's cache keeps the tokens that the target rejected").costs(
         "both caches hold the same tokens after a step",
-        bills::drafts,
+        costs::drafts,
         &[1, 3, 7, 8],
     ),
-    mistake(
+    breakage(
         9,
         "target-as-it-is",
         "after a rejection, the next token is drawn from the target's probabilities as they are",
     )
-    .costs("the output has the target's distribution", bills::rejections, &[9]),
-    mistake(10, "write-without-copy", "a fork writes into the page that it shares").breaks(
+    .costs("the output has the target's distribution", costs::rejections, &[9]),
+    breakage(10, "write-without-copy", "a fork writes into the page that it shares").breaks(
         "a page with several owners is never written",
         SAMPLES,
-        Misplacement::at(|slot, _| if slot.position < 16 { slot.of(0) } else { slot }),
+        Misplacement::at(|address, _| if address.position < 16 { address.of(0) } else { address }),
     ),
-    mistake(11, "key-without-parent", "a page is found by its own tokens, whatever came before them").breaks(
+    breakage(11, "key-without-parent", "a page is found by its own tokens, whatever came before them").breaks(
         "a page is found only by its tokens and all those before them",
         SAME_PAGE,
         SECOND_PAGE_OF_THE_FIRST,
     ),
-    mistake(11, "cached-before-full", "a page is cached after one token of eight, and found by that token").breaks(
+    breakage(11, "cached-before-full", "a page is cached after one token of eight, and found by that token").breaks(
         "only full pages are cached",
         Scenario {
             prompts: const { &[YESTERDAY.prompts[0], ("Once upon a time there was a princess whose father", 7)] },
@@ -243,7 +257,7 @@ const MISTAKES: &[Breakage] = &[
         },
         SECOND_PAGE_OF_THE_FIRST,
     ),
-    mistake(
+    breakage(
         12,
         "victim-in-plan",
         "the plan contains a victim: the wolf is given the princess's page while she computes",
@@ -251,21 +265,27 @@ const MISTAKES: &[Breakage] = &[
     .breaks(
         "the plan never contains a victim",
         TWO,
-        Misplacement::at(|slot, _| {
-            if slot.sequence == 0 && page_of(slot) == 3 { slot.of(1).at(slot.position - P) } else { slot }
+        Misplacement::at(|address, _| {
+            if address.sequence == 0 && page_of(address) == 3 {
+                address.of(1).at(address.position - P)
+            } else {
+                address
+            }
         }),
     ),
-    mistake(12, "oldest-victim", "when pages run out, the oldest sequence gives way").costs(
+    breakage(12, "oldest-victim", "when pages run out, the oldest sequence gives way").costs(
         "the oldest sequence always advances",
-        bills::victims,
+        costs::victims,
         &[4, 5, 6, 10, 11, 12],
     ),
-    mistake(13, "merged-runs", "two pages are read as one run, and the second is not the next one in memory").breaks(
+    breakage(13, "merged-runs", "two pages are read as one run, and the second is not the next one in memory").breaks(
         "runs are merged only where pages lie side by side",
         Scenario { prompts: const { &[TWO.prompts[1], TWO.prompts[0]] }, ..TWO },
-        Misplacement::read_at(|slot, _| if slot.sequence == 1 && page_of(slot) == 2 { slot.of(0) } else { slot }),
+        Misplacement::read_at(
+            |address, _| if address.sequence == 1 && page_of(address) == 2 { address.of(0) } else { address },
+        ),
     ),
-    mistake(14, "one-scale", "all rows of a page are kept in eight bits with the scale of its first head").breaks(
+    breakage(14, "one-scale", "all rows of a page are kept in eight bits with the scale of its first head").breaks(
         "each head of each row has its own scale",
         QUEEN,
         Misplacement {
@@ -276,7 +296,7 @@ const MISTAKES: &[Breakage] = &[
             ..Misplacement::NONE
         },
     ),
-    mistake(14, "no-scale", "rows are read back as whole numbers, without their scales").breaks(
+    breakage(14, "no-scale", "rows are read back as whole numbers, without their scales").breaks(
         "a number that is read is the one that was written, as nearly as eight bits allow",
         QUEEN,
         Misplacement {
@@ -289,7 +309,7 @@ const MISTAKES: &[Breakage] = &[
             ..Misplacement::NONE
         },
     ),
-    mistake(
+    breakage(
         16,
         "overwritten-parent",
         "a page is found after a parent whose place in the file has a different page by now",
@@ -299,7 +319,7 @@ const MISTAKES: &[Breakage] = &[
         Scenario { prompts: const { &[SAME_PAGE.prompts[1], SAME_PAGE.prompts[0]] }, ..SAME_PAGE },
         SECOND_PAGE_OF_THE_FIRST,
     ),
-    mistake(
+    breakage(
         16,
         "no-checksum",
         "a page whose writing was cut off is read all the same, and half of its layers are yesterday's",
@@ -307,29 +327,29 @@ const MISTAKES: &[Breakage] = &[
     .breaks(
         "a row that is used has the bits that were computed",
         YESTERDAY,
-        Misplacement::read_at(|slot, _| {
-            if slot.sequence == 1 && page_of(slot) == 1 && slot.layer >= 3 { slot.of(0) } else { slot }
+        Misplacement::read_at(|address, _| {
+            if address.sequence == 1 && page_of(address) == 1 && address.layer >= 3 { address.of(0) } else { address }
         }),
     ),
 ];
 
 /// A mistake before it is known how it shows.
-const fn mistake(chapter: usize, name: &'static str, about: &'static str) -> Breakage {
-    Breakage { name, chapter, about, invariant: "", chapters: &[4, 5, 6, 7], shows: Shows::Forgetful(QUEEN) }
+const fn breakage(chapter: usize, name: &'static str, about: &'static str) -> Breakage {
+    Breakage { name, chapter, about, invariant: "", chapters: &[4, 5, 6, 7], effect: Effect::Forgetful(QUEEN) }
 }
 
 impl Breakage {
     const fn breaks(self, invariant: &'static str, scenario: Scenario, misplacement: Misplacement) -> Self {
-        Breakage { invariant, shows: Shows::Story(scenario, misplacement), ..self }
+        Breakage { invariant, effect: Effect::Story(scenario, misplacement), ..self }
     }
 
     const fn costs(
         self,
         invariant: &'static str,
-        bill: fn() -> Result<[Vec<String>; 2]>,
+        cost: fn() -> Result<[Vec<String>; 2]>,
         chapters: &'static [usize],
     ) -> Self {
-        Breakage { invariant, chapters, shows: Shows::Bill(bill), ..self }
+        Breakage { invariant, chapters, effect: Effect::Cost(cost), ..self }
     }
 }
 
@@ -345,7 +365,7 @@ pub fn sampling(seed: u64) -> Sampling {
 }
 
 /// A model, and the tokenizer that goes with it.
-pub struct Teller {
+pub struct ScenarioRunner {
     model: Model,
     tokenizer: Tokenizer,
 }
@@ -358,16 +378,16 @@ struct Sequence {
     sampler: Sampler,
 }
 
-impl Teller {
+impl ScenarioRunner {
     /// The bundled model.
     pub fn open() -> Result<Self> {
         let dir = bundled("storyteller");
-        Ok(Teller { model: Model::open(&dir)?, tokenizer: Tokenizer::open(&dir)? })
+        Ok(ScenarioRunner { model: Model::open(&dir)?, tokenizer: Tokenizer::open(&dir)? })
     }
 
     /// What the sequences of a scenario tell, with a mistake or without.
-    pub fn tell(&self, scenario: &Scenario, misplacement: Option<Misplacement>) -> Result<Told> {
-        let watch = ReadWatch::new(misplacement);
+    pub fn run(&self, scenario: &Scenario, misplacement: Option<Misplacement>) -> Result<ScenarioOutput> {
+        let checker = ReadChecker::new(misplacement);
         let mut sequences = self.begin(scenario)?;
         let n = sequences.len();
         // In each step one sequence computes its newest token, or all do in one pass of the model.
@@ -376,24 +396,28 @@ impl Teller {
             false => vec![0..n; scenario.n_new],
         };
         for (step, indices) in (1..).zip(steps) {
-            self.step(&watch, &mut sequences[indices])?;
+            self.step(&checker, &mut sequences[indices])?;
             if let Some((_, n)) = scenario.rewind.filter(|(at, _)| *at == step) {
                 let Sequence { tokens, cache, .. } = &mut sequences[0];
                 tokens.truncate(tokens.len() - n);
                 cache.rewind(cache.len() + 1 - tokens.len())?;
             }
         }
-        let (names, wrong) = (scenario.names(), watch.take_wrong());
+        let (names, wrong) = (scenario.names(), checker.take_wrong_reads());
         let texts = sequences.iter().map(|sequence| self.tokenizer.decode(&sequence.tokens));
         let first = wrong.first().map(|first| first.describe(|id| names[id as usize].clone()));
-        Ok(Told { texts: texts.collect::<Result<_, _>>()?, names, wrong: first.map(|first| (first, wrong.len())) })
+        Ok(ScenarioOutput {
+            texts: texts.collect::<Result<_, _>>()?,
+            names,
+            wrong: first.map(|first| (first, wrong.len())),
+        })
     }
 
     /// One pass of the model, in which each of these gets its next token.
-    fn step(&self, watch: &ReadWatch, sequences: &mut [Sequence]) -> Result<()> {
+    fn step(&self, checker: &ReadChecker, sequences: &mut [Sequence]) -> Result<()> {
         let parts = sequences.iter_mut().map(|Sequence { id, tokens, cache, .. }| {
             let new_tokens = &tokens[cache.len()..];
-            (new_tokens, watch.watched(*id, tokens, cache))
+            (new_tokens, checker.checked(*id, tokens, cache))
         });
         let mut parts: Vec<_> = parts.collect();
         let chunks = parts.iter_mut().map(|(new_tokens, cache)| self.model.chunk(new_tokens, Some(cache), 1));
@@ -408,13 +432,13 @@ impl Teller {
     }
 
     /// What the first sequence tells if the model gets the newest token only.
-    pub fn tell_forgetful(&self, scenario: &Scenario) -> Result<Told> {
+    pub fn run_forgetful(&self, scenario: &Scenario) -> Result<ScenarioOutput> {
         let mut sequences = self.begin(scenario)?;
         let Sequence { tokens, sampler, .. } = &mut sequences[0];
         for _ in 0..scenario.n_new {
             tokens.push(sampler.pick(&self.model.step(&tokens[tokens.len() - 1..], None)?));
         }
-        Ok(Told { texts: vec![self.tokenizer.decode(tokens)?], names: scenario.names(), wrong: None })
+        Ok(ScenarioOutput { texts: vec![self.tokenizer.decode(tokens)?], names: scenario.names(), wrong: None })
     }
 
     fn begin(&self, scenario: &Scenario) -> Result<Vec<Sequence>> {

@@ -7,7 +7,7 @@ use anyhow::{Context, Result};
 
 use super::{PAGE_SIZE, PROMPTS, bundled};
 use crate::cache_kind::{CacheKind, CacheSize};
-use crate::chapters::ch09_chance::expected_acceptance;
+use crate::chapters::ch09_rejection::expected_acceptance;
 use crate::generation::drafting::{AcceptRule, DraftCounters, DraftSource};
 use crate::generation::one_sequence::Generation;
 use crate::generation::sampler::{Sampler, Sampling};
@@ -78,7 +78,7 @@ impl Stories<'_> {
             let size = CacheSize::for_tokens(prompt.len() + self.new_tokens, PAGE_SIZE)?;
             let mut cache = self.cache.new_cache(self.target.kv_layout(), size)?;
             let stop = StopConditions { max_new_tokens: self.new_tokens, end_of_text: &[] };
-            let generation = Generation { model: self.target, prompt, stop, is_cancelled: None, watch: None };
+            let generation = Generation { model: self.target, prompt, stop, is_cancelled: None, checker: None };
             let mut sampler = Sampler::new(sampling);
             let Drafted { counters, to_expect, tokens, drafting } = &mut drafted;
             let generated = match &mut drafts {

@@ -20,7 +20,7 @@ pub fn generate(
 ) -> Result<Generated> {
     let mut cache = kind.new_cache(model.kv_layout(), CacheSize::for_tokens(capacity, PAGE_SIZE)?)?;
     let stop = StopConditions { max_new_tokens: new_tokens, end_of_text: &[] };
-    let generated = Generation { model, prompt, stop, is_cancelled: None, watch: None }.run(
+    let generated = Generation { model, prompt, stop, is_cancelled: None, checker: None }.run(
         cache.as_deref_mut(),
         pick,
         &mut |_| {},

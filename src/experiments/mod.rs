@@ -8,19 +8,19 @@
 // Fields whose name says all have no doc.
 #![allow(missing_docs)]
 
-pub mod attention;
-mod bills;
 pub mod breakages;
+mod costs;
 pub mod disk;
 pub mod drafts;
 pub mod first_fit;
 pub mod forks;
 pub mod generation;
 pub mod memory;
+pub mod paged_attention;
 pub mod prefixes;
 pub mod rewind;
 
-pub use bills::{count_schedule, shrunk_events};
+pub use costs::{count_schedule, shrunk_events};
 
 use std::path::{Path, PathBuf};
 

@@ -23,7 +23,7 @@ use crate::cache::{CacheError, KvCache};
 use crate::chapters::ch06_paged::SharedSlab;
 use crate::chapters::ch10_fork::ForkCache;
 use crate::generation::StopConditions;
-use crate::generation::scoring::log_softmax;
+use crate::generation::logprobs::log_softmax;
 use crate::model::{Model, StepError};
 
 /// How much a score makes up for length: 0 compares the log-probabilities as they are and prefers short continuations;

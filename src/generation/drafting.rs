@@ -10,7 +10,7 @@ use crate::cache::CacheError;
 use crate::cache::attention::AttentionCache;
 use crate::cache_kind::{CacheKind, CacheSize};
 use crate::chapters::ch08_speculative::{DraftModel, accept_matching};
-use crate::chapters::ch09_chance::{SamplingDraftModel, accept_sampled};
+use crate::chapters::ch09_rejection::{SamplingDraftModel, accept_sampled};
 use crate::model::Model;
 
 /// Which draft tokens are accepted.

@@ -2,11 +2,11 @@
 
 pub mod beams;
 pub mod drafting;
+pub mod logprobs;
 pub mod one_sequence;
 pub mod prompt_lookup;
+pub mod read_checker;
 pub mod sampler;
-pub mod scoring;
-pub mod watch;
 
 use crate::cache::CacheError;
 use crate::cache::attention::AttentionCache;

@@ -2,7 +2,7 @@
 
 use std::cell::Cell;
 
-use super::watch::ReadWatch;
+use super::read_checker::ReadChecker;
 use super::{Accept, CachedModel, Drafter, LanguageModel, RewindableModel, StopConditions};
 use crate::cache::attention::AttentionCache;
 use crate::cache::{CacheError, Usage};
@@ -19,8 +19,8 @@ pub struct Generation<'a> {
     pub stop: StopConditions<'a>,
     /// Set by a caller that wants no more tokens: the sequence then ends with those that it has.
     pub is_cancelled: Option<&'a Cell<bool>>,
-    /// Watches what the cache returns, which must be empty at first.
-    pub watch: Option<&'a ReadWatch>,
+    /// Checks what the cache returns, which must be empty at first.
+    pub checker: Option<&'a ReadChecker>,
 }
 
 /// A finished sequence, and what it cost.
@@ -72,8 +72,8 @@ impl Generation<'_> {
             tokens.push(token);
             on_token(token);
         };
-        let (watch, is_cancelled) = (self.watch, self.is_cancelled);
-        let mut model = SequenceModel { watch, is_cancelled, ..SequenceModel::new(self.model, cache) };
+        let (checker, is_cancelled) = (self.checker, self.is_cancelled);
+        let mut model = SequenceModel { checker, is_cancelled, ..SequenceModel::new(self.model, cache) };
         match generate(&mut model, &mut on_token) {
             Ok(_) | Err(StepError::Cancelled) => {}
             Err(error) => return Err(error),
@@ -88,7 +88,7 @@ impl Generation<'_> {
 pub(super) struct SequenceModel<'a> {
     model: &'a Model,
     cache: Option<&'a mut (dyn AttentionCache + 'static)>,
-    watch: Option<&'a ReadWatch>,
+    checker: Option<&'a ReadChecker>,
     /// Once it is set, nothing more is computed.
     is_cancelled: Option<&'a Cell<bool>>,
     /// Computes if there is no cache.
@@ -98,10 +98,10 @@ pub(super) struct SequenceModel<'a> {
 }
 
 impl<'a> SequenceModel<'a> {
-    /// Nobody watches it or cancels its sequence.
+    /// Nobody checks it or cancels its sequence.
     pub(super) fn new(model: &'a Model, cache: Option<&'a mut (dyn AttentionCache + 'static)>) -> Self {
         let recompute = Recompute::new(model);
-        SequenceModel { model, cache, watch: None, is_cancelled: None, recompute, tokens_computed: 0 }
+        SequenceModel { model, cache, checker: None, is_cancelled: None, recompute, tokens_computed: 0 }
     }
 
     /// Asks the model that has, or has not, the cache.
@@ -120,8 +120,8 @@ impl<'a> SequenceModel<'a> {
             self.tokens_computed += model.tokens_computed();
             answer
         };
-        match self.watch {
-            Some(watch) => ask_with(&mut watch.watched(0, tokens, cache)),
+        match self.checker {
+            Some(checker) => ask_with(&mut checker.checked(0, tokens, cache)),
             None => ask_with(cache),
         }
     }

@@ -62,28 +62,28 @@ impl Sampling {
 /// The settings of a model's `generation_config.json`, or of a request, where they are given.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Deserialize)]
 #[allow(missing_docs)] // As in `Sampling`.
-pub struct PartialSampling {
-    #[serde(default, deserialize_with = "number")]
+pub struct SamplingParams {
+    #[serde(default, deserialize_with = "deserialize_f32")]
     pub temperature: Option<f32>,
     pub top_k: Option<usize>,
-    #[serde(default, deserialize_with = "number")]
+    #[serde(default, deserialize_with = "deserialize_f32")]
     pub top_p: Option<f32>,
 }
 
 /// Reads a number that 32 bits can hold.
-pub fn number<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<f32>, D::Error> {
+pub fn deserialize_f32<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<f32>, D::Error> {
     let number = Option::<f64>::deserialize(deserializer)?;
-    number.map(narrow).transpose().map_err(de::Error::custom)
+    number.map(narrow_to_f32).transpose().map_err(de::Error::custom)
 }
 
 /// A number in 32 bits; refused if it would become infinite, or 0.
-pub fn narrow(wide: f64) -> Result<f32, String> {
+pub fn narrow_to_f32(wide: f64) -> Result<f32, String> {
     let number = wide as f32;
     let is_lost = wide.is_finite() && (number.is_infinite() || (number == 0.0 && wide != 0.0));
     if is_lost { Err(format!("{wide:e} is out of the range of 32-bit floats")) } else { Ok(number) }
 }
 
-impl PartialSampling {
+impl SamplingParams {
     /// These where they are given, `sampling` where not.
     pub fn over(self, sampling: Sampling) -> Sampling {
         Sampling {

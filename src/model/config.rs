@@ -7,7 +7,7 @@ use serde::Deserialize;
 use crate::cache::KvLayout;
 use crate::escape::quoted;
 use crate::files::FileError;
-use crate::generation::sampler::{PartialSampling, Sampling};
+use crate::generation::sampler::{Sampling, SamplingParams};
 use crate::kernels::Heads;
 use crate::model::checkpoint::{parse_json, read};
 
@@ -37,7 +37,7 @@ pub struct ModelConfig {
     pub tie_word_embeddings: bool,
     pub eos_token_ids: Vec<u32>,
     /// How the model's makers would sample from it.
-    pub sampling: PartialSampling,
+    pub sampling: SamplingParams,
 }
 
 /// Bytes of a config: hundreds of times what any has.
@@ -179,7 +179,7 @@ struct RopeJson {
 struct GenerationJson {
     eos_token_id: Option<Ids>,
     #[serde(flatten)]
-    sampling: PartialSampling,
+    sampling: SamplingParams,
 }
 
 /// One id or a list of them.

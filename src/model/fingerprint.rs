@@ -3,7 +3,7 @@
 use crc32fast::Hasher;
 
 use super::{Layer, Model, ModelConfig};
-use crate::kernels::{ARITHMETIC_VERSION, Products};
+use crate::kernels::{ARITHMETIC_VERSION, ProductFormat};
 
 impl Model {
     /// A checksum (CRC-32) of everything that keys, values and logits depend on: the [arithmetic](ARITHMETIC_VERSION) and
@@ -13,7 +13,7 @@ impl Model {
     /// are.
     pub fn fingerprint(&self) -> u32 {
         let mut sum = Hasher::new_with_initial(ARITHMETIC_VERSION);
-        if self.products != Products::F32 {
+        if self.products != ProductFormat::F32 {
             sum.update(self.products.name().as_bytes());
         }
         // Taken apart by name: a new field does not compile until it is decided whether it belongs here.

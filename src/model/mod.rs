@@ -30,7 +30,7 @@ use crate::cache::KvLayout;
 use crate::cache::attention::AttentionBackend;
 use crate::chapters::ch14_half_the_bytes::packed;
 use crate::files::FileError;
-use crate::kernels::{Products, RowFormat};
+use crate::kernels::{ProductFormat, RowFormat};
 use crate::model::checkpoint::{Checkpoint, MappedFiles, Weight};
 
 pub use config::ModelConfig;
@@ -53,9 +53,9 @@ pub struct Model {
     /// Begin with empty caches after a change. Most that hold rows are refused because their layout differs
     /// ([`StepError::WrongLayout`]), but `F16` and `Bf16` have the same layout.
     pub row_format: RowFormat,
-    /// How numbers are multiplied with weights in bf16; at first [`Products::F32`]. Begin with empty caches after a change:
+    /// How numbers are multiplied with weights in bf16; at first [`ProductFormat::F32`]. Begin with empty caches after a change:
     /// rows of one never continue those of the other.
-    pub products: Products,
+    pub products: ProductFormat,
 }
 
 impl Model {

@@ -6,7 +6,7 @@ use super::checkpoint::{Checkpoint, Weight};
 use super::{Model, ModelConfig, large_pages};
 use crate::cache::attention::AttentionBackend;
 use crate::files::FileError;
-use crate::kernels::{Products, RowFormat, matmuls};
+use crate::kernels::{ProductFormat, RowFormat, matmuls};
 
 pub(super) struct Layer {
     pub(super) attention_norm: Vec<f32>,
@@ -26,7 +26,7 @@ pub(super) struct Projection {
 }
 
 /// Projects the same rows several ways at once. `x`: `[n, inputs]`, each output: `[n, outputs]`.
-pub(super) fn project(products: Products, x: &[f32], projections: &mut [(&Projection, &mut Vec<f32>)]) {
+pub(super) fn project(products: ProductFormat, x: &[f32], projections: &mut [(&Projection, &mut Vec<f32>)]) {
     let outputs = projections.iter_mut().map(|(projection, out)| (projection.weight.matrix(), &mut out[..]));
     matmuls(products, x, &mut outputs.collect::<Vec<_>>());
     for (projection, out) in projections {
@@ -91,7 +91,7 @@ impl Model {
             Some(checkpoint.weight("lm_head.weight", config.vocab_size, hidden)?)
         };
         let (mapped, attention) = (checkpoint.mapped.clone(), AttentionBackend::Gather);
-        let (row_format, products) = (RowFormat::F32, Products::F32);
+        let (row_format, products) = (RowFormat::F32, ProductFormat::F32);
         Ok(Model { config, embedding, layers, norm, output, mapped, attention, row_format, products })
     }
 

@@ -5,8 +5,8 @@ use std::rc::Rc;
 
 use super::detokenizer::Detokenizer;
 use super::{FinishedSequence, OutputDelta, OutputToken, SequenceError, StopParams, view};
+use crate::generation::logprobs::{PromptLogprobs, TokenLogprobs, token_logprobs};
 use crate::generation::sampler::Sampler;
-use crate::generation::scoring::{Scoring, TokenLogprobs, token_logprobs};
 use crate::model::StepError;
 use crate::model::tokenizer::Tokenizer;
 use crate::serving::schedule::{FinishReason, Sequence};
@@ -24,14 +24,14 @@ pub struct GenerationRequest {
     /// Report the log-probability of each new token, and of this many of the likeliest.
     pub logprobs: Option<usize>,
     /// Report them of the tokens of the prompt too: its *scores*.
-    pub scores_prompt: bool,
+    pub prompt_logprobs: bool,
 }
 
 impl GenerationRequest {
     /// A request without log-probabilities, which ends by the model's end-of-text tokens.
     pub fn new(prompt: Vec<u32>, max_new_tokens: usize, samplers: Vec<Sampler>) -> Self {
         let stop_params = StopParams::default();
-        GenerationRequest { prompt, max_new_tokens, samplers, stop_params, logprobs: None, scores_prompt: false }
+        GenerationRequest { prompt, max_new_tokens, samplers, stop_params, logprobs: None, prompt_logprobs: false }
     }
 }
 
@@ -41,7 +41,7 @@ pub(super) struct ActiveSequence<'t> {
     request: Rc<GenerationRequest>,
     sampler: Sampler,
     /// The scores of its prompt so far; `None` if none are asked for, or once all are.
-    pub(super) scoring: Option<Scoring>,
+    pub(super) prompt_logprobs: Option<PromptLogprobs>,
     /// Tokens drawn so far: those it has generated.
     drawn: usize,
     /// The other samples of its prompt, until it has computed that.
@@ -67,14 +67,14 @@ pub(super) struct Next {
 
 impl<'t> ActiveSequence<'t> {
     pub(super) fn new(request: &Rc<GenerationRequest>, sampler: Sampler, tokenizer: Option<&'t Tokenizer>) -> Self {
-        let GenerationRequest { prompt, stop_params, logprobs, scores_prompt, .. } = &**request;
+        let GenerationRequest { prompt, stop_params, logprobs, prompt_logprobs, .. } = &**request;
         let preview = |tokenizer: &Tokenizer| {
             view::prompt_preview(&tokenizer.decode(view::previewed_tokens(prompt)).unwrap_or_default(), prompt.len())
         };
         ActiveSequence {
             request: request.clone(),
             sampler,
-            scoring: scores_prompt.then(|| Scoring::new(prompt.clone(), logprobs.unwrap_or(0))),
+            prompt_logprobs: prompt_logprobs.then(|| PromptLogprobs::new(prompt.clone(), logprobs.unwrap_or(0))),
             drawn: 0,
             samples: Vec::new(),
             error: None,
@@ -104,7 +104,7 @@ impl<'t> ActiveSequence<'t> {
         self.drawn += 1;
         let logprobs = self.request.logprobs.map(|top| token_logprobs(row, id, top));
         if ends {
-            self.end_token = self.request.scores_prompt.then_some(OutputToken { id, offset: 0, logprobs });
+            self.end_token = self.request.prompt_logprobs.then_some(OutputToken { id, offset: 0, logprobs });
             return Next { end: Some(Ok(FinishReason::Stop)), ..Next::default() };
         }
         let end = match self.push(id, logprobs) {

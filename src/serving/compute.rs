@@ -6,8 +6,8 @@ use std::collections::{BTreeMap, HashMap};
 use super::{ActiveSequence, Engine, EngineError, SCORED_AT_ONCE};
 use crate::cache::attention::AttentionCache;
 use crate::chapters::ch10_fork::ForkCache;
-use crate::generation::scoring::Scoring;
-use crate::generation::watch::ReadWatch;
+use crate::generation::logprobs::PromptLogprobs;
+use crate::generation::read_checker::ReadChecker;
 use crate::model::{Model, StepError};
 use crate::serving::schedule::{ChunkInput, ScheduleError, ScheduledChunk, SequenceId, StepLimits};
 
@@ -31,21 +31,21 @@ impl Engine<'_> {
         let at_once = max_running.min(token_budget).max(SCORED_AT_ONCE);
         let mut inputs = self.scheduler.inner.inputs();
         let mut computed = Computed::default();
-        let watch = self.watch.as_deref();
-        if let Ok(newest) = forward(self.model, watch, &mut self.active, at_once, &mut inputs) {
+        let checker = self.checker.as_deref();
+        if let Ok(newest) = forward(self.model, checker, &mut self.active, at_once, &mut inputs) {
             computed.logits = newest;
         } else {
             // Which sequence's logits failed is not known: each is computed alone, and gives the same rows again.
             for input in &mut inputs {
                 self.scheduler.totals.tokens_computed += input.chunk.n_tokens as u64;
-                match forward(self.model, watch, &mut self.active, at_once, std::slice::from_mut(input)) {
+                match forward(self.model, checker, &mut self.active, at_once, std::slice::from_mut(input)) {
                     Ok(newest) => computed.logits.extend(newest),
                     Err(error) => {
                         let sequence = input.chunk.sequence;
                         // The prefix cache must not get any of its pages.
                         *input.cache = ForkCache::new(&self.slab).map_err(ScheduleError::from)?;
                         if let Some(state) = self.active.get_mut(&sequence) {
-                            state.scoring = None;
+                            state.prompt_logprobs = None;
                         }
                         computed.logits.push((sequence, Err(error)));
                     }
@@ -59,7 +59,7 @@ impl Engine<'_> {
         }
         for chunk in plan.iter().filter(|chunk| chunk.caught_up) {
             let state = self.state(chunk.sequence)?;
-            state.delta.scores = state.scoring.take().map(Scoring::into_scores);
+            state.delta.prompt_logprobs = state.prompt_logprobs.take().map(PromptLogprobs::into_scores);
         }
         Ok(computed)
     }
@@ -69,25 +69,25 @@ impl Engine<'_> {
 /// score yet have one. At most `at_once` rows of logits are there at the same time, beside those that are returned.
 fn forward(
     model: &Model,
-    watch: Option<&ReadWatch>,
+    checker: Option<&ReadChecker>,
     active: &mut BTreeMap<SequenceId, ActiveSequence<'_>>,
     at_once: usize,
     inputs: &mut [ChunkInput<'_>],
 ) -> Result<Vec<Newest>, StepError> {
-    let scoring_of = |sequence| active.get(&sequence)?.scoring.as_ref();
+    let scoring_of = |sequence| active.get(&sequence)?.prompt_logprobs.as_ref();
     // For each row of logits: its sequence, its number there, and whether the next token is chosen from it.
     let mut wanted = Vec::new();
     let mut chunks = Vec::new();
-    let (mut plain, mut watched) = (Vec::new(), Vec::new());
+    let (mut plain, mut checked) = (Vec::new(), Vec::new());
     for ChunkInput { chunk, sequence, tokens, cache } in inputs {
-        match watch {
-            Some(watch) => watched.push((*chunk, *tokens, watch.watched(chunk.sequence.0, sequence, *cache))),
+        match checker {
+            Some(checker) => checked.push((*chunk, *tokens, checker.checked(chunk.sequence.0, sequence, *cache))),
             None => plain.push((*chunk, *tokens, &mut **cache)),
         }
     }
     let plain = plain.into_iter().map(|(chunk, tokens, cache)| (chunk, tokens, cache as &mut dyn AttentionCache));
-    let watched = watched.iter_mut().map(|(chunk, tokens, cache)| (*chunk, *tokens, cache as &mut dyn AttentionCache));
-    for (chunk, tokens, cache) in plain.chain(watched) {
+    let checked = checked.iter_mut().map(|(chunk, tokens, cache)| (*chunk, *tokens, cache as &mut dyn AttentionCache));
+    for (chunk, tokens, cache) in plain.chain(checked) {
         let ScheduledChunk { sequence, n_tokens: n, caught_up } = chunk;
         let len = cache.len();
         let first = match scoring_of(sequence) {
@@ -109,7 +109,7 @@ fn forward(
         }
     })?;
     for (sequence, score) in scores {
-        if let Some(scoring) = active.get_mut(&sequence).and_then(|state| state.scoring.as_mut()) {
+        if let Some(scoring) = active.get_mut(&sequence).and_then(|state| state.prompt_logprobs.as_mut()) {
             scoring.push(score);
         }
     }

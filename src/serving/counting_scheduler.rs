@@ -52,12 +52,12 @@ pub struct EngineTotals {
 impl EngineTotals {
     /// Adds what a sequence has cost.
     fn add(&mut self, sequence: &Sequence) {
-        let SequenceCounters { cached, cached_again, computed, recomputed, preemptions, forked, .. } =
+        let SequenceCounters { cached, cached_again, computed, recomputed, preemptions, forked_tokens, .. } =
             sequence.counters;
         self.recomputed_tokens += recomputed;
         self.preemptions += preemptions;
         if computed > 0 {
-            let prompt_tokens = (sequence.n_prompt - forked) as u64;
+            let prompt_tokens = (sequence.n_prompt - forked_tokens) as u64;
             self.prompt_tokens += prompt_tokens;
             self.looked_up += if sequence.skips_prefix_cache { 0 } else { prompt_tokens };
             self.cached_tokens += cached as u64;

@@ -13,7 +13,7 @@ use std::collections::VecDeque;
 use super::stop_strings::StopStrings;
 use super::{OutputDelta, OutputToken, StopParams};
 use crate::files::FileError;
-use crate::generation::scoring::TokenLogprobs;
+use crate::generation::logprobs::TokenLogprobs;
 use crate::model::tokenizer::{TextStream, Tokenizer};
 
 /// Turns the tokens of one sequence into its output.

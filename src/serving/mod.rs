@@ -50,8 +50,8 @@ use std::rc::Rc;
 use crate::chapters::ch06_paged::SharedSlab;
 use crate::chapters::ch10_fork::ForkCache;
 use crate::chapters::ch12_scheduler::Scheduler;
+use crate::generation::read_checker::ReadChecker;
 use crate::generation::sampler::Sampler;
-use crate::generation::watch::ReadWatch;
 use crate::model::tokenizer::Tokenizer;
 use crate::model::{Model, StepError};
 use crate::prefix_cache::PrefixCache;
@@ -84,7 +84,7 @@ pub struct Engine<'m> {
     active: BTreeMap<SequenceId, ActiveSequence<'m>>,
     /// Sequences that have finished and were not reported yet.
     finished: Vec<FinishedSequence>,
-    watch: Option<Rc<ReadWatch>>,
+    checker: Option<Rc<ReadChecker>>,
 }
 
 /// The pages of a pool, each counted once.
@@ -117,7 +117,7 @@ impl<'m> Engine<'m> {
             end_of_text: end_of_text.to_vec(),
             active: BTreeMap::new(),
             finished: Vec::new(),
-            watch: None,
+            checker: None,
         })
     }
 
@@ -126,9 +126,9 @@ impl<'m> Engine<'m> {
         Engine { tokenizer: Some(tokenizer), ..self }
     }
 
-    /// Watches what attention reads. No sequence has been taken in yet.
-    pub fn with_watch(self, watch: &Rc<ReadWatch>) -> Self {
-        Engine { watch: Some(watch.clone()), ..self }
+    /// Checks what attention reads. No sequence has been taken in yet.
+    pub fn with_read_checker(self, checker: &Rc<ReadChecker>) -> Self {
+        Engine { checker: Some(checker.clone()), ..self }
     }
 
     /// Takes a sequence in; it waits after all others. It gets `max_new_tokens` at most.
@@ -161,11 +161,11 @@ impl<'m> Engine<'m> {
         let samplers = std::mem::take(&mut request.samplers);
         let request = Rc::new(request);
         // Without a new token there is nothing to compute, and nothing to share.
-        let are_forks = request.max_new_tokens > 0 && !request.scores_prompt;
+        let are_forks = request.max_new_tokens > 0 && !request.prompt_logprobs;
         let (mut ids, mut samples) = (Vec::new(), Vec::new());
         for sampler in samplers {
             let (prompt, most) = (request.prompt.clone(), request.max_new_tokens);
-            let id = if request.scores_prompt {
+            let id = if request.prompt_logprobs {
                 // A scheduler finishes a sequence without a new token at once. This one ends when its prompt is scored.
                 self.scheduler.inner.submit_without_lookup(prompt, most.max(1))?
             } else if are_forks && !ids.is_empty() {
@@ -197,7 +197,7 @@ impl<'m> Engine<'m> {
             return Err(StepError::TooLong { len, max_positions }.into());
         }
         let n_pages = self.slab.borrow().pool().n_pages();
-        let scored = if request.scores_prompt { prompt } else { 0 };
+        let scored = if request.prompt_logprobs { prompt } else { 0 };
         let needed = max_rows(prompt, max_new_tokens).max(scored).div_ceil(self.page_size);
         if needed > n_pages {
             return Err(ScheduleError::NeverFits { prompt, max_new_tokens, needed, n_pages }.into());
@@ -351,7 +351,7 @@ impl<'m> Engine<'m> {
         for (first, mut sample, Next { token, end }) in samples {
             sample.tokens.extend(token);
             if let Some(end) = end.or((sample.max_new_tokens == 1).then_some(Ok(FinishReason::Length))) {
-                sample.counters.forked = sample.n_prompt;
+                sample.counters.forked_tokens = sample.n_prompt;
                 self.finish(sample, end);
             } else {
                 let fork = forks.get_mut(&first).and_then(Vec::pop);

@@ -1,7 +1,7 @@
 //! What a step gives: the new output of its sequences, and those that have finished.
 
 use super::SequenceError;
-use crate::generation::scoring::TokenLogprobs;
+use crate::generation::logprobs::TokenLogprobs;
 use crate::serving::schedule::{FinishReason, NextToken, ScheduledChunk, Sequence, SequenceId};
 
 /// The result of a step.
@@ -22,7 +22,7 @@ pub struct StepOutput {
 #[derive(Debug, Default)]
 pub struct OutputDelta {
     /// Once, if the prompt is scored: the score of each of its tokens but the first.
-    pub scores: Option<Vec<TokenLogprobs>>,
+    pub prompt_logprobs: Option<Vec<TokenLogprobs>>,
     /// The characters.
     pub text: String,
     /// The tokens. One that stands for a part of a character comes with the whole of it.
@@ -35,12 +35,12 @@ pub struct OutputDelta {
 impl OutputDelta {
     /// Whether there is nothing new.
     pub fn is_empty(&self) -> bool {
-        self.scores.is_none() && self.text.is_empty() && self.tokens.is_empty() && self.end_token.is_none()
+        self.prompt_logprobs.is_none() && self.text.is_empty() && self.tokens.is_empty() && self.end_token.is_none()
     }
 
     /// Adds what follows.
     pub fn append(&mut self, next: OutputDelta) {
-        self.scores = self.scores.take().or(next.scores);
+        self.prompt_logprobs = self.prompt_logprobs.take().or(next.prompt_logprobs);
         self.text.push_str(&next.text);
         self.tokens.extend(next.tokens);
         self.end_token = next.end_token;

@@ -261,11 +261,11 @@ pub struct SequenceCounters {
     /// How often it was preempted.
     pub preemptions: u64,
     /// Prompt tokens that it shares with the sequence that it was forked from.
-    pub forked: usize,
+    pub forked_tokens: usize,
     /// Its cache after the newest step. The copies in a cache that it lost when it was preempted count.
     pub usage: Usage,
     /// Pages of its table after the newest step.
-    pub pages: usize,
+    pub n_pages: usize,
     /// Tokens that it has had rows of at the same time, at most.
     peak_rows: usize,
     /// Tokens copied in caches that it has lost.
@@ -289,7 +289,7 @@ impl SequenceCounters {
             self.copied_before = self.usage.tokens_copied;
         }
         self.usage = Usage { tokens_copied: self.copied_before + usage.tokens_copied, ..usage };
-        self.pages = cache.table().pages().len();
+        self.n_pages = cache.table().pages().len();
         self.peak_rows = self.peak_rows.max(rows);
     }
 }

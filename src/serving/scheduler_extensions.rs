@@ -64,7 +64,7 @@ impl Scheduler {
     /// [`ScheduleError::Cache`] if the prefix cache fails.
     pub fn submit_fork(&mut self, mut sequence: Sequence, fork: Option<ForkCache>) -> Result<(), ScheduleError> {
         if let Some(fork) = &fork {
-            sequence.counters.forked = fork.len();
+            sequence.counters.forked_tokens = fork.len();
         }
         let cache = match fork {
             Some(fork) => fork,
@@ -78,13 +78,13 @@ impl Scheduler {
         }
         if self.fits(&sequence, &cache) {
             let index = self.running.partition_point(|running| running.sequence.id < sequence.id);
-            let running = match sequence.counters.forked {
+            let running = match sequence.counters.forked_tokens {
                 0 => Running::start(sequence, cache),
                 _ => Running { sequence, cache },
             };
             self.running.insert(index, running);
         } else {
-            sequence.counters.forked = 0;
+            sequence.counters.forked_tokens = 0;
             let index = self.waiting.partition_point(|waiting| waiting.id < sequence.id);
             self.waiting.insert(index, sequence);
         }

@@ -135,7 +135,7 @@ impl PoolView {
                 pages: pages.iter().map(|page| page.0).collect(),
                 cached_tokens: sequence.counters.cached,
                 cached_again: sequence.counters.cached_again,
-                forked: sequence.counters.forked > 0,
+                forked: sequence.counters.forked_tokens > 0,
                 preemptions: sequence.counters.preemptions,
             }
         });

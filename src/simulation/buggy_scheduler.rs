@@ -82,7 +82,7 @@ impl Bug {
     }
 
     /// Where an engine had it: project and number.
-    pub fn reported(self) -> &'static str {
+    pub fn reported_in(self) -> &'static str {
         self.row().2
     }
 

@@ -31,7 +31,7 @@ impl Outcome {
 }
 
 /// A case without rules. `after` is called after each step.
-pub fn watch(
+pub fn replay(
     factory: &SchedulerFactory<'_>,
     case: &Case,
     mut after: impl FnMut(&Outcome),
@@ -126,7 +126,7 @@ pub fn all() -> Vec<(&'static str, Case)> {
 pub fn pass(factory: &SchedulerFactory<'_>) -> Result<usize, String> {
     let examples = all();
     for (name, case) in &examples {
-        let outcome = watch(factory, case, |_| {}).map_err(|violation| format!("{name}: {violation}"))?;
+        let outcome = replay(factory, case, |_| {}).map_err(|violation| format!("{name}: {violation}"))?;
         let Outcome { wrong, left, lost, .. } = outcome;
         if (wrong, left, lost) != (0, 0, 0) {
             return Err(format!("{name}: {wrong} sequences wrong, {left} not finished, {lost} pages lost"));

@@ -5,7 +5,7 @@ use page_by_page::cache::CacheError;
 use page_by_page::chapters::ch06_paged::PageSlab;
 use page_by_page::generation::StopConditions;
 use page_by_page::generation::beams::{Continuation, LENGTH_PENALTY, search};
-use page_by_page::generation::scoring::log_softmax;
+use page_by_page::generation::logprobs::log_softmax;
 use page_by_page::model::{Model, StepError};
 
 use grading::story::assets;

@@ -1,13 +1,13 @@
-//! What each mistake of the list shows. The book quotes these stories and bills.
+//! What each mistake of the list shows. The book quotes these stories and costs.
 
 use std::collections::BTreeSet;
 
 use page_by_page::cache::KvCache;
 use page_by_page::chapters::ch03_contiguous::ContiguousCache;
 use page_by_page::english::wrapped;
-use page_by_page::experiments::breakages::{Breakage, Shows, Teller, Told, all};
+use page_by_page::experiments::breakages::{Breakage, Effect, ScenarioOutput, ScenarioRunner, all};
 use page_by_page::experiments::shrunk_events;
-use page_by_page::generation::watch::{Misplacement, ReadWatch};
+use page_by_page::generation::read_checker::{Misplacement, ReadChecker};
 
 use grading::calls::expect_panic;
 use grading::story::Storyteller;
@@ -18,9 +18,9 @@ const COLUMNS: usize = 58;
 
 #[test]
 fn broken_stories() {
-    let (teller, mut transcript) = (Teller::open().unwrap(), Transcript::default());
+    let (runner, mut transcript) = (ScenarioRunner::open().unwrap(), Transcript::default());
     let mut known = BTreeSet::new();
-    let mut tell = |transcript: &mut Transcript, how: &str, mistake: &Breakage, told: &Told| {
+    let mut tell = |transcript: &mut Transcript, how: &str, mistake: &Breakage, told: &ScenarioOutput| {
         for (name, text) in told.names.iter().zip(&told.texts).filter(|(_, text)| known.insert(text.to_string())) {
             transcript.line(format!("{how}, {name}:"));
             let anchor = format!("{}{}", mistake.name, name.trim_start_matches("the").replace(' ', "-"));
@@ -32,10 +32,9 @@ fn broken_stories() {
     };
     for mistake in all() {
         let title = format!("chapter {}, {}: {}", mistake.chapter, mistake.name, mistake.about);
-        match mistake.shows {
-            Shows::Story(scenario, misplacement) => {
-                let (right, broken) =
-                    (teller.tell(&scenario, None).unwrap(), teller.tell(&scenario, Some(misplacement)));
+        match mistake.effect {
+            Effect::Story(scenario, misplacement) => {
+                let (right, broken) = (runner.run(&scenario, None).unwrap(), runner.run(&scenario, Some(misplacement)));
                 let broken = broken.unwrap();
                 assert_eq!(right.wrong, None, "{title}");
                 assert_ne!(right.texts, broken.texts, "{title}");
@@ -46,18 +45,18 @@ fn broken_stories() {
                 }
                 tell(&mut transcript, "broken", &mistake, &broken);
             }
-            Shows::Forgetful(scenario) => {
+            Effect::Forgetful(scenario) => {
                 transcript.line(title);
-                tell(&mut transcript, "broken", &mistake, &teller.tell_forgetful(&scenario).unwrap());
+                tell(&mut transcript, "broken", &mistake, &runner.run_forgetful(&scenario).unwrap());
             }
-            Shows::Bill(bill) => {
+            Effect::Cost(cost) => {
                 transcript.line(title);
-                let [right, broken] = bill().unwrap();
+                let [right, broken] = cost().unwrap();
                 assert_ne!(right, broken);
                 right.iter().for_each(|line| transcript.line(format!("right: {line}")));
                 broken.iter().for_each(|line| transcript.line(format!("broken: {line}")));
             }
-            Shows::Events(bug) => {
+            Effect::Events(bug) => {
                 transcript.line(title);
                 transcript.line(shrunk_events(bug));
             }
@@ -71,7 +70,7 @@ type Spoil<'a> = &'a dyn Fn(usize, &mut [f32], &mut [f32], usize);
 
 /// Five tokens are computed, their rows are spoiled where they lie, and the sixth reads them.
 #[test]
-fn a_watch_names_the_rows_that_a_wrong_cache_returns_and_changes_no_right_one() {
+fn a_checker_names_the_rows_that_a_wrong_cache_returns_and_changes_no_right_one() {
     let storyteller = Storyteller::open();
     let (layout, tokens) = (storyteller.model.config().kv_layout(), [0, 2805, 666, 259, 532, 301]);
     let alone = storyteller.model.step(&tokens, None).unwrap();
@@ -95,15 +94,15 @@ fn a_watch_names_the_rows_that_a_wrong_cache_returns_and_changes_no_right_one() 
         ),
     ];
     for (spoil, expected) in tries {
-        let (mut cache, watch) = (ContiguousCache::new(layout, 6), ReadWatch::new(None));
-        storyteller.model.step(&tokens[..5], Some(&mut watch.watched(0, &tokens, &mut cache))).unwrap();
+        let (mut cache, checker) = (ContiguousCache::new(layout, 6), ReadChecker::new(None));
+        storyteller.model.step(&tokens[..5], Some(&mut checker.checked(0, &tokens, &mut cache))).unwrap();
         for layer in 0..layout.n_layers {
             let (mut k, mut v) = (cache.gather(layer).0.to_vec(), cache.gather(layer).1.to_vec());
             spoil(layer, &mut k, &mut v, layout.kv_width());
             cache.write(layer, &k, &v);
         }
-        let newest = storyteller.model.step(&tokens[5..], Some(&mut watch.watched(0, &tokens, &mut cache)));
-        let wrong = watch.take_wrong();
+        let newest = storyteller.model.step(&tokens[5..], Some(&mut checker.checked(0, &tokens, &mut cache)));
+        let wrong = checker.take_wrong_reads();
         let found = wrong.first().map_or(String::new(), ToString::to_string);
         assert_eq!(found.trim_start_matches("attention of sequence 0's token 5 in "), expected);
         assert_eq!(newest.unwrap() == alone, expected.is_empty(), "{expected:?}");
@@ -112,11 +111,11 @@ fn a_watch_names_the_rows_that_a_wrong_cache_returns_and_changes_no_right_one() 
 
 /// A cache returns the rows of its first five tokens and no more. A check whose story is wrong says so, too.
 #[test]
-fn a_watch_names_rows_that_are_missing_at_the_end() {
+fn a_checker_names_rows_that_are_missing_at_the_end() {
     let storyteller = Storyteller::open();
-    let few = ReadWatch::new(Some(Misplacement { rows: |_, held| held.min(5), ..Misplacement::NONE }));
+    let few = ReadChecker::new(Some(Misplacement { rows: |_, held| held.min(5), ..Misplacement::NONE }));
     let mut cache = ContiguousCache::new(storyteller.model.config().kv_layout(), 20);
-    let mut cache = few.watched(0, &[0; 20], &mut cache);
+    let mut cache = few.checked(0, &[0; 20], &mut cache);
     let words = expect_panic(|| storyteller.assert_through(&mut cache, "cache", 12, || {})).unwrap();
     let read = "\n  wrong read: attention of sequence 0's token 5 in layer 0 reads only 5 rows, for 6 tokens";
     assert!(words.ends_with(read), "{words}");

@@ -3,7 +3,7 @@
 
 use std::path::{Path, PathBuf};
 
-use page_by_page::kernels::Products;
+use page_by_page::kernels::ProductFormat;
 use page_by_page::model::Model;
 use safetensors::SafeTensors;
 
@@ -41,7 +41,7 @@ fn read(name: &str) -> Golden {
 
 /// Compares all positions of one checkpoint; returns the largest difference, in parts of the position's scale, and at how
 /// many positions another token is the likeliest.
-fn compare(name: &str, checkpoint: &Path, products: Products) -> (f32, usize) {
+fn compare(name: &str, checkpoint: &Path, products: ProductFormat) -> (f32, usize) {
     let golden = read(name);
     let mut model = Model::open(checkpoint).unwrap_or_else(|error| panic!("{name}: {error}"));
     model.products = products;
@@ -70,8 +70,8 @@ fn logits_agree_with_transformers() {
         }
         let name = path.file_name().unwrap().to_str().unwrap();
         let checkpoint = if path.join("config.json").exists() { path.clone() } else { goldens().join("..").join(name) };
-        let (worst, others) = compare(name, &checkpoint, Products::F32);
-        let (worst_of_bf16, others_of_bf16) = compare(name, &checkpoint, Products::Bf16);
+        let (worst, others) = compare(name, &checkpoint, ProductFormat::F32);
+        let (worst_of_bf16, others_of_bf16) = compare(name, &checkpoint, ProductFormat::Bf16);
         println!("{name}: {worst:e}; products in bf16: {worst_of_bf16:e}, another token likeliest: {others_of_bf16}");
         assert!(worst < 2e-5, "{name}: a logit is off by {worst:e} of its position's scale");
         assert_eq!(others, 0, "{name}: positions at which another token is the likeliest");

@@ -4,7 +4,7 @@ use page_by_page::cache::KvLayout;
 use page_by_page::disk::index::Index;
 use page_by_page::disk::record::{RecordError, decode_header};
 use page_by_page::disk::{FILE_HEADER_BYTES, PageFileError, PageFormat};
-use page_by_page::kernels::{Products, RowFormat};
+use page_by_page::kernels::{ProductFormat, RowFormat};
 
 use grading::disk::{FORMAT, FaultyDisk, RECORD, RECORD_HEADER, counting, lengths, record};
 
@@ -136,7 +136,7 @@ fn pages_of_a_different_shape_are_refused_with_the_numbers() {
         (model, "a different model: its fingerprint is c0ffee17, this model's c0ffee16".into()),
         (two, rows(layout)),
         (
-            PageFormat { products: Products::Bf16, ..all },
+            PageFormat { products: ProductFormat::Bf16, ..all },
             "rows made with products in bf16, and here products are in f32; ask for --products bf16, or give".into(),
         ),
         (all, "rows in f16, and here rows are kept in f32; ask for --kv-dtype f16, or give".into()),

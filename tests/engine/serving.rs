@@ -5,8 +5,8 @@ use std::collections::HashMap;
 use std::path::Path;
 
 use page_by_page::chapters::ch06_paged::{PageSlab, SharedSlab};
+use page_by_page::generation::logprobs::{TokenLogprobs, token_logprobs};
 use page_by_page::generation::sampler::{Sampler, Sampling};
-use page_by_page::generation::scoring::{TokenLogprobs, token_logprobs};
 use page_by_page::model::{Model, StepError};
 use page_by_page::prefix_cache::new_prefix_cache;
 use page_by_page::serving::schedule::{FinishReason, ScheduleError, Sequence, SequenceId, StepLimits};
@@ -154,15 +154,15 @@ fn generate(
         for (index, (prompt, most)) in ASKED.iter().enumerate() {
             let sampler = Sampler::new(sampling_of(index, sampling));
             let request = GenerationRequest::new(prompt.to_vec(), *most, vec![sampler]);
-            let (scores_prompt, logprobs) = (is_scored(index), is_scored(index).then_some(TOP));
-            ids.extend(engine.submit_request(GenerationRequest { scores_prompt, logprobs, ..request }).unwrap());
+            let (prompt_logprobs, logprobs) = (is_scored(index), is_scored(index).then_some(TOP));
+            ids.extend(engine.submit_request(GenerationRequest { prompt_logprobs, logprobs, ..request }).unwrap());
         }
         let (mut reported, mut scores) = (HashMap::new(), HashMap::new());
         let finished = run_to_end(&mut engine, |engine, step| {
             note_tokens(&mut reported, step);
             let last = step.finished.iter().map(|finished| (finished.sequence.id, &finished.delta));
             for (id, delta) in step.deltas.iter().map(|(id, delta)| (*id, delta)).chain(last) {
-                let before = delta.scores.clone().and_then(|found| scores.insert(id, found));
+                let before = delta.prompt_logprobs.clone().and_then(|found| scores.insert(id, found));
                 assert!(before.is_none(), "{setting:?}: sequence {id} has its scores twice");
             }
             let in_its_prompt = |waits: &&Sequence| waits.counters.preemptions > 0 && waits.new_tokens().is_empty();

@@ -20,6 +20,6 @@ fn without_a_bug_the_scheduler_is_that_of_chapter_12() {
 #[test]
 fn the_scheduler_of_chapter_12_passes_all_examples_and_loses_nothing_in_a_day() {
     assert_eq!(examples::pass(&chapter_12), Ok(9));
-    let outcome = examples::watch(&chapter_12, &examples::day(3000), |_| {}).unwrap();
+    let outcome = examples::replay(&chapter_12, &examples::day(3000), |_| {}).unwrap();
     assert!(outcome.lost == 0 && outcome.wrong == 0 && outcome.ended > 700, "{outcome:?}");
 }

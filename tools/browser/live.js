@@ -25,7 +25,7 @@ export function liveChecks(checkAs, { browser, program }) {
   check("a refusal is shown in its words", ["--running", "4", "--queue", "0"], {}, refused);
   check("a lost connection is shown, and comes back", [], {}, lost);
   check("a key is asked for, and kept nowhere", ["--api-key", "sesame"], {}, withKey);
-  check("as many watchers as places", ["--watchers", "1"], {}, full);
+  check("as many viewers as places", ["--viewers", "1"], {}, full);
 }
 
 /** A server, on a port of its own or on this one. */

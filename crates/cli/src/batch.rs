@@ -10,7 +10,7 @@ use std::time::Instant;
 use anyhow::{Context, Result, ensure};
 use clap::Args;
 use page_by_page::cache_kind::CacheKind;
-use page_by_page::generation::sampler::{PartialSampling, Sampler, number};
+use page_by_page::generation::sampler::{Sampler, SamplingParams, deserialize_f32};
 use page_by_page::model::Model;
 use page_by_page::model::tokenizer::Tokenizer;
 use page_by_page::serving::schedule::SequenceId;
@@ -82,12 +82,12 @@ struct BatchRequest {
     prompt: String,
     max_new_tokens: Option<usize>,
     /// 0 is greedy.
-    #[serde(default, deserialize_with = "number")]
+    #[serde(default, deserialize_with = "deserialize_f32")]
     temperature: Option<f32>,
     /// 0 is no limit.
     top_k: Option<usize>,
     /// 1 is no limit.
-    #[serde(default, deserialize_with = "number")]
+    #[serde(default, deserialize_with = "deserialize_f32")]
     top_p: Option<f32>,
     seed: Option<u64>,
 }
@@ -139,7 +139,7 @@ impl Batch {
         let engine =
             Engine::new(&model, &slab, prefixes, limits, &model.config().eos_token_ids)?.with_tokenizer(&tokenizer);
         let results = Results::begin(self.out.as_deref(), &self.file)?;
-        let interrupt = Interrupt::watch()?;
+        let interrupt = Interrupt::listen()?;
         let mut run = BatchRun {
             model: &model,
             tokenizer: &tokenizer,
@@ -300,7 +300,7 @@ impl BatchRun<'_> {
     fn submit(&mut self, request: &BatchRequest, prompt: Vec<u32>) -> Result<SequenceId> {
         let BatchRequest { temperature, top_k, top_p, seed, .. } = *request;
         let config = self.model.config();
-        let sampling = sampling(PartialSampling { temperature, top_k, top_p }, seed.unwrap_or(SEED), config)?;
+        let sampling = sampling(SamplingParams { temperature, top_k, top_p }, seed.unwrap_or(SEED), config)?;
         if sampling.temperature == 0.0 {
             // Greedy is `argmax`.
             chapters::ensure_started(&[1])?;

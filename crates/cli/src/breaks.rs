@@ -4,7 +4,7 @@ use anyhow::{Context, Result};
 use clap::Args;
 use page_by_page::chapters::{Source, chapter as compiled};
 use page_by_page::english::wrapped;
-use page_by_page::experiments::breakages::{self, Breakage, Scenario, Shows, Teller, Told};
+use page_by_page::experiments::breakages::{self, Breakage, Effect, Scenario, ScenarioOutput, ScenarioRunner};
 use page_by_page::experiments::shrunk_events;
 
 use crate::chapters;
@@ -16,7 +16,7 @@ const COLUMNS: usize = 38;
 /// Switch a mistake on, and see what it does to a story or to a bill
 ///
 /// Without a name it lists the mistakes. Each breaks one thing that must hold. All stories, whatever their chapter, are told
-/// with your code of chapters 4 to 7 wherever you have written it, and what it returns is watched: the first row that
+/// with your code of chapters 4 to 7 wherever you have written it, and what it returns is checked: the first row that
 /// attention should not have read is named. The last line says whose code ran.
 #[derive(Args)]
 #[command(after_help = "\
@@ -38,16 +38,16 @@ impl Break {
             mistake.with_context(|| format!("no mistake is called {name:?}; `cargo page break` lists them"))?;
         let Breakage { chapter, about, invariant, chapters: run, .. } = mistake;
         chapters::ensure_written(run)?;
-        let shown = match mistake.shows {
-            Shows::Events(bug) => shrunk_events(bug) + "\n",
-            Shows::Bill(bill) => {
-                let [right, broken] = bill()?;
+        let shown = match mistake.effect {
+            Effect::Events(bug) => shrunk_events(bug) + "\n",
+            Effect::Cost(cost) => {
+                let [right, broken] = cost()?;
                 let is_yours = compiled(chapter).source == Source::Yours;
                 beside(if is_yours { "your code" } else { "right" }, &right, &broken) + "\n"
             }
-            Shows::Forgetful(scenario) => told(&mistake, &scenario, |teller| teller.tell_forgetful(&scenario))?,
-            Shows::Story(scenario, placement) => {
-                told(&mistake, &scenario, |teller| teller.tell(&scenario, Some(placement)))?
+            Effect::Forgetful(scenario) => told(&mistake, &scenario, |runner| runner.run_forgetful(&scenario))?,
+            Effect::Story(scenario, placement) => {
+                told(&mistake, &scenario, |runner| runner.run(&scenario, Some(placement)))?
             }
         };
         let whose = chapters::describe(run);
@@ -64,9 +64,13 @@ fn list() -> String {
 }
 
 /// The stories of all sequences side by side, and what was read wrongly first. `tell`: with the mistake.
-fn told(mistake: &Breakage, scenario: &Scenario, tell: impl FnOnce(&Teller) -> Result<Told>) -> Result<String> {
-    let teller = Teller::open()?;
-    let (right, broken) = (teller.tell(scenario, None)?, tell(&teller)?);
+fn told(
+    mistake: &Breakage,
+    scenario: &Scenario,
+    tell: impl FnOnce(&ScenarioRunner) -> Result<ScenarioOutput>,
+) -> Result<String> {
+    let runner = ScenarioRunner::open()?;
+    let (right, broken) = (runner.run(scenario, None)?, tell(&runner)?);
     let mut shown = String::new();
     for ((name, right), broken) in right.names.iter().zip(&right.texts).zip(&broken.texts) {
         let same =
@@ -77,9 +81,9 @@ fn told(mistake: &Breakage, scenario: &Scenario, tell: impl FnOnce(&Teller) -> R
             false => format!("{name}: another story from word {} on\n\n", same.count() + 1),
         };
     }
-    shown += &match (&broken.wrong, mistake.shows) {
+    shown += &match (&broken.wrong, mistake.effect) {
         (Some((first, n)), _) => format!("first wrong read  {first}\nin all            {n}\n"),
-        (None, Shows::Forgetful(_)) => "no row was read: there was no cache\n".into(),
+        (None, Effect::Forgetful(_)) => "no row was read: there was no cache\n".into(),
         (None, _) => "each row was the one that it should be, with other numbers in it\n".into(),
     };
     if let Some((first, n)) = &right.wrong {

@@ -109,7 +109,7 @@ impl ConversationOptions {
             max_new_tokens,
             // The newest token is never computed, and needs no slot.
             max_model_len: model.config().max_positions.min(self.pool.size(&model)?.n_slots().saturating_add(1)),
-            interrupt: Interrupt::watch()?,
+            interrupt: Interrupt::listen()?,
             is_typed,
             is_seen: is_typed && io::stdout().is_terminal(),
             turns: Vec::new(),

@@ -1,7 +1,7 @@
 //! `gains`: what a chapter gains, counted at once on the code that is compiled.
 
+mod limits;
 mod measures;
-mod watched;
 
 use anyhow::{Result, bail};
 use clap::Args;
@@ -9,8 +9,8 @@ use page_by_page::chapters::{CompiledChapter, Source, all, chapter};
 
 use crate::chapters;
 use crate::output::{Progress, print, thousands};
+use limits::{LIMITS, measure_within};
 use measures::Gain;
-use watched::{LIMITS, watched};
 
 /// Show what a chapter gains: its number without it and with it, counted on your code
 ///
@@ -82,7 +82,7 @@ fn needed(gain: &Gain) -> impl Iterator<Item = &'static CompiledChapter> {
 fn describe(gain: &Gain) -> Result<String> {
     let yours: Vec<&CompiledChapter> = needed(gain).filter(|chapter| chapter.source == Source::Yours).collect();
     let mut text = format!("chapter {}, {}\n", gain.number, chapter(gain.number).title);
-    for line in watched(LIMITS, gain.number, &yours, gain.measure)? {
+    for line in measure_within(LIMITS, gain.number, &yours, gain.measure)? {
         text.push_str(&format!("  {line}\n"));
     }
     for (name, (way, chapters)) in [("before", gain.before), ("after", gain.after)] {

@@ -14,8 +14,8 @@ use anyhow::{Result, anyhow, ensure};
 use clap::Args;
 use page_by_page::cache::Usage;
 use page_by_page::cache_kind::CacheKind;
+use page_by_page::generation::read_checker::ReadChecker;
 use page_by_page::generation::sampler::Sampling;
-use page_by_page::generation::watch::ReadWatch;
 use page_by_page::kernels::RowFormat;
 use page_by_page::model::Model;
 use page_by_page::model::tokenizer::Tokenizer;
@@ -99,10 +99,10 @@ struct CacheOptions {
     /// Start from a saved cache: what it holds of the prompt is not recomputed. Any --kv but recompute can load it
     #[arg(long, value_name = "FILE")]
     load_cache: Option<PathBuf>,
-    /// Watch what attention reads, and say so the moment it gets a row that it should not have: it takes longer, and needs
+    /// Check what attention reads, and say so the moment it gets a row that it should not have: it takes longer, and needs
     /// --kv-dtype f32
     #[arg(long, conflicts_with_all = ["save_cache", "load_cache"])]
-    watch_reads: bool,
+    check_reads: bool,
 }
 
 /// Several prompts, or several outputs of one.
@@ -210,15 +210,15 @@ impl Generate {
             );
         }
         ensure!(
-            !self.cache.watch_reads || self.cache.rows.kv_dtype == RowFormat::F32,
-            "--watch-reads needs rows in f32; leave out --kv-dtype"
+            !self.cache.check_reads || self.cache.rows.kv_dtype == RowFormat::F32,
+            "--check-reads needs rows in f32; leave out --kv-dtype"
         );
-        let is_watched = !self.cache.watch_reads || !(kv == CacheKind::Recompute || matches!(mode, Mode::Beams(_)));
-        ensure!(is_watched, "--watch-reads watches a cache: leave out --kv recompute and --beams");
+        let checks_reads = !self.cache.check_reads || !(kv == CacheKind::Recompute || matches!(mode, Mode::Beams(_)));
+        ensure!(checks_reads, "--check-reads checks a cache: leave out --kv recompute and --beams");
         ensure!(
             kv != CacheKind::Recompute || !is_saved,
             "--kv recompute keeps nothing that could be saved or loaded; use one of {}",
-            CacheKind::names(CacheKind::THAT_KEEP)
+            CacheKind::names(CacheKind::WITH_ROWS)
         );
         Ok(())
     }
@@ -322,8 +322,8 @@ fn one_line(text: &str, width: usize) -> String {
 }
 
 /// Says the first of the newest wrong reads, unless one was said before; how many there are.
-fn say_wrong(watch: &ReadWatch, n_before: u64) -> u64 {
-    let wrong = watch.take_wrong();
+fn say_wrong(checker: &ReadChecker, n_before: u64) -> u64 {
+    let wrong = checker.take_wrong_reads();
     if let (0, Some(first)) = (n_before, wrong.first()) {
         // The output has not ended its line.
         say("");

@@ -15,13 +15,13 @@ pub struct Interrupt(Arc<AtomicBool>);
 impl Interrupt {
     /// From now on the first Ctrl-C is noted here, or the signal with which a system asks a program to end; the second
     /// ends the program at once.
-    pub fn watch() -> Result<Self> {
+    pub fn listen() -> Result<Self> {
         let pressed = Arc::new(AtomicBool::new(false));
         // In this order: the first one still finds false here, and is noted after that.
         for signal in [SIGINT, SIGTERM] {
             flag::register_conditional_shutdown(signal, ENDED_BY_INTERRUPT, pressed.clone())
                 .and_then(|_| flag::register(signal, pressed.clone()))
-                .context("Ctrl-C cannot be watched for")?;
+                .context("Ctrl-C cannot be listened for")?;
         }
         Ok(Interrupt(pressed))
     }

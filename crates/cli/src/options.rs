@@ -10,8 +10,8 @@ use page_by_page::cache::{CacheError, KvLayout};
 use page_by_page::cache_kind::CacheKind;
 use page_by_page::chapters::ch06_paged::{PageSlab, SharedSlab};
 use page_by_page::chapters::chapter;
-use page_by_page::generation::sampler::{PartialSampling, Sampling, narrow};
-use page_by_page::kernels::{Products, RowFormat};
+use page_by_page::generation::sampler::{Sampling, SamplingParams, narrow_to_f32};
+use page_by_page::kernels::{ProductFormat, RowFormat};
 use page_by_page::model::checkpoint::Weight;
 use page_by_page::model::tokenizer::Tokenizer;
 use page_by_page::model::{Model, ModelConfig};
@@ -37,7 +37,7 @@ pub struct ModelOption {
     pub weights: Weights,
     /// How numbers are multiplied with weights in bf16, f32 or bf16 (rounded to 16 bits first)
     #[arg(long, value_name = "TYPE", value_parser = named(&PRODUCTS), hide_possible_values = true, default_value = "f32")]
-    pub products: Products,
+    pub products: ProductFormat,
 }
 
 impl ModelOption {
@@ -107,7 +107,7 @@ pub fn notes_on_weights(model: &Model) -> String {
         None => ", copied".into(),
     };
     match model.products {
-        Products::F32 => place,
+        ProductFormat::F32 => place,
         products => format!("{place}, products in {}", products.name()),
     }
 }
@@ -132,20 +132,20 @@ pub struct SamplingOptions {
 impl SamplingOptions {
     /// What the command asks for, or else the model's folder, or else our defaults.
     pub fn sampling(&self, config: &ModelConfig) -> Result<Sampling> {
-        let given = PartialSampling { temperature: self.temperature, top_k: self.top_k, top_p: self.top_p };
+        let given = SamplingParams { temperature: self.temperature, top_k: self.top_k, top_p: self.top_p };
         sampling(given, self.seed, config)
     }
 }
 
 /// What a request asks for, or else the model's folder, or else our defaults.
-pub fn sampling(given: PartialSampling, seed: u64, config: &ModelConfig) -> Result<Sampling> {
+pub fn sampling(given: SamplingParams, seed: u64, config: &ModelConfig) -> Result<Sampling> {
     let ours = Sampling { temperature: 0.8, top_k: 0, top_p: 0.95, seed };
     Ok(given.over(config.sampling.over(ours)).check()?)
 }
 
 /// A number that 32 bits can hold. Rounded to 32 bits, 1e308 would be infinite and 1e-320 would be 0, which is greedy.
 pub fn number(text: &str) -> Result<f32, String> {
-    narrow(text.parse::<f64>().map_err(|error| error.to_string())?)
+    narrow_to_f32(text.parse::<f64>().map_err(|error| error.to_string())?)
 }
 
 /// How the rows of a cache are stored and read.
@@ -162,7 +162,7 @@ pub struct RowOptions {
 
 pub const ATTENTIONS: [(&str, AttentionBackend); 3] =
     [("gather", AttentionBackend::Gather), ("paged", AttentionBackend::Paged), ("loops", AttentionBackend::Loops)];
-const PRODUCTS: [(&str, Products); 2] = [("f32", Products::F32), ("bf16", Products::Bf16)];
+const PRODUCTS: [(&str, ProductFormat); 2] = [("f32", ProductFormat::F32), ("bf16", ProductFormat::Bf16)];
 pub const FORMATS: [(&str, RowFormat); 4] =
     [("f32", RowFormat::F32), ("f16", RowFormat::F16), ("bf16", RowFormat::Bf16), ("int8", RowFormat::Int8)];
 

@@ -28,7 +28,7 @@ use crate::page_file::PageFileOptions;
 
 /// Holds the key, where it should not be among the arguments, which others on the computer can see.
 const KEY_VARIABLE: &str = "PAGE_BY_PAGE_API_KEY";
-const WATCHERS: usize = 8;
+const VIEWERS: usize = 8;
 /// How long Ctrl-C may go unnoticed.
 const BLINK: Duration = Duration::from_millis(20);
 
@@ -82,7 +82,7 @@ pub struct Serve {
     /// Windows that may watch the pages, and every output, at the same time [default: 8, or 0 where others can reach
     /// the server]
     #[arg(long, value_name = "N")]
-    watchers: Option<usize>,
+    viewers: Option<usize>,
     /// Seconds that a request may take, from its first byte to its last token
     #[arg(long, value_name = "S", default_value_t = 600, value_parser = clap::value_parser!(u32).range(1..))]
     timeout: u32,
@@ -111,13 +111,13 @@ impl Serve {
         let memory = Memory { slab, prefixes, tier, slots: size.n_slots() };
         let (settings, listener) = self.listen(self.model_name(&dir))?;
         let shutdown = Shutdown::default();
-        self.watch_for_the_end(&shutdown)?;
+        self.stop_on_interrupt(&shutdown)?;
         let chats = if matches!(template, Some(Ok(_))) { "completions and chats" } else { "completions" };
         say(&format!("{}: {chats}; Ctrl-C stops", settings.model));
         let more = if pool.pages.is_given() { "" } else { "; more with --kv-memory" };
         say(&format!("KV cache  {}{more}", size.describe()));
         say(&format!("chapters  {}", chapters::describe(&chapters)));
-        if settings.watchers > 0 {
+        if settings.viewers > 0 {
             say("the pages: open this address in a browser");
         }
         let address = format!("http://{}", listener.local_addr()?);
@@ -148,8 +148,8 @@ impl Serve {
                 ..ClientLimits::default()
             },
             grace: Duration::from_secs(self.grace.into()),
-            // A watcher sees what other clients have asked for.
-            watchers: self.watchers.unwrap_or(if is_here { WATCHERS } else { 0 }),
+            // A viewer sees what other clients have asked for.
+            viewers: self.viewers.unwrap_or(if is_here { VIEWERS } else { 0 }),
         };
         let listener = TcpListener::bind(&addresses[..]).with_context(|| {
             format!("cannot listen at {} port {}; choose another with --port N, or 0 for any", self.host, self.port)
@@ -183,8 +183,8 @@ impl Serve {
     }
 
     /// Ctrl-C, and what a system sends to programs that are to end, end the server.
-    fn watch_for_the_end(&self, shutdown: &Shutdown) -> Result<()> {
-        let interrupt = Interrupt::watch()?;
+    fn stop_on_interrupt(&self, shutdown: &Shutdown) -> Result<()> {
+        let interrupt = Interrupt::listen()?;
         let (shutdown, grace) = (shutdown.clone(), self.grace);
         let watch = move || {
             while !interrupt.is_pressed() {

@@ -133,7 +133,7 @@ impl Simulate {
         let day = examples::day(self.steps);
         let lost = format!("pages lost, of {}", day.setup.n_pages);
         let mut table = Table::new(0, &["steps", "finished", "wrong", &lost]);
-        let watched = examples::watch(&*factory, &day, |outcome| {
+        let replayed = examples::replay(&*factory, &day, |outcome| {
             if outcome.steps.is_multiple_of(every) || outcome.steps == self.steps {
                 let examples::Outcome { steps, ended, wrong, lost, .. } = *outcome;
                 table.line([steps, ended, wrong, lost as u64].map(thousands));
@@ -144,7 +144,7 @@ impl Simulate {
             Err(wrong) => format!("an example is wrong: {wrong}"),
         };
         print(&format!("{}\n{about}\n\n{}", name(bug), table.render()))?;
-        watched.map(drop).map_err(anyhow::Error::from)
+        replayed.map(drop).map_err(anyhow::Error::from)
     }
 }
 
@@ -153,7 +153,7 @@ fn show_all(outcomes: &[SearchResult]) -> Result<()> {
     let heading = ["bug", "reported in", "rule broken", "seed", "step", "events", "shrunk to", "runs"];
     let mut table = Table::new(3, &heading);
     for (bug, outcome) in Bug::all().into_iter().zip(outcomes) {
-        let mut line = vec![bug.name().to_string(), bug.reported().to_string()];
+        let mut line = vec![bug.name().to_string(), bug.reported_in().to_string()];
         match outcome {
             Err(found) => {
                 let (failure, shrunk_to) = (&found.failure, found.case.events.len() as u64);
@@ -178,7 +178,7 @@ fn factory(bug: Option<Bug>) -> Box<SchedulerFactory<'static>> {
 /// The heading: the bug, or whose code chapter 12 is.
 fn name(bug: Option<Bug>) -> String {
     if let Some(bug) = bug {
-        return format!("{} ({}): {}", bug.name(), bug.reported(), bug.about());
+        return format!("{} ({}): {}", bug.name(), bug.reported_in(), bug.about());
     }
     let is_yours = |number: &&usize| chapter(**number).source == Source::Yours;
     let yours: Vec<String> = SIMULATION.iter().filter(is_yours).map(usize::to_string).collect();

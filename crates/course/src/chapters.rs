@@ -9,7 +9,7 @@
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
-use crate::{marks, stub};
+use crate::{marks, source};
 
 /// The list of chapters, from the root of the repository.
 pub const LIST: &str = "exercises/chapters.txt";
@@ -21,7 +21,7 @@ pub struct Chapter {
     pub number: usize,
     /// The name of its files, without extension: `ch02_flat`.
     pub name: String,
-    /// Fingerprint of the stub as it was handed out, as [`stub::fingerprint`] makes it.
+    /// Fingerprint of the stub as it was handed out, as [`source::fingerprint`] makes it.
     pub handed_out: String,
     /// The numbers of the chapters whose code its checks run, its own last.
     pub depends_on: Vec<usize>,
@@ -108,17 +108,17 @@ impl Chapter {
     /// The stub that the solution gives.
     pub fn stub(&self, root: &Path) -> Result<String, String> {
         let file = self.solution();
-        let stub = marks::stub_of(&self.name, &stub::read(root, &file)?);
+        let stub = marks::stub_of(&self.name, &source::read(root, &file)?);
         stub.map_err(|(line, problem)| format!("{file}:{line}: {problem}"))
     }
 
     /// Reads the reader's file.
     pub fn read(&self, root: &Path) -> Result<Exercise, String> {
-        let text = stub::read(root, &self.exercise())?;
-        let fingerprint = stub::fingerprint(&text);
+        let text = source::read(root, &self.exercise())?;
+        let fingerprint = source::fingerprint(&text);
         let state = match fingerprint == self.handed_out {
             true => ExerciseState::Untouched,
-            false if stub::code(&text).contains("todo!") => ExerciseState::Begun,
+            false if source::code(&text).contains("todo!") => ExerciseState::Begun,
             false => ExerciseState::Written,
         };
         let todos = todos(&text, self.number);
@@ -128,7 +128,7 @@ impl Chapter {
 
 /// The `todo!`s of a chapter in a text, in order. Comments don't count.
 pub fn todos(text: &str, chapter: usize) -> Vec<Todo> {
-    let code = stub::code(text);
+    let code = source::code(text);
     let found = code.lines().zip(1..).flat_map(|(text, line)| {
         let labels = text.split("todo!(\"").skip(1).filter_map(task_label);
         labels.filter(|label| label.0 == chapter).map(move |(_, task, what)| {
@@ -148,7 +148,7 @@ pub fn task_label(text: &str) -> Option<(usize, u32, &str)> {
 
 /// All chapters of the repository at `root`, in order.
 pub fn all(root: &Path) -> Result<Vec<Chapter>, String> {
-    let list = stub::read(root, LIST)?;
+    let list = source::read(root, LIST)?;
     let restore = format!("restore the file with `git checkout {LIST}`");
     let mut chapters = Vec::new();
     for line in list.lines().filter(|line| !line.starts_with('#') && !line.trim().is_empty()) {
@@ -172,19 +172,19 @@ const SHARED: [&str; 4] = [
 /// backticks if what that names in turn isn't run.
 pub fn depends_on(root: &Path, file: &str) -> Result<Vec<usize>, String> {
     let (mut found, mut followed) = (BTreeSet::new(), BTreeSet::new());
-    let mut to_read = vec![(file.to_string(), stub::read(root, file)?)];
+    let mut to_read = vec![(file.to_string(), source::read(root, file)?)];
     while let Some((file, text)) = to_read.pop() {
         found.extend(named(&text, "`").map(|chapter| chapter.number));
         for chapter in named(&text, "chapters::").filter(|chapter| followed.insert(chapter.number)) {
             let solution = chapter.solution();
-            let text = stub::code(&stub::read(root, &solution)?);
+            let text = source::code(&source::read(root, &solution)?);
             to_read.push((solution, text));
         }
         for shared in SHARED {
             let (package, module) = shared.split_once("/src/").expect("a module of a package");
             let name = if file.starts_with(package) { "crate" } else { package.rsplit('/').next().unwrap_or_default() };
             if text.contains(&format!("use {name}::{}", module.trim_end_matches(".rs"))) {
-                to_read.push((shared.into(), stub::read(root, shared)?));
+                to_read.push((shared.into(), source::read(root, shared)?));
             }
         }
     }
@@ -233,7 +233,7 @@ mod tests {
     #[test]
     fn a_chapter_is_untouched_begun_or_written() {
         let stub = "fn a() {\n    todo!(\"ch02 task 1: copy\")\n}\n";
-        let root = root_with(&format!("# Hashes.\n{}  ch02_flat\n", stub::fingerprint(stub)));
+        let root = root_with(&format!("# Hashes.\n{}  ch02_flat\n", source::fingerprint(stub)));
         let [chapter] = &all(root.path()).unwrap()[..] else { panic!("one chapter") };
         assert_eq!((chapter.number, chapter.name.as_str()), (2, "ch02_flat"));
         for (text, state) in [

@@ -4,14 +4,14 @@
 
 use std::path::Path;
 
-use crate::{chapters, stub};
+use crate::{chapters, source};
 
 /// The code of the figures, a file each, from the root of the repository.
 pub const CODE: &str = "tools/figures/src/figures";
 
 /// The names of all figures, sorted.
 pub fn all(root: &Path) -> Vec<String> {
-    stub::names(root, CODE, ".rs")
+    source::file_names(root, CODE, ".rs")
 }
 
 /// The numbers of the chapters that a figure depends on.

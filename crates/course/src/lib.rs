@@ -31,5 +31,5 @@ pub mod marks;
 pub mod record;
 #[cfg(feature = "run")]
 pub mod served;
-pub mod stub;
+pub mod source;
 pub mod watch;

@@ -32,7 +32,7 @@ use std::time::UNIX_EPOCH;
 
 use serde::{Deserialize, Serialize};
 
-use crate::stub;
+use crate::source;
 
 /// Where the record lies, from the root of the repository.
 pub const FILE: &str = ".page-by-page/record.json";
@@ -64,7 +64,7 @@ pub fn is_green(root: &Path, name: &str, fingerprint: &str, ran: u64) -> bool {
     let file = root.join(green_copy(name));
     let kept = fs::metadata(&file).and_then(|file| file.modified()).ok();
     let kept = kept.and_then(|time| time.duration_since(UNIX_EPOCH).ok()).map_or(0, |time| time.as_secs());
-    kept >= ran && fs::read_to_string(file).is_ok_and(|text| stub::fingerprint(&text) == fingerprint)
+    kept >= ran && fs::read_to_string(file).is_ok_and(|text| source::fingerprint(&text) == fingerprint)
 }
 
 /// The last run of a chapter's checks.

@@ -9,7 +9,7 @@ use std::rc::Rc;
 
 use page_by_page::disk::memory_disk::MemoryDisk;
 use page_by_page::disk::{Disk, FILE_HEADER_BYTES, PageFormat};
-use page_by_page::kernels::{Products, RowFormat};
+use page_by_page::kernels::{ProductFormat, RowFormat};
 
 use crate::limits;
 use crate::pools::LAYOUT;
@@ -18,7 +18,7 @@ use crate::pools::LAYOUT;
 pub const FORMAT: PageFormat = PageFormat {
     fingerprint: 0xC0FF_EE16,
     row_format: RowFormat::F32,
-    products: Products::F32,
+    products: ProductFormat::F32,
     layout: LAYOUT,
     page_size: 4,
 };

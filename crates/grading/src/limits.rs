@@ -203,12 +203,12 @@ fn stop(check: &str, call: &str, why: &str) -> ! {
     std::process::abort()
 }
 
-/// A check that runs, as its watch sees it.
+/// A check that runs, as the watchdog sees it.
 struct Check {
     name: String,
     /// The call that began last.
     newest_call: Mutex<String>,
-    /// Its processor time when the watch first found it silent, and how many seconds ago that was; none after a sign.
+    /// Its processor time when the watchdog first found it silent, and how many seconds ago that was; none after a sign.
     silent: Mutex<Option<(Duration, u32)>>,
     /// Where Linux keeps the processor time of the check's thread, in nanoseconds.
     schedstat: PathBuf,
@@ -220,28 +220,28 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
 }
 
-/// The check of a thread, which is watched until the thread ends.
-struct Watched(Arc<Check>);
+/// The check of a thread, for as long as the thread lives.
+struct RunningCheck(Arc<Check>);
 
-impl Drop for Watched {
+impl Drop for RunningCheck {
     fn drop(&mut self) {
         lock(&CHECKS).retain(|check| !Arc::ptr_eq(check, &self.0));
     }
 }
 
 thread_local! {
-    static CHECK: Watched = {
-        static WATCH: Once = Once::new();
+    static CHECK: RunningCheck = {
+        static WATCHDOG: Once = Once::new();
         // Miri takes a minute for many things.
         if !cfg!(miri) {
-            WATCH.call_once(|| drop(thread::spawn(watch)));
+            WATCHDOG.call_once(|| drop(thread::spawn(watchdog)));
         }
         let name = thread::current().name().unwrap_or("a check").into();
         let thread = if cfg!(miri) { None } else { std::fs::read_link("/proc/thread-self").ok() };
         let schedstat = Path::new("/proc").join(thread.unwrap_or_default()).join("schedstat");
         let check = Arc::new(Check { name, newest_call: Mutex::default(), silent: Mutex::default(), schedstat });
         lock(&CHECKS).push(check.clone());
-        Watched(check)
+        RunningCheck(check)
     };
 }
 
@@ -273,7 +273,7 @@ impl Check {
 
 /// Stops a check that is silent for too long. A second that goes by counts for a half at least: a check may wait for
 /// what never comes, and not all systems tell the time of a thread.
-fn watch() {
+fn watchdog() {
     loop {
         thread::sleep(Duration::from_secs(1));
         for check in lock(&CHECKS).iter() {

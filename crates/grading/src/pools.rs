@@ -35,12 +35,12 @@ pub fn of_other_pool(pool: &PagePool) -> [Fact; 2] {
     [free, fact("owners of the other pool's pages", owners(pool))]
 }
 
-pub fn foreign(page: u32, n_pages: usize) -> CacheError {
+pub fn foreign_page(page: u32, n_pages: usize) -> CacheError {
     CacheError::ForeignPage { page: PageId(page), n_pages }
 }
 
 /// The error of a page that is free, where it must have an owner.
-pub fn free(page: u32) -> CacheError {
+pub fn double_free(page: u32) -> CacheError {
     CacheError::DoubleFree(PageId(page))
 }
 

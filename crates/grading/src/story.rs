@@ -3,8 +3,8 @@
 use std::path::PathBuf;
 
 use page_by_page::cache::attention::AttentionCache;
+use page_by_page::generation::read_checker::{ReadChecker, WrongRead};
 use page_by_page::generation::sampler::{Sampler, Sampling};
-use page_by_page::generation::watch::{ReadWatch, WrongRead};
 use page_by_page::generation::{CachedModel, LanguageModel};
 use page_by_page::kernels::RowFormat;
 use page_by_page::model::Model;
@@ -68,9 +68,9 @@ impl Storyteller {
         let rows = model.tokens_computed();
         if let Ok(parting) = expect_panic(|| self.assert_recomputed(n, &story)) {
             let is_paged = whose_code::grader().is_none_or(|grader| grader.number >= 6);
-            let may_watch = is_paged && self.model.row_format == RowFormat::F32;
+            let may_check = is_paged && self.model.row_format == RowFormat::F32;
             // If the cache panics when the story is told again, what failed is still the story.
-            match expect_panic(|| may_watch.then(|| self.first_wrong_read(cache, &story)).flatten()) {
+            match expect_panic(|| may_check.then(|| self.first_wrong_read(cache, &story)).flatten()) {
                 Err(Some(read)) => panic!("{parting}\n  wrong read: {read}"),
                 _ => panic!("{parting}"),
             }
@@ -80,13 +80,13 @@ impl Storyteller {
 
     /// Tells a story again, with its tokens as they are, and watches what is read of the cache.
     fn first_wrong_read(&self, cache: &mut dyn AttentionCache, story: &[u32]) -> Option<WrongRead> {
-        let (prompt, watch) = (self.prompt(), ReadWatch::new(None));
+        let (prompt, checker) = (self.prompt(), ReadChecker::new(None));
         cache.rewind(cache.len()).ok()?;
         let tokens = [&prompt[..], story].concat();
         (prompt.len()..tokens.len()).find_map(|len| {
             let held = cache.len();
-            self.model.step(&tokens[held..len], Some(&mut watch.watched(0, &tokens, cache))).ok()?;
-            watch.take_wrong().first().copied()
+            self.model.step(&tokens[held..len], Some(&mut checker.checked(0, &tokens, cache))).ok()?;
+            checker.take_wrong_reads().first().copied()
         })
     }
 

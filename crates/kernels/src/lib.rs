@@ -19,7 +19,7 @@
 //! **The modules.** Those that add numbers say in which order:
 //!
 //! - `vector`: sixteen numbers at a time; `registers`: in whatever registers the processor has;
-//! - `matrix`: weights as they lie in a checkpoint; `products`: rows against them; `tiles`: several rows at a time;
+//! - `matrix`: weights as they lie in a checkpoint; `matmul`: rows against them; `tiles`: several rows at a time;
 //! - `rows`: keys and values as a cache keeps them; `stored`: reading them; `attention`: queries against them, wherever
 //!   they lie;
 //! - `ops`: dot product, softmax, norm, gate; `parallel`: work for several threads; `peak`: what none of them can
@@ -31,11 +31,11 @@
 //! `plain`, picks narrower registers than the processor has, to see that the output stays the same.
 
 mod attention;
+mod matmul;
 mod matrix;
 mod ops;
 mod parallel;
 mod peak;
-mod products;
 mod registers;
 mod rows;
 mod stored;
@@ -43,10 +43,10 @@ mod tiles;
 mod vector;
 
 pub use attention::{Heads, attend};
-pub use matrix::{Dtype, Matrix, Products};
+pub use matmul::{matmul, matmuls};
+pub use matrix::{Dtype, Matrix, ProductFormat};
 pub use ops::{add_scaled, dot, rms_norm, silu_times, softmax, softmax_scaled};
 pub use peak::multiply_adds;
-pub use products::{matmul, matmuls};
 pub use rows::{RowFormat, Run, SequenceRows};
 
 /// Goes up with every change to the bits of a result: another order of a sum, another polynomial of an exponential. It

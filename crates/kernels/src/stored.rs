@@ -1,6 +1,6 @@
 //! Stored heads, sixteen numbers at a time.
 
-use crate::products::prefetch;
+use crate::matmul::prefetch;
 use crate::rows::RowFormat;
 use crate::vector::{LANES, Lanes, Plain, Vector, padded};
 

@@ -17,8 +17,8 @@ use axum::http::{HeaderMap, Request, StatusCode, Uri};
 use futures_util::StreamExt;
 use tokio::time::timeout;
 
+use crate::api_error::ApiError;
 use crate::connections::ClientLimits;
-use crate::refusal::Refusal;
 
 /// A body of up to this many times the limit is read to its end before it is refused, because most clients read no
 /// answer before they have sent everything.
@@ -35,7 +35,7 @@ pub enum Access {
 
 impl Access {
     /// Refuses a request that must not be answered.
-    pub(crate) fn check(&self, uri: &Uri, headers: &HeaderMap) -> Result<(), Refusal> {
+    pub(crate) fn check(&self, uri: &Uri, headers: &HeaderMap) -> Result<(), ApiError> {
         let Access::Key(key) = self else { return self.check_name(uri, headers) };
         let given = headers.get(AUTHORIZATION).map_or(&b""[..], |value| value.as_bytes());
         let (scheme, given) = given.split_at_checked(7).unwrap_or_default();
@@ -43,11 +43,11 @@ impl Access {
             return Ok(());
         }
         let message = "the API key is missing or wrong; send it as Authorization: Bearer KEY";
-        Err(Refusal::new(StatusCode::UNAUTHORIZED, Some("invalid_api_key"), message))
+        Err(ApiError::new(StatusCode::UNAUTHORIZED, Some("invalid_api_key"), message))
     }
 
     /// Refuses a request for an unknown host. The key isn't asked for.
-    pub(crate) fn check_name(&self, uri: &Uri, headers: &HeaderMap) -> Result<(), Refusal> {
+    pub(crate) fn check_name(&self, uri: &Uri, headers: &HeaderMap) -> Result<(), ApiError> {
         let in_headers = headers.get(HOST).and_then(|host| host.to_str().ok());
         let host = uri.authority().map(|authority| authority.as_str()).or(in_headers);
         let is_one = headers.get_all(HOST).iter().count() <= 1;
@@ -55,19 +55,19 @@ impl Access {
             return Ok(());
         }
         let message = "this server answers to localhost, 127.0.0.1 and [::1] only; start it with --api-key for others";
-        Err(Refusal::new(StatusCode::FORBIDDEN, Some("unknown_host"), message))
+        Err(ApiError::new(StatusCode::FORBIDDEN, Some("unknown_host"), message))
     }
 }
 
-/// Refuses a request from a page of a different site: it couldn't read the answer, but would occupy a watcher's place.
-pub(crate) fn check_site(headers: &HeaderMap) -> Result<(), Refusal> {
+/// Refuses a request from a page of a different site: it couldn't read the answer, but would occupy a viewer's place.
+pub(crate) fn check_site(headers: &HeaderMap) -> Result<(), ApiError> {
     // Browsers set this header, and no page can change it.
     let site = headers.get("sec-fetch-site").map_or(&b"none"[..], |site| site.as_bytes());
     if matches!(site, b"none" | b"same-origin") {
         return Ok(());
     }
     let message = "only this server's own page gets this; open the server's address in the browser";
-    Err(Refusal::new(StatusCode::FORBIDDEN, Some("another_site"), message))
+    Err(ApiError::new(StatusCode::FORBIDDEN, Some("another_site"), message))
 }
 
 /// Takes the same time wherever the first difference is; only the length can be inferred.
@@ -87,27 +87,27 @@ fn is_local(host: &str) -> bool {
 }
 
 /// The body of a request, if it is JSON, has no more bytes than it may, and arrives in time.
-pub(crate) async fn body(request: Request<Body>, limits: &ClientLimits) -> Result<Vec<u8>, Refusal> {
+pub(crate) async fn body(request: Request<Body>, limits: &ClientLimits) -> Result<Vec<u8>, ApiError> {
     let kind = request.headers().get(CONTENT_TYPE).and_then(|kind| kind.to_str().ok()).unwrap_or_default();
     if !kind.split(';').next().unwrap_or_default().trim().eq_ignore_ascii_case("application/json") {
         let message = "the body is not declared as JSON; send Content-Type: application/json";
-        return Err(Refusal::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, None, message));
+        return Err(ApiError::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, None, message));
     }
     let read = timeout(limits.body, read(request.into_body(), limits.body_bytes)).await;
     read.unwrap_or_else(|_| {
         let message = format!("the body has not arrived within {} seconds", limits.body.as_secs());
-        Err(Refusal::new(StatusCode::REQUEST_TIMEOUT, None, message))
+        Err(ApiError::new(StatusCode::REQUEST_TIMEOUT, None, message))
     })
 }
 
-async fn read(body: Body, at_most: usize) -> Result<Vec<u8>, Refusal> {
+async fn read(body: Body, at_most: usize) -> Result<Vec<u8>, ApiError> {
     let read_to_end = at_most.saturating_mul(READ_TO_END);
     let declared = usize::try_from(body.size_hint().lower()).unwrap_or(usize::MAX);
     let mut chunks = body.into_data_stream();
     let (mut bytes, mut len) = (Vec::new(), 0);
     while declared <= read_to_end && len <= read_to_end {
         let Some(chunk) = chunks.next().await else { break };
-        let chunk = chunk.map_err(|_| Refusal::new(StatusCode::BAD_REQUEST, None, "the body is incomplete"))?;
+        let chunk = chunk.map_err(|_| ApiError::new(StatusCode::BAD_REQUEST, None, "the body is incomplete"))?;
         len += chunk.len();
         if len <= at_most {
             bytes.extend_from_slice(&chunk);
@@ -116,7 +116,7 @@ async fn read(body: Body, at_most: usize) -> Result<Vec<u8>, Refusal> {
     if declared.max(len) > at_most {
         let message =
             format!("the body has more than {at_most} bytes, the limit of this server; send a shorter prompt");
-        return Err(Refusal::new(StatusCode::PAYLOAD_TOO_LARGE, None, message));
+        return Err(ApiError::new(StatusCode::PAYLOAD_TOO_LARGE, None, message));
     }
     Ok(bytes)
 }

@@ -17,16 +17,16 @@ use std::task::{Poll, ready};
 
 use axum::response::sse::Event as SentEvent;
 use futures_util::stream::{self, Stream};
-use page_by_page::generation::scoring::TokenLogprobs;
+use page_by_page::generation::logprobs::TokenLogprobs;
 use page_by_page::model::tokenizer::Tokenizer;
 use page_by_page::serving::OutputDelta;
 use serde_json::{Map, Value, json};
 use tokio::sync::mpsc::UnboundedReceiver;
 use tokio::task::spawn_blocking;
 
+use crate::api_error::ApiError;
 use crate::http::ParsedRequest;
 use crate::messages::{Event, Output, OutputEnd};
-use crate::refusal::Refusal;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Endpoint {
@@ -56,11 +56,11 @@ pub struct Answer {
 
 impl Answer {
     /// The whole answer, once all of its sequences are finished.
-    pub async fn whole(self, mut events: UnboundedReceiver<Event>, n_sequences: usize) -> Result<String, Refusal> {
+    pub async fn whole(self, mut events: UnboundedReceiver<Event>, n_sequences: usize) -> Result<String, ApiError> {
         let mut outputs: Vec<(OutputDelta, Option<OutputEnd>)> = (0..n_sequences).map(|_| Default::default()).collect();
         let mut open = n_sequences;
         while open > 0 {
-            let Output { index, delta, end } = events.recv().await.ok_or_else(Refusal::engine_gone)??;
+            let Output { index, delta, end } = events.recv().await.ok_or_else(ApiError::engine_gone)??;
             outputs[index].0.append(delta);
             outputs[index].1 = end;
             open -= usize::from(end.is_some());
@@ -82,7 +82,7 @@ impl Answer {
         let mut is_done = n_sequences == 0;
         stream::poll_fn(move |context| {
             if chunks.is_empty() && !is_done {
-                let event = ready!(events.poll_recv(context)).unwrap_or(Err(Refusal::engine_gone()));
+                let event = ready!(events.poll_recv(context)).unwrap_or(Err(ApiError::engine_gone()));
                 is_done = self.add_chunks(event, &mut ends, &mut chunks);
                 if is_done {
                     events.close();
@@ -142,7 +142,7 @@ impl Answer {
 
     fn next_chunk(&self, index: usize, delta: &OutputDelta, end: Option<OutputEnd>) -> Value {
         let content = match self.endpoint {
-            Endpoint::Completion if delta.scores.is_some() => ("text", json!(self.output(index, delta))),
+            Endpoint::Completion if delta.prompt_logprobs.is_some() => ("text", json!(self.output(index, delta))),
             Endpoint::Completion => ("text", json!(delta.text)),
             Endpoint::Chat if delta.text.is_empty() => ("delta", json!({})),
             Endpoint::Chat => ("delta", json!({ "content": delta.text })),
@@ -173,7 +173,7 @@ impl Answer {
     /// One sequence in an answer or a chunk. `shown`: what is shown of it, after the field for that.
     fn choice(&self, index: usize, delta: &OutputDelta, end: Option<OutputEnd>, shown: (&str, Value)) -> Value {
         let (reason, (field, content)) = (end.map(|end| end.reason.as_str()), shown);
-        let has_tokens = delta.scores.is_some() || !delta.tokens.is_empty() || delta.end_token.is_some();
+        let has_tokens = delta.prompt_logprobs.is_some() || !delta.tokens.is_empty() || delta.end_token.is_some();
         let logprobs = (self.request.options.logprobs.is_some() && has_tokens).then(|| self.logprobs(index, delta));
         let mut choice = json!({ "index": index, "finish_reason": reason, "logprobs": logprobs });
         choice[field] = content;
@@ -203,7 +203,7 @@ impl Answer {
     /// The output with its echoed prompt. A scored prompt is shown only with its scores, which a cancelled sequence may
     /// lack.
     fn output(&self, index: usize, delta: &OutputDelta) -> String {
-        let begins = if self.is_scored() && delta.scores.is_none() { "" } else { self.echoed(index) };
+        let begins = if self.is_scored() && delta.prompt_logprobs.is_none() { "" } else { self.echoed(index) };
         begins.to_string() + &delta.text
     }
 
@@ -233,7 +233,7 @@ impl Answer {
                     tops.push(found.map(|found| self.top_of(id, found)));
                     offsets.push(offset);
                 };
-                if let Some(scores) = &delta.scores {
+                if let Some(scores) = &delta.prompt_logprobs {
                     let prompt = &self.request.prompts[index / self.request.options.n];
                     // The first token has no score: nothing comes before it.
                     let scores = [None].into_iter().chain(scores.iter().map(Some));
@@ -287,9 +287,9 @@ impl Answer {
 
 /// Runs slow work on a thread for blocking work, so that no client has to wait for it.
 pub async fn blocking<T: Send + 'static>(
-    work: impl FnOnce() -> Result<T, Refusal> + Send + 'static,
-) -> Result<T, Refusal> {
+    work: impl FnOnce() -> Result<T, ApiError> + Send + 'static,
+) -> Result<T, ApiError> {
     spawn_blocking(work).await.unwrap_or_else(|_| {
-        Err(Refusal::failed("the request could not be read or answered; the server's log says why"))
+        Err(ApiError::failed("the request could not be read or answered; the server's log says why"))
     })
 }

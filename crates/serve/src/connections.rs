@@ -32,8 +32,8 @@ pub struct ClientLimits {
     pub write: Duration,
     /// For a request to be answered.
     pub request: Duration,
-    /// For a watcher to see the pages, until another one may have its place.
-    pub watch: Duration,
+    /// For a viewer to see the pages, until another one may have its place.
+    pub view_time: Duration,
 }
 
 impl Default for ClientLimits {
@@ -46,7 +46,7 @@ impl Default for ClientLimits {
             body: Duration::from_secs(30),
             write: Duration::from_secs(30),
             request: Duration::from_secs(600),
-            watch: Duration::from_secs(60),
+            view_time: Duration::from_secs(60),
         }
     }
 }

@@ -23,10 +23,10 @@ use page_by_page::serving::{
     Engine, EngineError, FinishedSequence, GenerationRequest, OutputDelta, Prefetcher, StepOutput,
 };
 
+use crate::api_error::ApiError;
 use crate::messages::{Command, NewRequest, Output, OutputEnd, Requester};
 use crate::metrics::Metrics;
 use crate::pace::{Pace, PaceRequest};
-use crate::refusal::Refusal;
 use crate::views::ViewPublisher;
 
 /// While a step waits for the pace, clients that have gone or run out of time are looked for this often.
@@ -135,18 +135,18 @@ impl<'m> EngineThread<'m> {
         match command {
             Command::ViewRequest(request) => self.views.ask(request),
             Command::SetPace(pace, is_known) => {
-                let is_watching = self.views.present.contains(&pace.watcher);
-                if is_watching {
+                let is_viewing = self.views.present.contains(&pace.viewer);
+                if is_viewing {
                     // A step that nobody needs now is not kept for later.
                     let steps = if self.is_idle() { 0 } else { pace.steps };
                     self.pace.set = pace.steps_per_second.map(|_| PaceRequest { steps, ..pace });
                     self.views.note_change();
                 }
-                let _ = is_known.send(is_watching);
+                let _ = is_known.send(is_viewing);
             }
-            Command::WatcherLeft(watcher) => {
-                self.views.present.remove(&watcher);
-                if self.pace.set.take_if(|set| set.watcher == watcher).is_some() {
+            Command::ViewerLeft(viewer) => {
+                self.views.present.remove(&viewer);
+                if self.pace.set.take_if(|set| set.viewer == viewer).is_some() {
                     self.views.note_change();
                 }
             }
@@ -166,7 +166,7 @@ impl<'m> EngineThread<'m> {
                     return Ok(());
                 }
                 // A scored prompt is computed even where its rows are cached.
-                let looked_up = request.requests.iter().filter(|request| !request.scores_prompt);
+                let looked_up = request.requests.iter().filter(|request| !request.prompt_logprobs);
                 match self.prefetcher.prefetch(&mut self.engine, looked_up.map(|request| &request.prompt[..]))? {
                     Some(ticket) => self.prefetcher.park(ticket, request),
                     None => self.begin(request)?,
@@ -223,16 +223,16 @@ impl<'m> EngineThread<'m> {
     }
 
     /// Why this many sequences cannot be accepted, if they cannot.
-    fn refusal(&self, n_sequences: usize) -> Option<Refusal> {
+    fn refusal(&self, n_sequences: usize) -> Option<ApiError> {
         if self.stop.is_some() {
-            return Some(Refusal::stopping());
+            return Some(ApiError::stopping());
         }
         let (open, most) = (self.open.len() + self.n_not_submitted(), self.max_open);
         if open + n_sequences > most {
             self.metrics.refused.inc();
             let message =
                 format!("{open} of {most} places are taken, and {n_sequences} are needed; ask again in a second");
-            return Some(Refusal::too_many_requests(message, 1));
+            return Some(ApiError::too_many_requests(message, 1));
         }
         None
     }
@@ -257,7 +257,7 @@ impl<'m> EngineThread<'m> {
         let ids: Vec<_> = self.open.iter().filter(|(_, open)| unwanted(&open.requester)).map(|(id, _)| *id).collect();
         for id in ids {
             let finished = self.cancel(id)?;
-            self.end(finished, Some(if stopped { Refusal::stopping() } else { Refusal::timed_out() }));
+            self.end(finished, Some(if stopped { ApiError::stopping() } else { ApiError::timed_out() }));
         }
         Ok(())
     }
@@ -292,14 +292,14 @@ impl<'m> EngineThread<'m> {
 
     /// Counts the end of a sequence, and sends it to its client with the rest of the output, or why there is no more:
     /// `refusal`, or what has failed.
-    fn end(&mut self, finished: FinishedSequence, refusal: Option<Refusal>) {
+    fn end(&mut self, finished: FinishedSequence, refusal: Option<ApiError>) {
         let (sequence, reason) = (&finished.sequence, finished.reason());
         let Some(open) = self.open.remove(&sequence.id) else { return };
         // Counted first, so that a client that has its answer also finds it in the counters.
         self.metrics.end(reason, open.requester.arrived.elapsed());
         self.views.note_end(|| EndedView::new(&finished));
         let end = OutputEnd { reason, new_tokens: sequence.new_tokens().len(), cached: sequence.counters.cached };
-        let failure = finished.outcome.err().map(|error| Refusal::failed(error.to_string()));
+        let failure = finished.outcome.err().map(|error| ApiError::failed(error.to_string()));
         match refusal.or(failure) {
             None => open.send(finished.delta, Some(end)),
             // A client that has gone does not receive it.
@@ -332,14 +332,14 @@ impl OpenSequence {
 }
 
 /// Why a sequence was not accepted.
-fn refusal_of(error: &EngineError) -> Refusal {
+fn refusal_of(error: &EngineError) -> ApiError {
     let message = error.to_string();
     match error {
         EngineError::Model(StepError::UnknownToken { .. } | StepError::NoTokens)
-        | EngineError::Schedule(ScheduleError::NoPrompt) => Refusal::of_field("prompt", message),
+        | EngineError::Schedule(ScheduleError::NoPrompt) => ApiError::of_field("prompt", message),
         EngineError::Model(StepError::TooLong { .. }) | EngineError::Schedule(ScheduleError::NeverFits { .. }) => {
-            Refusal::too_long("max_tokens", message)
+            ApiError::too_long("max_tokens", message)
         }
-        _ => Refusal::failed(message),
+        _ => ApiError::failed(message),
     }
 }

@@ -4,18 +4,18 @@
 
 use axum::http::StatusCode;
 use page_by_page::escape;
-use page_by_page::generation::sampler::narrow;
+use page_by_page::generation::sampler::narrow_to_f32;
 use serde::de::DeserializeOwned;
 use serde_json::{Map, Value};
 
-use crate::refusal::Refusal;
+use crate::api_error::ApiError;
 
 pub struct Fields(Map<String, Value>);
 
 impl Fields {
     /// Reads the body of a request.
-    pub fn new(body: &[u8]) -> Result<Self, Refusal> {
-        let refused = |problem: String| Err(Refusal::new(StatusCode::BAD_REQUEST, Some("invalid_json"), problem));
+    pub fn new(body: &[u8]) -> Result<Self, ApiError> {
+        let refused = |problem: String| Err(ApiError::new(StatusCode::BAD_REQUEST, Some("invalid_json"), problem));
         match serde_json::from_slice(body) {
             Ok(Value::Object(fields)) => Ok(Fields(fields)),
             Ok(_) => refused("the body is JSON, but not an object; send one, such as {\"prompt\": \"…\"}".into()),
@@ -34,23 +34,23 @@ impl Fields {
         name: &'static str,
         expected: &str,
         read: impl FnOnce(&Value) -> Option<T>,
-    ) -> Result<Option<T>, Refusal> {
+    ) -> Result<Option<T>, ApiError> {
         let Some(value) = self.get(name) else { return Ok(None) };
-        let wrong = || Refusal::of_field(name, format!("{name} is {}, expected {expected}", short(value)));
+        let wrong = || ApiError::of_field(name, format!("{name} is {}, expected {expected}", short(value)));
         read(value).map(Some).ok_or_else(wrong)
     }
 
-    pub fn read_as<T: DeserializeOwned>(&self, name: &'static str, expected: &str) -> Result<Option<T>, Refusal> {
+    pub fn read_as<T: DeserializeOwned>(&self, name: &'static str, expected: &str) -> Result<Option<T>, ApiError> {
         self.take(name, expected, |value| T::deserialize(value).ok())
     }
 
     /// True or false; missing is false.
-    pub fn flag(&self, name: &'static str) -> Result<bool, Refusal> {
+    pub fn flag(&self, name: &'static str) -> Result<bool, ApiError> {
         Ok(self.read_as(name, "true or false")?.unwrap_or(false))
     }
 
     /// A whole number from `least` to `most`.
-    pub fn whole(&self, name: &'static str, least: u64, most: u64) -> Result<Option<usize>, Refusal> {
+    pub fn whole(&self, name: &'static str, least: u64, most: u64) -> Result<Option<usize>, ApiError> {
         let expected = match most {
             u64::MAX => format!("a whole number, {least} or more"),
             most => format!("a whole number from {least} to {most}"),
@@ -63,15 +63,15 @@ impl Fields {
         })
     }
 
-    pub fn number(&self, name: &'static str) -> Result<Option<f32>, Refusal> {
-        self.take(name, "a number that 32 bits can hold", |value| narrow(value.as_f64()?).ok())
+    pub fn number(&self, name: &'static str) -> Result<Option<f32>, ApiError> {
+        self.take(name, "a number that 32 bits can hold", |value| narrow_to_f32(value.as_f64()?).ok())
     }
 
     /// Refuses a field that asks for something unsupported. `is_harmless`: values that ask for nothing.
-    pub fn refuse(&self, name: &'static str, is_harmless: impl FnOnce(&Value) -> bool) -> Result<(), Refusal> {
+    pub fn refuse(&self, name: &'static str, is_harmless: impl FnOnce(&Value) -> bool) -> Result<(), ApiError> {
         let Some(value) = self.get(name).filter(|value| !is_harmless(value)) else { return Ok(()) };
         let message = format!("{name} is {}, which this server does not do; leave it out", short(value));
-        Err(Refusal::of_field(name, message))
+        Err(ApiError::of_field(name, message))
     }
 }
 

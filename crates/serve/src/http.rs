@@ -17,7 +17,7 @@ use axum::routing::{delete, get, post};
 use futures_util::StreamExt;
 use page_by_page::escape;
 use page_by_page::files::FileError;
-use page_by_page::generation::sampler::{PartialSampling, Sampler, Sampling};
+use page_by_page::generation::sampler::{Sampler, Sampling, SamplingParams};
 use page_by_page::model::tokenizer::Tokenizer;
 use page_by_page::serving::GenerationRequest;
 use page_by_page::serving::schedule::SequenceId;
@@ -27,14 +27,14 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot, watch};
 use crate::Settings;
 use crate::access;
 use crate::answer::{Answer, Endpoint, blocking};
+use crate::api_error::ApiError;
 use crate::messages::{Command, Event, NewRequest, Requester};
 use crate::metrics::{self, Metrics};
 use crate::pace::PaceRequest;
 use crate::page;
 use crate::protocol::{Chat, Completion, GenerationOptions, Prompt, any_number};
-use crate::refusal::Refusal;
 use crate::template::ChatTemplate;
-use crate::views::{self, Watchers};
+use crate::views::{self, Viewers};
 
 /// How often a comment is sent on a stream without new output, so that the connection stays open.
 const KEEP_ALIVE: Duration = Duration::from_secs(10);
@@ -43,12 +43,12 @@ const KEEP_ALIVE: Duration = Duration::from_secs(10);
 const SHORT_BODY: usize = 4 << 10;
 
 /// Log probabilities of all answers that are not read to their end. As JSON each takes about a hundred bytes.
-pub const MAX_PROBABILITIES: usize = 1 << 19;
+pub const MAX_OPEN_LOGPROBS: usize = 1 << 19;
 
 pub struct ServerState {
     pub settings: Settings,
     /// How the model is sampled where a request leaves it open.
-    pub sampling: PartialSampling,
+    pub sampling: SamplingParams,
     /// Tokens of a sequence at most, prompt included: limited by the model's positions and the pool's slots.
     pub max_model_len: usize,
     pub tokenizer: Arc<Tokenizer>,
@@ -58,12 +58,12 @@ pub struct ServerState {
     /// no completion.
     pub renderers: Semaphore,
     /// Log probabilities that can still be asked for.
-    pub probabilities: Arc<Semaphore>,
+    pub logprob_permits: Arc<Semaphore>,
     pub metrics: Arc<Metrics>,
     pub engine: Sender<Command>,
     /// True when the server is to end.
     pub stop: watch::Receiver<bool>,
-    pub watchers: Watchers,
+    pub viewers: Viewers,
 }
 
 type AppState = State<Arc<ServerState>>;
@@ -89,39 +89,39 @@ pub fn router(state: Arc<ServerState>) -> Router {
     all.method_not_allowed_fallback(wrong_method).with_state(state)
 }
 
-async fn check(State(state): AppState, request: Request<Body>, next: Next) -> Result<Response<Body>, Refusal> {
+async fn check(State(state): AppState, request: Request<Body>, next: Next) -> Result<Response<Body>, ApiError> {
     state.settings.access.check(request.uri(), request.headers())?;
     Ok(next.run(request).await)
 }
 
 /// The page itself shows nothing without the key, and asks for it.
-async fn check_page(State(state): AppState, request: Request<Body>, next: Next) -> Result<Response<Body>, Refusal> {
+async fn check_page(State(state): AppState, request: Request<Body>, next: Next) -> Result<Response<Body>, ApiError> {
     state.settings.access.check_name(request.uri(), request.headers())?;
-    state.watchers.check()?;
+    state.viewers.check()?;
     Ok(next.run(request).await)
 }
 
-async fn nothing_here(uri: Uri) -> Refusal {
+async fn nothing_here(uri: Uri) -> ApiError {
     let path = escape::field(uri.path());
-    Refusal::new(StatusCode::NOT_FOUND, None, format!("there is nothing at {path}; the API is under /v1"))
+    ApiError::new(StatusCode::NOT_FOUND, None, format!("there is nothing at {path}; the API is under /v1"))
 }
 
-async fn wrong_method() -> Refusal {
+async fn wrong_method() -> ApiError {
     let message = "wrong method: use POST for completions and /pace, DELETE to cancel a sequence, GET for the rest";
-    Refusal::new(StatusCode::METHOD_NOT_ALLOWED, None, message)
+    ApiError::new(StatusCode::METHOD_NOT_ALLOWED, None, message)
 }
 
-async fn health(State(state): AppState) -> Result<&'static str, Refusal> {
-    if *state.stop.borrow() { Err(Refusal::stopping()) } else { Ok("ok\n") }
+async fn health(State(state): AppState) -> Result<&'static str, ApiError> {
+    if *state.stop.borrow() { Err(ApiError::stopping()) } else { Ok("ok\n") }
 }
 
 async fn show_metrics(State(state): AppState) -> impl IntoResponse {
     ([(CONTENT_TYPE, metrics::CONTENT_TYPE)], state.metrics.render())
 }
 
-async fn pages(State(state): AppState, headers: HeaderMap) -> Result<Response<Body>, Refusal> {
+async fn pages(State(state): AppState, headers: HeaderMap) -> Result<Response<Body>, ApiError> {
     access::check_site(&headers)?;
-    let views = views::stream(state.watchers.take(state.engine.clone())?);
+    let views = views::stream(state.viewers.take(state.engine.clone())?);
     Ok(Sse::new(views).keep_alive(KeepAlive::new().interval(KEEP_ALIVE)).into_response())
 }
 
@@ -130,31 +130,31 @@ async fn cancel_sequence(
     State(state): AppState,
     text: Result<Path<String>, PathRejection>,
     uri: Uri,
-) -> Result<StatusCode, Refusal> {
-    state.watchers.check()?;
+) -> Result<StatusCode, ApiError> {
+    state.viewers.check()?;
     let Ok(Path(text)) = text else { return Err(nothing_here(uri).await) };
     let unknown = || {
         let message = format!("no sequence {} runs or waits; it may have finished", escape::quoted(&text));
-        Refusal::new(StatusCode::NOT_FOUND, Some("unknown_sequence"), message)
+        ApiError::new(StatusCode::NOT_FOUND, Some("unknown_sequence"), message)
     };
     let id = text.parse().map(SequenceId).map_err(|_| unknown())?;
     let is_known = state.ask(|is_known| Command::Cancel(id, is_known)).await?;
     if is_known { Ok(StatusCode::NO_CONTENT) } else { Err(unknown()) }
 }
 
-/// Sets how fast the engine steps, until the watcher who asks for it leaves.
-async fn set_pace(State(state): AppState, request: Request<Body>) -> Result<StatusCode, Refusal> {
-    state.watchers.check()?;
+/// Sets how fast the engine steps, until the viewer who asks for it leaves.
+async fn set_pace(State(state): AppState, request: Request<Body>) -> Result<StatusCode, ApiError> {
+    state.viewers.check()?;
     access::check_site(request.headers())?;
     let body = access::body(request, &state.settings.client_limits).await?;
-    let invalid = |error| format!("not a pace: {error}; send \"watcher\", as in its views, and \"steps_per_second\"");
+    let invalid = |error| format!("not a pace: {error}; send \"viewer\", as in its views, and \"steps_per_second\"");
     let pace: PaceRequest =
-        serde_json::from_slice(&body).map_err(|error| Refusal::new(StatusCode::BAD_REQUEST, None, invalid(error)))?;
+        serde_json::from_slice(&body).map_err(|error| ApiError::new(StatusCode::BAD_REQUEST, None, invalid(error)))?;
     if state.ask(|is_known| Command::SetPace(pace, is_known)).await? {
         return Ok(StatusCode::NO_CONTENT);
     }
-    let message = format!("no watcher {} is there; the pace is its own to set while it watches /pages", pace.watcher);
-    Err(Refusal::new(StatusCode::NOT_FOUND, Some("unknown_watcher"), message))
+    let message = format!("no viewer {} is there; the pace is its own to set while it watches /pages", pace.viewer);
+    Err(ApiError::new(StatusCode::NOT_FOUND, Some("unknown_viewer"), message))
 }
 
 async fn models(State(state): AppState) -> Response<Body> {
@@ -178,14 +178,14 @@ async fn generate(
     endpoint: Endpoint,
     State(state): AppState,
     request: Request<Body>,
-) -> Result<Response<Body>, Refusal> {
+) -> Result<Response<Body>, ApiError> {
     let arrived = Instant::now();
     let body = access::body(request, &state.settings.client_limits).await?;
     let parsed = state.clone().parse(endpoint, body).await?;
     let n_sequences = parsed.prompts.len() * parsed.options.n;
     let is_stream = parsed.options.stream;
     let requests = state.requests(endpoint, &parsed)?;
-    let probabilities = state.take_probabilities(&requests)?;
+    let logprob_permits = state.take_logprob_permits(&requests)?;
     let events = state.submit(requests, arrived).await?;
     let name = if endpoint == Endpoint::Chat { "chatcmpl" } else { "cmpl" };
     let answer = Answer {
@@ -199,9 +199,9 @@ async fn generate(
     if is_stream {
         let stream = answer.stream(events, n_sequences);
         let sent = Sse::new(stream).keep_alive(KeepAlive::new().interval(KEEP_ALIVE)).into_response();
-        return Ok(until_read(sent, probabilities));
+        return Ok(until_read(sent, logprob_permits));
     }
-    Ok(until_read(json_response(answer.whole(events, n_sequences).await?), probabilities))
+    Ok(until_read(json_response(answer.whole(events, n_sequences).await?), logprob_permits))
 }
 
 /// Holds what the answer has taken until its client has read it, or has gone.
@@ -218,7 +218,7 @@ fn until_read(answer: Response<Body>, taken: OwnedSemaphorePermit) -> Response<B
 
 impl ServerState {
     /// Reads a request; a long prompt takes time.
-    async fn parse(self: Arc<Self>, endpoint: Endpoint, body: Vec<u8>) -> Result<ParsedRequest, Refusal> {
+    async fn parse(self: Arc<Self>, endpoint: Endpoint, body: Vec<u8>) -> Result<ParsedRequest, ApiError> {
         let this = self.clone();
         match endpoint {
             Endpoint::Completion if body.len() <= SHORT_BODY => this.read_completion(&body),
@@ -230,26 +230,26 @@ impl ServerState {
         }
     }
 
-    fn check_model(&self, name: Option<&str>) -> Result<(), Refusal> {
+    fn check_model(&self, name: Option<&str>) -> Result<(), ApiError> {
         let model = &self.settings.model;
         let Some(unknown) = name.filter(|name| name != model) else { return Ok(()) };
         let message = format!("there is no model {}; this server runs {model}", escape::quoted(unknown));
         let (status, code) = (StatusCode::NOT_FOUND, Some("model_not_found"));
-        Err(Refusal { status, code, ..Refusal::of_field("model", message) })
+        Err(ApiError { status, code, ..ApiError::of_field("model", message) })
     }
 
     /// Refuses more sequences than there are places for, before any work: a small body can ask for millions.
-    fn check_places(&self, prompts: usize, n: usize) -> Result<(), Refusal> {
+    fn check_places(&self, prompts: usize, n: usize) -> Result<(), ApiError> {
         let (n_sequences, most) = (prompts.saturating_mul(n), self.settings.max_open());
         if n_sequences <= most {
             return Ok(());
         }
         let message = format!("{n_sequences} sequences are more than the {most} places of this server; ask for fewer");
-        Err(Refusal::of_field(if n == 1 { "prompt" } else { "n" }, message))
+        Err(ApiError::of_field(if n == 1 { "prompt" } else { "n" }, message))
     }
 
     /// Refuses a prompt that has too many bytes to fit, before time is spent on turning it into tokens.
-    fn check_bytes(&self, endpoint: Endpoint, prompt: &str) -> Result<(), Refusal> {
+    fn check_bytes(&self, endpoint: Endpoint, prompt: &str) -> Result<(), ApiError> {
         let most = self.max_model_len.saturating_mul(self.tokenizer.max_bytes_per_token());
         if prompt.len() <= most {
             return Ok(());
@@ -258,40 +258,40 @@ impl ServerState {
         let message = format!(
             "the prompt has {bytes} bytes, and the {tokens} tokens that fit here stand for {most} at most; shorten the prompt"
         );
-        Err(Refusal::too_long(endpoint.prompt(), message))
+        Err(ApiError::too_long(endpoint.prompt(), message))
     }
 
     /// Takes the log probabilities that a request asks for out of those that are left for all answers; each of its
     /// sequences has some for each token. They are given back when this is dropped.
-    fn take_probabilities(&self, requests: &[GenerationRequest]) -> Result<OwnedSemaphorePermit, Refusal> {
+    fn take_logprob_permits(&self, requests: &[GenerationRequest]) -> Result<OwnedSemaphorePermit, ApiError> {
         let of = |request: &GenerationRequest| {
-            let prompt = if request.scores_prompt { request.prompt.len() } else { 0 };
+            let prompt = if request.prompt_logprobs { request.prompt.len() } else { 0 };
             let each = request.logprobs.map_or(0, |top| top + 1);
             prompt.saturating_add(request.max_new_tokens).saturating_mul(each).saturating_mul(request.samplers.len())
         };
         let wanted = requests.iter().map(of).fold(0, usize::saturating_add);
-        if wanted > MAX_PROBABILITIES {
+        if wanted > MAX_OPEN_LOGPROBS {
             let message = format!(
-                "the request asks for {wanted} log probabilities, and one request gets {MAX_PROBABILITIES} at most; \
+                "the request asks for {wanted} log probabilities, and one request gets {MAX_OPEN_LOGPROBS} at most; \
                  ask for fewer sequences, fewer logprobs or fewer tokens"
             );
-            return Err(Refusal::of_field("logprobs", message));
+            return Err(ApiError::of_field("logprobs", message));
         }
-        self.probabilities.clone().try_acquire_many_owned(wanted as u32).map_err(|_| {
-            let left = self.probabilities.available_permits();
+        self.logprob_permits.clone().try_acquire_many_owned(wanted as u32).map_err(|_| {
+            let left = self.logprob_permits.available_permits();
             let message = format!(
                 "the request asks for {wanted} log probabilities, and {left} are left until clients have read others; \
                  ask again in a second"
             );
-            Refusal::too_many_requests(message, 1)
+            ApiError::too_many_requests(message, 1)
         })
     }
 
-    fn read_completion(&self, body: &[u8]) -> Result<ParsedRequest, Refusal> {
+    fn read_completion(&self, body: &[u8]) -> Result<ParsedRequest, ApiError> {
         let Completion { prompts, echo: is_echoed, options } = Completion::read(body, self.sampling)?;
         self.check_model(options.model.as_deref())?;
         self.check_places(prompts.len(), options.n)?;
-        let untokenizable = |error: FileError| Refusal::of_field("prompt", error.to_string());
+        let untokenizable = |error: FileError| ApiError::of_field("prompt", error.to_string());
         let (mut tokens, mut echo) = (Vec::new(), Vec::new());
         for prompt in prompts {
             let (ids, text) = match prompt {
@@ -314,15 +314,15 @@ impl ServerState {
         Ok(ParsedRequest { options, prompts: tokens, echo })
     }
 
-    fn read_chat(&self, body: &[u8]) -> Result<ParsedRequest, Refusal> {
+    fn read_chat(&self, body: &[u8]) -> Result<ParsedRequest, ApiError> {
         let Chat { messages, for_template, options } = Chat::read(body, self.sampling)?;
         self.check_model(options.model.as_deref())?;
         self.check_places(1, options.n)?;
-        let refused = |message: String| Refusal::of_field("messages", message);
+        let refused = |message: String| ApiError::of_field("messages", message);
         let Some(template) = &self.template else {
             let name = &self.settings.model;
             let message = format!("{name} has no chat template: it continues a text; send a prompt to /v1/completions");
-            return Err(Refusal { code: Some("no_chat_template"), ..refused(message) });
+            return Err(ApiError { code: Some("no_chat_template"), ..refused(message) });
         };
         let template = template.as_ref().map_err(|problem| refused(problem.to_string()))?;
         let text = template.render(&messages, &for_template).map_err(|error| refused(error.to_string()))?;
@@ -332,7 +332,7 @@ impl ServerState {
     }
 
     /// How many tokens can follow a prompt of so many. `max_tokens`: what the client asks for.
-    fn room(&self, endpoint: Endpoint, prompt: usize, max_tokens: Option<usize>) -> Result<usize, Refusal> {
+    fn room(&self, endpoint: Endpoint, prompt: usize, max_tokens: Option<usize>) -> Result<usize, ApiError> {
         let most = self.max_model_len;
         let room = most.checked_sub(prompt).filter(|room| *room > 0 || max_tokens == Some(0));
         room.ok_or_else(|| {
@@ -340,12 +340,17 @@ impl ServerState {
                 "the prompt has {prompt} tokens, and a sequence holds {most} here, so no token can follow; \
                  shorten the prompt"
             );
-            Refusal::too_long(endpoint.prompt(), message)
+            ApiError::too_long(endpoint.prompt(), message)
         })
     }
 
     /// The limit of generated tokens. A limit that the client gave is kept, and refused later if it does not fit.
-    fn max_new_tokens(&self, endpoint: Endpoint, options: &GenerationOptions, prompt: usize) -> Result<usize, Refusal> {
+    fn max_new_tokens(
+        &self,
+        endpoint: Endpoint,
+        options: &GenerationOptions,
+        prompt: usize,
+    ) -> Result<usize, ApiError> {
         let room = self.room(endpoint, prompt, options.max_tokens)?;
         // The protocol's default: 16 tokens, or all that fit.
         let default = if endpoint == Endpoint::Chat { room } else { room.min(16) };
@@ -356,13 +361,13 @@ impl ServerState {
                 "min_tokens is {min_tokens}, and at most {max_new_tokens} tokens are generated; \
                  lower it or raise max_tokens"
             );
-            return Err(Refusal::of_field("min_tokens", message));
+            return Err(ApiError::of_field("min_tokens", message));
         }
         Ok(max_new_tokens)
     }
 
     /// What a request asks for: `n` sequences of each prompt.
-    fn requests(&self, endpoint: Endpoint, request: &ParsedRequest) -> Result<Vec<GenerationRequest>, Refusal> {
+    fn requests(&self, endpoint: Endpoint, request: &ParsedRequest) -> Result<Vec<GenerationRequest>, ApiError> {
         let ParsedRequest { options, prompts, echo } = request;
         let new = |tokens: &Vec<u32>| {
             // The seeds of `generate --samples`.
@@ -373,14 +378,14 @@ impl ServerState {
                 max_new_tokens: self.max_new_tokens(endpoint, options, tokens.len())?,
                 stop_params: options.stop_params.clone(),
                 logprobs: options.logprobs,
-                scores_prompt: options.logprobs.is_some() && !echo.is_empty(),
+                prompt_logprobs: options.logprobs.is_some() && !echo.is_empty(),
             })
         };
         prompts.iter().map(new).collect()
     }
 
     /// Asks the engine something. `command`: with a sender for the answer.
-    async fn ask<T>(&self, command: impl FnOnce(oneshot::Sender<T>) -> Command) -> Result<T, Refusal> {
+    async fn ask<T>(&self, command: impl FnOnce(oneshot::Sender<T>) -> Command) -> Result<T, ApiError> {
         let (sender, answer) = oneshot::channel();
         self.engine.send(command(sender)).map_err(|_| self.gone())?;
         answer.await.map_err(|_| self.gone())
@@ -390,7 +395,7 @@ impl ServerState {
         &self,
         requests: Vec<GenerationRequest>,
         arrived: Instant,
-    ) -> Result<mpsc::UnboundedReceiver<Event>, Refusal> {
+    ) -> Result<mpsc::UnboundedReceiver<Event>, ApiError> {
         let (events, received) = mpsc::unbounded_channel();
         let requester = Requester { events, arrived, until: arrived + self.settings.client_limits.request };
         self.ask(|accepted| Command::Submit(NewRequest { requests, requester, accepted })).await??;
@@ -398,8 +403,8 @@ impl ServerState {
     }
 
     /// Why the engine sends no answer.
-    fn gone(&self) -> Refusal {
-        if *self.stop.borrow() { Refusal::stopping() } else { Refusal::engine_gone() }
+    fn gone(&self) -> ApiError {
+        if *self.stop.borrow() { ApiError::stopping() } else { ApiError::engine_gone() }
     }
 }
 

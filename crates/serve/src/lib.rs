@@ -20,6 +20,7 @@
 
 pub mod access;
 mod answer;
+mod api_error;
 pub mod connections;
 mod engine;
 mod fields;
@@ -30,7 +31,6 @@ mod metrics;
 mod pace;
 mod page;
 mod protocol;
-mod refusal;
 pub mod template;
 mod views;
 
@@ -62,7 +62,7 @@ use http::ServerState;
 use messages::Command;
 use metrics::Metrics;
 use template::ChatTemplate;
-use views::Watchers;
+use views::Viewers;
 
 /// Threads for clients. Slow work happens elsewhere.
 const THREADS: usize = 2;
@@ -83,7 +83,7 @@ pub struct Settings {
     /// How long sequences can go on after the server was stopped.
     pub grace: Duration,
     /// How many can watch the pages, and all sequences in them, at the same time.
-    pub watchers: usize,
+    pub viewers: usize,
 }
 
 impl Settings {
@@ -150,14 +150,14 @@ pub fn serve(
     let max_model_len = model.config().max_positions.min(slots.saturating_add(1));
     let max_open = settings.max_open();
     let state = Arc::new(ServerState {
-        watchers: Watchers::new(settings.watchers, settings.client_limits.watch),
+        viewers: Viewers::new(settings.viewers, settings.client_limits.view_time),
         settings,
         sampling: model.config().sampling,
         max_model_len,
         tokenizer: tokenizer.clone(),
         template,
         renderers: Semaphore::new(MAX_TOKENIZERS / 2),
-        probabilities: Arc::new(Semaphore::new(http::MAX_PROBABILITIES)),
+        logprob_permits: Arc::new(Semaphore::new(http::MAX_OPEN_LOGPROBS)),
         metrics: metrics.clone(),
         engine: to_engine,
         stop: shutdown.0.subscribe(),

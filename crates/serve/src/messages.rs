@@ -14,8 +14,8 @@ use page_by_page::serving::schedule::{FinishReason, SequenceId};
 use page_by_page::serving::{GenerationRequest, OutputDelta};
 use tokio::sync::{mpsc, oneshot};
 
+use crate::api_error::ApiError;
 use crate::pace::PaceRequest;
-use crate::refusal::Refusal;
 use crate::views::ViewRequest;
 
 pub enum Command {
@@ -23,10 +23,10 @@ pub enum Command {
     /// The sender receives whether there is such a sequence.
     Cancel(SequenceId, oneshot::Sender<bool>),
     ViewRequest(ViewRequest),
-    /// The sender receives whether there is such a watcher.
+    /// The sender receives whether there is such a viewer.
     SetPace(PaceRequest, oneshot::Sender<bool>),
-    /// The watcher with this number has left.
-    WatcherLeft(u64),
+    /// The viewer with this number has left.
+    ViewerLeft(u64),
     /// Accept no more requests, and finish those under way; they are cut off then.
     Stop(Instant),
 }
@@ -35,7 +35,7 @@ pub enum Command {
 pub struct NewRequest {
     pub requests: Vec<GenerationRequest>,
     pub requester: Requester,
-    pub accepted: oneshot::Sender<Result<(), Refusal>>,
+    pub accepted: oneshot::Sender<Result<(), ApiError>>,
 }
 
 pub struct Requester {
@@ -47,7 +47,7 @@ pub struct Requester {
 }
 
 /// New output of a sequence, or why no sequence of its request goes on.
-pub type Event = Result<Output, Refusal>;
+pub type Event = Result<Output, ApiError>;
 
 #[derive(Debug)]
 pub struct Output {

@@ -9,7 +9,7 @@
 use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 
-use page_by_page::kernels::Products;
+use page_by_page::kernels::ProductFormat;
 use page_by_page::serving::disk_tier::TierCounters;
 use page_by_page::serving::schedule::FinishReason;
 use page_by_page::serving::{EngineTotals, PagesByState};
@@ -64,7 +64,7 @@ pub struct Metrics {
 
 impl Metrics {
     /// Of a model that is known by this name and multiplies like this. A metric with labels is shown from its first value on.
-    pub fn new(model: &str, products: Products) -> Self {
+    pub fn new(model: &str, products: ProductFormat) -> Self {
         let labels = [("engine".into(), "0".into()), ("model_name".into(), model.to_string().into())];
         let mut all = Registry::with_labels(labels.into_iter());
         let [first_token, inter_token, request] = [

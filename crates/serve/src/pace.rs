@@ -1,17 +1,17 @@
-//! The pace: how many steps a second a watcher lets the engine take, so that people can follow them.
+//! The pace: how many steps a second a viewer lets the engine take, so that people can follow them.
 //!
-//! It concerns the sequences of all clients. So it belongs to the watcher who has set it, and ends when that one leaves.
+//! It concerns the sequences of all clients. So it belongs to the viewer who has set it, and ends when that one leaves.
 
 use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
 
-/// What a watcher asks for, and what all watchers are shown.
+/// What a viewer asks for, and what all viewers are shown.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct PaceRequest {
-    /// Who sets it: the number that the watcher's own views have.
-    pub watcher: u64,
+    /// Who sets it: the number that the viewer's own views have.
+    pub viewer: u64,
     /// 0 for a pause, none for full speed.
     pub steps_per_second: Option<u32>,
     /// Steps to take during a pause.

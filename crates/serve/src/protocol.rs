@@ -3,14 +3,14 @@
 //! Unknown fields are ignored. A known field with a value that makes no sense is refused by name, and so is one that
 //! asks for what this server does not do: an output that looks right and is not would be worse.
 
-use page_by_page::generation::sampler::{PartialSampling, Sampling, SamplingError};
+use page_by_page::generation::sampler::{Sampling, SamplingError, SamplingParams};
 use page_by_page::serving::StopParams;
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use serde_json::{Map, Value};
 
+use crate::api_error::ApiError;
 use crate::fields::Fields;
-use crate::refusal::Refusal;
 
 /// Sequences of one prompt, at most.
 pub const MAX_CHOICES: u64 = 128;
@@ -65,7 +65,7 @@ pub struct Chat {
 
 impl Completion {
     /// Reads the body of a request. `defaults`: the model's own sampling, where the request leaves it open.
-    pub fn read(body: &[u8], defaults: PartialSampling) -> Result<Self, Refusal> {
+    pub fn read(body: &[u8], defaults: SamplingParams) -> Result<Self, ApiError> {
         let fields = Fields::new(body)?;
         let prompts = prompts(&fields)?;
         let logprobs = fields.whole("logprobs", 0, MAX_LOGPROBS)?;
@@ -79,13 +79,16 @@ impl Completion {
 
 impl Chat {
     /// Reads the body of a request. `defaults`: the model's own sampling, where the request leaves it open.
-    pub fn read(body: &[u8], defaults: PartialSampling) -> Result<Self, Refusal> {
+    pub fn read(body: &[u8], defaults: SamplingParams) -> Result<Self, ApiError> {
         let fields = Fields::new(body)?;
         let messages = messages(&fields)?;
         let top = fields.whole("top_logprobs", 0, MAX_LOGPROBS)?;
         let logprobs = fields.flag("logprobs")?;
         if top.is_some() && !logprobs {
-            return Err(Refusal::of_field("top_logprobs", "top_logprobs is for a request with logprobs: true; add it"));
+            return Err(ApiError::of_field(
+                "top_logprobs",
+                "top_logprobs is for a request with logprobs: true; add it",
+            ));
         }
         fields.refuse("audio", |_| false)?;
         let expected = "an object with variables for the chat template";
@@ -120,10 +123,10 @@ const UNSUPPORTED: [(&str, IsHarmless); 9] = [
 
 fn options(
     fields: &Fields,
-    defaults: PartialSampling,
+    defaults: SamplingParams,
     max_tokens: Option<usize>,
     logprobs: Option<usize>,
-) -> Result<GenerationOptions, Refusal> {
+) -> Result<GenerationOptions, ApiError> {
     for (names, is_harmless) in UNSUPPORTED {
         names.split(' ').try_for_each(|name| fields.refuse(name, is_harmless))?;
     }
@@ -136,7 +139,7 @@ fn options(
         })?;
     if include_usage.is_some() && !stream {
         let message = "stream_options is for a request with stream: true; leave it out, or add that";
-        return Err(Refusal::of_field("stream_options", message));
+        return Err(ApiError::of_field("stream_options", message));
     }
     Ok(GenerationOptions {
         model: fields.read_as("model", "the name of a model")?,
@@ -152,7 +155,7 @@ fn options(
 }
 
 /// The request's sampling; else that of the model's folder; else the protocol's: temperature 1.
-fn sampling(fields: &Fields, defaults: PartialSampling) -> Result<Sampling, Refusal> {
+fn sampling(fields: &Fields, defaults: SamplingParams) -> Result<Sampling, ApiError> {
     // vLLM's value for all tokens.
     let top_k = fields.take("top_k", "a whole number, -1 or 0 for all tokens", |value| match value.as_i64() {
         Some(-1) => Some(0),
@@ -163,11 +166,11 @@ fn sampling(fields: &Fields, defaults: PartialSampling) -> Result<Sampling, Refu
     let seed = fields.take("seed", "a whole number of 64 bits", |value| {
         value.as_u64().or_else(|| value.as_i64().map(i64::cast_unsigned))
     })?;
-    let given = PartialSampling { temperature: fields.number("temperature")?, top_k, top_p: fields.number("top_p")? };
+    let given = SamplingParams { temperature: fields.number("temperature")?, top_k, top_p: fields.number("top_p")? };
     let plain = Sampling { temperature: 1.0, top_k: 0, top_p: 1.0, seed: seed.unwrap_or_else(any_number) };
     given.over(defaults.over(plain)).check().map_err(|error| match error {
-        SamplingError::Temperature(_) => Refusal::of_field("temperature", error.to_string()),
-        SamplingError::TopP(_) => Refusal::of_field("top_p", error.to_string()),
+        SamplingError::Temperature(_) => ApiError::of_field("temperature", error.to_string()),
+        SamplingError::TopP(_) => ApiError::of_field("top_p", error.to_string()),
     })
 }
 
@@ -182,7 +185,7 @@ fn several<T: DeserializeOwned>(value: &Value) -> Option<Vec<T>> {
     T::deserialize(value).map(|one| vec![one]).or_else(|_| Vec::deserialize(value)).ok()
 }
 
-fn stop_params(fields: &Fields) -> Result<StopParams, Refusal> {
+fn stop_params(fields: &Fields) -> Result<StopParams, ApiError> {
     let expected = format!("a string, or at most {MAX_STOPS} of them, each of 1 to {MAX_STOP_BYTES} bytes");
     let stop_strings = fields.take("stop", &expected, |value| {
         let stops: Vec<String> = several(value)?;
@@ -201,7 +204,7 @@ fn stop_params(fields: &Fields) -> Result<StopParams, Refusal> {
     })
 }
 
-fn prompts(fields: &Fields) -> Result<Vec<Prompt>, Refusal> {
+fn prompts(fields: &Fields) -> Result<Vec<Prompt>, ApiError> {
     let expected = "a string, a list of strings, a list of token ids, or a list of lists of token ids";
     let prompts: Vec<Prompt> = fields.take("prompt", expected, several)?.unwrap_or_default();
     let is_empty = |prompt: &Prompt| match prompt {
@@ -210,23 +213,23 @@ fn prompts(fields: &Fields) -> Result<Vec<Prompt>, Refusal> {
     };
     if prompts.is_empty() || prompts.iter().any(is_empty) {
         let message = "the prompt is missing or empty; send one, such as \"Once upon a time\"";
-        return Err(Refusal::of_field("prompt", message));
+        return Err(ApiError::of_field("prompt", message));
     }
     Ok(prompts)
 }
 
 /// The messages as the template reads them, with all their other fields.
-fn messages(fields: &Fields) -> Result<Vec<Value>, Refusal> {
+fn messages(fields: &Fields) -> Result<Vec<Value>, ApiError> {
     let expected = "a list of messages, such as [{\"role\": \"user\", \"content\": \"…\"}]";
     let messages: Vec<Value> = fields.read_as("messages", expected)?.unwrap_or_default();
     if messages.is_empty() {
-        return Err(Refusal::of_field("messages", format!("messages is missing or empty, expected {expected}")));
+        return Err(ApiError::of_field("messages", format!("messages is missing or empty, expected {expected}")));
     }
     messages.into_iter().enumerate().map(|(index, message)| read_message(index, message)).collect()
 }
 
-fn read_message(index: usize, mut message: Value) -> Result<Value, Refusal> {
-    let refused = |problem: &str| Err(Refusal::of_field("messages", format!("messages[{index}]: {problem}")));
+fn read_message(index: usize, mut message: Value) -> Result<Value, ApiError> {
+    let refused = |problem: &str| Err(ApiError::of_field("messages", format!("messages[{index}]: {problem}")));
     if !message["role"].is_string() {
         return refused("it has no role; give one, such as \"user\"");
     }
@@ -253,16 +256,16 @@ mod tests {
 
     use super::*;
 
-    const MODEL: PartialSampling = PartialSampling { temperature: Some(0.8), top_k: None, top_p: Some(0.95) };
+    const MODEL: SamplingParams = SamplingParams { temperature: Some(0.8), top_k: None, top_p: Some(0.95) };
 
     /// Reads a completion with these fields, and a prompt if they have none.
-    fn completion(mut fields: Value) -> Result<Completion, Refusal> {
+    fn completion(mut fields: Value) -> Result<Completion, ApiError> {
         fields.as_object_mut().unwrap().entry("prompt").or_insert("a".into());
         Completion::read(fields.to_string().as_bytes(), MODEL)
     }
 
     /// Reads a chat with these fields, and a message if they have none.
-    fn chat(mut fields: Value) -> Result<Chat, Refusal> {
+    fn chat(mut fields: Value) -> Result<Chat, ApiError> {
         fields.as_object_mut().unwrap().entry("messages").or_insert(json!([{ "role": "user", "content": "hello" }]));
         Chat::read(fields.to_string().as_bytes(), MODEL)
     }

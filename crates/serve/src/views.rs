@@ -1,13 +1,13 @@
 //! Views of the pages, for the page at `/`: how many can watch, and what they see.
 //!
 //! ```text
-//!   watcher ── ViewRequest(newer than 7) ──► engine   after its next step, or at once if something has changed
-//!   watcher ◄── PoolView, version 12 ──────── engine   and 50 ms later the watcher asks again
+//!   viewer ── ViewRequest(newer than 7) ──► engine   after its next step, or at once if something has changed
+//!   viewer ◄── PoolView, version 12 ──────── engine   and 50 ms later the viewer asks again
 //! ```
 //!
-//! The engine makes a view only when a watcher asks for one. A watcher has at most one request under way, and asks
+//! The engine makes a view only when a viewer asks for one. A viewer has at most one request under way, and asks
 //! again once its last view has been sent: a slow one sees fewer views, always the newest, and nothing piles up.
-//! Without watchers, a step costs one check of an empty list.
+//! Without viewers, a step costs one check of an empty list.
 
 use std::collections::{HashSet, VecDeque};
 use std::convert::Infallible;
@@ -23,79 +23,79 @@ use serde_json::json;
 use tokio::sync::oneshot;
 use tokio::time::sleep;
 
+use crate::api_error::ApiError;
 use crate::messages::Command;
 use crate::pace::PaceRequest;
 use crate::protocol::any_number;
-use crate::refusal::Refusal;
 
-/// The pause between two views of a watcher, short enough to look fluent.
+/// The pause between two views of a viewer, short enough to look fluent.
 const BETWEEN_VIEWS: Duration = Duration::from_millis(50);
 /// Finished sequences that are shown.
 const ENDED: usize = 16;
 
 #[derive(Debug)]
-pub struct Watchers {
+pub struct Viewers {
     all: usize,
     least: Duration,
-    /// When each watcher came, newest first. The sender is dropped to end its stream.
+    /// When each viewer came, newest first. The sender is dropped to end its stream.
     taken: Mutex<Vec<(Instant, oneshot::Sender<()>)>>,
 }
 
-impl Watchers {
-    /// Places for `all` watchers at the same time. Each keeps its own for as long as `least`, or until it leaves.
+impl Viewers {
+    /// Places for `all` viewers at the same time. Each keeps its own for as long as `least`, or until it leaves.
     pub fn new(all: usize, least: Duration) -> Self {
-        Watchers { all, least, taken: Mutex::default() }
+        Viewers { all, least, taken: Mutex::default() }
     }
 
     /// Refuses a server's page and views where there are no places at all.
-    pub fn check(&self) -> Result<(), Refusal> {
+    pub fn check(&self) -> Result<(), ApiError> {
         if self.all > 0 {
             return Ok(());
         }
-        let message = "this server shows its pages to no watchers; start it with --watchers 8 to allow eight";
-        Err(Refusal::new(StatusCode::NOT_FOUND, Some("not_watched"), message))
+        let message = "this server shows its pages to no viewers; start it with --viewers 8 to allow eight";
+        Err(ApiError::new(StatusCode::NOT_FOUND, Some("no_viewers"), message))
     }
 
-    /// A place for one watcher. If all are taken, that of the oldest, whose stream ends.
-    pub fn take(&self, engine: Sender<Command>) -> Result<Watcher, Refusal> {
+    /// A place for one viewer. If all are taken, that of the oldest, whose stream ends.
+    pub fn take(&self, engine: Sender<Command>) -> Result<Viewer, ApiError> {
         self.check()?;
         let mut taken = self.taken.lock().expect("held without a panic");
         taken.retain(|(_, place)| !place.is_closed());
         if taken.len() == self.all && taken.pop_if(|(came, _)| came.elapsed() >= self.least).is_none() {
             let all = self.all;
-            let message = format!("{all} of {all} places to watch the pages are taken; ask again, or see --watchers");
-            return Err(Refusal::too_many_requests(message, 10));
+            let message = format!("{all} of {all} places to watch the pages are taken; ask again, or see --viewers");
+            return Err(ApiError::too_many_requests(message, 10));
         }
         let (place, lost) = oneshot::channel();
         taken.insert(0, (Instant::now(), place));
         // JavaScript's numbers have 53 bits.
-        Ok(Watcher { number: any_number() >> 11, engine, lost })
+        Ok(Viewer { number: any_number() >> 11, engine, lost })
     }
 }
 
-/// A watcher, who takes a place.
-pub struct Watcher {
+/// A viewer, who takes a place.
+pub struct Viewer {
     number: u64,
     engine: Sender<Command>,
     /// Ends with its place.
     lost: oneshot::Receiver<()>,
 }
 
-impl Drop for Watcher {
+impl Drop for Viewer {
     fn drop(&mut self) {
-        let _ = self.engine.send(Command::WatcherLeft(self.number));
+        let _ = self.engine.send(Command::ViewerLeft(self.number));
     }
 }
 
 /// A request for the view of the pages, once there is a newer one than was seen.
 pub struct ViewRequest {
-    pub watcher: u64,
+    pub viewer: u64,
     /// The version last seen, 0 for none.
     pub seen: u64,
     pub view: oneshot::Sender<(Arc<PoolView>, Option<PaceRequest>)>,
 }
 
-/// What the engine keeps for watchers.
+/// What the engine keeps for viewers.
 pub struct ViewPublisher {
     version: u64,
     requests: Vec<ViewRequest>,
@@ -128,7 +128,7 @@ impl ViewPublisher {
     }
 
     pub fn ask(&mut self, request: ViewRequest) {
-        self.present.insert(request.watcher);
+        self.present.insert(request.viewer);
         self.requests.push(request);
     }
 
@@ -137,7 +137,7 @@ impl ViewPublisher {
         if self.requests.is_empty() {
             return;
         }
-        // Watchers that have gone are forgotten.
+        // Viewers that have gone are forgotten.
         self.requests.retain(|request| !request.view.is_closed());
         let version = self.version;
         if self.requests.iter().all(|request| request.seen == version) {
@@ -150,21 +150,21 @@ impl ViewPublisher {
     }
 }
 
-/// A watcher's stream of views, from the current one until the engine ends, or the watcher goes or loses its place.
-pub fn stream(watcher: Watcher) -> impl Stream<Item = Result<SentEvent, Infallible>> {
-    stream::unfold((watcher, 0), |(mut watcher, seen)| async move {
+/// A viewer's stream of views, from the current one until the engine ends, or the viewer goes or loses its place.
+pub fn stream(viewer: Viewer) -> impl Stream<Item = Result<SentEvent, Infallible>> {
+    stream::unfold((viewer, 0), |(mut viewer, seen)| async move {
         if seen > 0 {
             sleep(BETWEEN_VIEWS).await;
         }
-        let (number, (view, answer)) = (watcher.number, oneshot::channel());
+        let (number, (view, answer)) = (viewer.number, oneshot::channel());
         // Either fails once the engine has ended.
-        watcher.engine.send(Command::ViewRequest(ViewRequest { watcher: number, seen, view })).ok()?;
+        viewer.engine.send(Command::ViewRequest(ViewRequest { viewer: number, seen, view })).ok()?;
         let (view, pace) = tokio::select! {
             answer = answer => answer.ok()?,
-            _ = &mut watcher.lost => return None,
+            _ = &mut viewer.lost => return None,
         };
         let mut sent = json!(view.since(seen));
-        (sent["watcher"], sent["pace"]) = (json!(number), json!(pace));
-        Some((Ok(SentEvent::default().data(sent.to_string())), (watcher, view.version)))
+        (sent["viewer"], sent["pace"]) = (json!(number), json!(pace));
+        Some((Ok(SentEvent::default().data(sent.to_string())), (viewer, view.version)))
     })
 }

@@ -4,9 +4,9 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::ops::Range;
 use std::rc::Rc;
 
-use page_by_page::experiments::breakages::{self, Scenario, Shows};
+use page_by_page::experiments::breakages::{self, Effect, Scenario};
+use page_by_page::generation::read_checker::{ReadChecker, RowAddress, WrongRead};
 use page_by_page::generation::sampler::Sampler;
-use page_by_page::generation::watch::{ReadWatch, RowPlace, WrongRead};
 use page_by_page::model::tokenizer::Tokenizer;
 use page_by_page::serving::view::{EndedView, PoolView};
 use page_by_page::serving::{Engine, GenerationRequest, StepOutput};
@@ -17,7 +17,7 @@ use crate::shared_pool::text_of;
 /// A mistake, and what it has done so far.
 pub struct Broken {
     pub scenario: Scenario,
-    watch: Rc<ReadWatch>,
+    checker: Rc<ReadChecker>,
     /// The same sequences without the mistake, in a pool of their own.
     right: Engine<'static>,
     /// What they have told so far, of each.
@@ -33,20 +33,20 @@ pub struct Broken {
 
 impl Broken {
     /// The mistake of this name, if rows that are misplaced show it.
-    pub fn find(name: &str) -> Result<(Scenario, ReadWatch), String> {
+    pub fn find(name: &str) -> Result<(Scenario, ReadChecker), String> {
         let mistake = breakages::all().into_iter().find(|mistake| mistake.name == name);
-        match mistake.map(|mistake| mistake.shows) {
-            Some(Shows::Story(scenario, placement)) if scenario.rewind.is_none() => {
-                Ok((scenario, ReadWatch::new(Some(placement))))
+        match mistake.map(|mistake| mistake.effect) {
+            Some(Effect::Story(scenario, placement)) if scenario.rewind.is_none() => {
+                Ok((scenario, ReadChecker::new(Some(placement))))
             }
             _ => Err(format!("no story here shows the mistake {name:?}; see cargo page break")),
         }
     }
 
     /// `right`: an engine without sequences.
-    pub fn new(scenario: Scenario, watch: Rc<ReadWatch>, right: Engine<'static>) -> Self {
+    pub fn new(scenario: Scenario, checker: Rc<ReadChecker>, right: Engine<'static>) -> Self {
         let (texts, first, newest, slots) = Default::default();
-        Broken { scenario, watch, right, texts, first, n_wrong: 0, newest, slots }
+        Broken { scenario, checker, right, texts, first, n_wrong: 0, newest, slots }
     }
 
     /// Starts what can start now, in both pools: all sequences, or the next one when none is left. `started`: sequences so
@@ -80,16 +80,17 @@ impl Broken {
         self.texts.extend(running.into_iter().map(|sequence| (sequence.id, sequence.text)));
         let ended = finished.iter().map(EndedView::new);
         self.texts.extend(ended.map(|ended| (ended.id, ended.text)));
-        self.newest = self.watch.take_wrong();
+        self.newest = self.checker.take_wrong_reads();
         self.n_wrong += self.newest.len();
         let names = self.scenario.names();
         let text = |id: u64, positions: Range<usize>| {
             let (sequence, _) = engine.scheduler().running().find(|(sequence, _)| sequence.id.0 == id)?;
             Some(tokenizer.decode(sequence.tokens.get(positions)?).ok()?.trim().to_string())
         };
-        let word = |slot: RowPlace| text(slot.sequence, slot.position..slot.position + 1);
-        let token = |slot: RowPlace| {
-            word(slot).map_or_else(|| format!("token {}", slot.position), |word| format!("\u{201c}{word}\u{201d}"))
+        let word = |address: RowAddress| text(address.sequence, address.position..address.position + 1);
+        let token = |address: RowAddress| {
+            word(address)
+                .map_or_else(|| format!("token {}", address.position), |word| format!("\u{201c}{word}\u{201d}"))
         };
         let describe = |wrong: &WrongRead| wrong.in_short(|id| names[id as usize].clone(), token);
         let page = |wrong: &WrongRead| (wrong.reader, wrong.position / self.scenario.page_size);
@@ -107,14 +108,14 @@ impl Broken {
     /// What the page shows of it: who shares which page by mistake, what one holds, for how many characters each story is the
     /// right one, and how the first that isn't should have gone on.
     pub fn view(&self, view: &PoolView) -> Value {
-        let page = |slot: RowPlace| {
-            let sequence = view.sequences.iter().find(|sequence| sequence.id == slot.sequence)?;
-            sequence.pages.get(slot.position / view.page_size).copied()
+        let page = |address: RowAddress| {
+            let sequence = view.sequences.iter().find(|sequence| sequence.id == address.sequence)?;
+            sequence.pages.get(address.position / view.page_size).copied()
         };
         let mut pages = BTreeMap::<u32, BTreeSet<u64>>::new();
         for wrong in &self.newest {
-            let owners = [Some(wrong.reader), wrong.found].into_iter().flatten().map(|slot| slot.sequence);
-            if let Some(page) = wrong.place.and_then(page) {
+            let owners = [Some(wrong.reader), wrong.found].into_iter().flatten().map(|address| address.sequence);
+            if let Some(page) = wrong.address.and_then(page) {
                 pages.entry(page).or_default().extend(owners);
             }
         }

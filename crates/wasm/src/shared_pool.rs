@@ -44,10 +44,10 @@ impl SharedPool {
         let mut engine = open()?;
         let broken = match mistake {
             None => None,
-            Some((scenario, watch)) => {
-                let watch = Rc::new(watch);
-                engine = engine.with_watch(&watch);
-                Some((Broken::new(scenario, watch, open()?), 0))
+            Some((scenario, checker)) => {
+                let checker = Rc::new(checker);
+                engine = engine.with_read_checker(&checker);
+                Some((Broken::new(scenario, checker, open()?), 0))
             }
         };
         Ok(SharedPool { model, tokenizer, engine, chunks: Vec::new(), ended: Vec::new(), version: 0, broken })
@@ -99,7 +99,7 @@ impl SharedPool {
         let view = PoolView { version: self.version, ended, ..PoolView::new(&self.engine, &self.chunks) };
         let mut json = serde_json::to_value(&view).expect("a view is JSON");
         if let Some((broken, _)) = &self.broken {
-            json["watch"] = broken.view(&view);
+            json["broken"] = broken.view(&view);
         }
         json
     }

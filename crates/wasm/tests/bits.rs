@@ -2,7 +2,7 @@
 
 use page_by_page::cache_kind::{CacheKind, CacheSize};
 use page_by_page::generation::{CachedModel, LanguageModel};
-use page_by_page::kernels::Products;
+use page_by_page::kernels::ProductFormat;
 use page_by_page::model::checkpoint::Checkpoint;
 use page_by_page::model::{Model, ModelConfig};
 
@@ -19,7 +19,7 @@ fn logits_have_the_same_bits_everywhere() {
     let (n, vocab_size) = (model.config().max_positions, model.config().vocab_size as u32);
     let tokens: Vec<u32> = (0..n as u32).map(|token| token.wrapping_mul(2_654_435_761) % vocab_size).collect();
     let size = CacheSize::for_tokens(n, 16).unwrap();
-    let checksums = Products::ALL.map(|products| {
+    let checksums = ProductFormat::ALL.map(|products| {
         model.products = products;
         let mut cache = CacheKind::Paged.new_cache(model.kv_layout(), size).unwrap().unwrap();
         let mut cached = CachedModel::new(&model, cache.as_mut());

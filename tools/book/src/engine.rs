@@ -13,7 +13,7 @@ use std::time::Duration;
 use anyhow::{Context, Error, Result, anyhow, bail, ensure};
 use page_by_page_course::cargo::{self, Environment};
 use page_by_page_course::chapters::depends_on;
-use page_by_page_course::stub::names;
+use page_by_page_course::source::file_names;
 use serde_json::json;
 
 /// The reference, from the repository root.
@@ -46,7 +46,7 @@ pub const BUILD: Duration = Duration::from_secs(1800);
 /// The numbers of the chapters that it runs.
 pub fn runs(root: &Path) -> Result<BTreeSet<usize>> {
     let mut runs = BTreeSet::new();
-    for name in names(root, CODE, ".rs") {
+    for name in file_names(root, CODE, ".rs") {
         runs.extend(depends_on(root, &format!("{CODE}/{name}.rs")).map_err(Error::msg)?);
     }
     Ok(runs)

@@ -14,7 +14,7 @@ use anyhow::{Context, Error, Result};
 use page_by_page_course::cargo::{self, Ended, Environment};
 use page_by_page_course::chapters::{self, Chapter, Exercise, ExerciseState};
 use page_by_page_course::figures::{self, escaped};
-use page_by_page_course::stub;
+use page_by_page_course::source;
 
 use crate::check::{self, Build};
 use crate::engine::{self, BUILD, Compiler, Engine, SOON};
@@ -219,7 +219,7 @@ impl OwnCopy {
                 Ok((html, _)) => html.clone(),
                 Err(note) => {
                     let file = format!("book/src/figures/{figure}.html");
-                    figures::with_note(&stub::read(&self.root, &file).map_err(Error::msg)?, note)
+                    figures::with_note(&source::read(&self.root, &file).map_err(Error::msg)?, note)
                 }
             };
             fragments.insert(figure.to_string(), fragment);

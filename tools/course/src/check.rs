@@ -7,7 +7,7 @@ use std::path::Path;
 
 use anyhow::{Error, Result};
 use page_by_page_course::chapters::{self, Chapter};
-use page_by_page_course::stub::{self, names};
+use page_by_page_course::source::{self, file_names};
 
 use crate::files::read;
 use crate::{mistakes, protection, stubs, tasks};
@@ -36,7 +36,7 @@ pub fn check(root: &Path) -> Result<Report> {
         }
     }
     for folder in ["exercises", "solutions", "tests", "tools/course/mistakes"] {
-        for name in [names(root, folder, ".rs"), names(root, folder, ".toml")].concat() {
+        for name in [file_names(root, folder, ".rs"), file_names(root, folder, ".toml")].concat() {
             if Chapter::named(&name).is_some() && !chapters.iter().any(|chapter| chapter.name == name) {
                 report.add(folder, format!("has a file of {name}, which is no chapter: run `cargo course stubs`"));
             }
@@ -49,7 +49,7 @@ pub fn check(root: &Path) -> Result<Report> {
 /// What can be seen in the files of one chapter.
 fn check_chapter(root: &Path, chapter: &Chapter, report: &mut Report) -> Result<()> {
     let (solution, grader) = (read(root, &chapter.solution())?, read(root, &chapter.grader())?);
-    if let Some((line, problem)) = stub::refused(&solution) {
+    if let Some((line, problem)) = source::refused(&solution) {
         report.add(format!("{}:{line}", chapter.solution()), problem);
     }
     check_module(root, chapter, report)?;

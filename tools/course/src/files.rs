@@ -3,12 +3,12 @@
 use std::path::Path;
 
 use anyhow::{Error, Result};
-use page_by_page_course::stub;
+use page_by_page_course::source;
 use walkdir::WalkDir;
 
 /// The text of a file, with `\n` line ends.
 pub fn read(root: &Path, file: &str) -> Result<String> {
-    stub::read(root, file).map_err(Error::msg)
+    source::read(root, file).map_err(Error::msg)
 }
 
 /// The files below a folder, named from it, with forward slashes.

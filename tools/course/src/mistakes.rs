@@ -14,7 +14,7 @@ use std::path::Path;
 
 use anyhow::{Context, Result};
 use page_by_page_course::chapters::Chapter;
-use page_by_page_course::stub::{self, names};
+use page_by_page_course::source::{self, file_names};
 use serde::Deserialize;
 
 use crate::check::Report;
@@ -91,7 +91,7 @@ pub fn check(root: &Path, chapter: &Chapter, solution: &str, grader: &str, repor
     let mut sources = format!("{solution} {grader} {PANICS}");
     for folder in WRITE_MESSAGES {
         for file in files_below(&root.join(folder))? {
-            sources += &stub::code(&read(root, &format!("{folder}/{file}"))?);
+            sources += &source::code(&read(root, &format!("{folder}/{file}"))?);
         }
     }
     let known: HashSet<&str> = words(&sources).collect();
@@ -107,7 +107,7 @@ pub fn check(root: &Path, chapter: &Chapter, solution: &str, grader: &str, repor
         }
     }
     let short = chapter.name.split('_').next().unwrap_or_default();
-    let has_snapshot = names(root, SNAPSHOTS, ".snap").iter().any(|name| name.starts_with(short));
+    let has_snapshot = file_names(root, SNAPSHOTS, ".snap").iter().any(|name| name.starts_with(short));
     if has_snapshot && !mistakes.values().any(|mistake| mistake.transcript) {
         report.add(&file, "has no mistake with `transcript = true`, and the chapter has a transcript");
     }

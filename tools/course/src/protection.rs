@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use anyhow::Result;
-use page_by_page_course::stub::names;
+use page_by_page_course::source::file_names;
 
 use crate::check::Report;
 use crate::files::read;
@@ -38,11 +38,11 @@ pub fn check(root: &Path, report: &mut Report) -> Result<()> {
     }
     let mut tests = String::new();
     for folder in ["tests", "tests/engine"] {
-        for test in names(root, folder, ".rs") {
+        for test in file_names(root, folder, ".rs") {
             tests.push_str(&read(root, &format!("{folder}/{test}.rs"))?);
         }
     }
-    for name in names(root, SNAPSHOTS, ".snap") {
+    for name in file_names(root, SNAPSHOTS, ".snap") {
         if !tests.contains(&format!("\"{name}\"")) {
             report.add(format!("{SNAPSHOTS}/{name}.snap"), format!("no test in tests/ names \"{name}\""));
         }

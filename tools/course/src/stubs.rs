@@ -8,7 +8,7 @@ use std::path::Path;
 
 use anyhow::{Context, Error, Result, bail};
 use page_by_page_course::chapters::{self, Chapter, LIST};
-use page_by_page_course::stub::{self, names};
+use page_by_page_course::source::{self, file_names};
 
 use crate::check::Report;
 use crate::files::read;
@@ -24,12 +24,12 @@ pub fn write(root: &Path) -> Result<String> {
     let before = chapters::all(root).unwrap_or_default();
     let mut list = HEADER.to_string();
     let mut files = Vec::new();
-    for name in names(root, "solutions", ".rs") {
+    for name in file_names(root, "solutions", ".rs") {
         let Some(mut chapter) = Chapter::named(&name) else { bail!("solutions/{name}.rs is not called ch01_name.rs") };
         let (now, made) = (read(root, &chapter.exercise()).ok(), chapter.stub(root).map_err(Error::msg)?);
         if let Some(now) = now.filter(|now| *now != made) {
             let known = before.iter().find(|known| known.name == name);
-            if known.is_none_or(|known| known.handed_out != stub::fingerprint(&now)) {
+            if known.is_none_or(|known| known.handed_out != source::fingerprint(&now)) {
                 bail!(
                     "{} is neither the stub that was handed out nor the new one: it would be lost; keep a copy, then \
                      `git checkout {0}`",
@@ -37,7 +37,7 @@ pub fn write(root: &Path) -> Result<String> {
                 );
             }
         }
-        chapter.handed_out = stub::fingerprint(&made);
+        chapter.handed_out = source::fingerprint(&made);
         complete(root, &mut chapter)?;
         list.push_str(&chapter.line());
         files.push((chapter.exercise(), made));
@@ -74,7 +74,7 @@ pub fn check(root: &Path, chapter: &Chapter, report: &mut Report) -> Result<Stri
         let (name, line) = (&chapter.name, derived.line());
         report.add(LIST, format!("the line of {name} should be `{}`: run `cargo course stubs`", line.trim_end()));
     }
-    if stub::fingerprint(&made) != chapter.handed_out {
+    if source::fingerprint(&made) != chapter.handed_out {
         let problem = format!("{solution} gives a stub that is not the recorded one: run `cargo course stubs`");
         report.add(LIST, problem);
     } else if read(root, &chapter.exercise()).ok().as_ref() != Some(&made) {

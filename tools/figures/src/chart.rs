@@ -28,8 +28,8 @@ pub struct Chart<'a> {
 
 impl Chart<'_> {
     /// A figure of this chart alone.
-    pub fn figure(&self, message: &str, setup: String) -> Figure {
-        let figure = Figure { label: self.label(), message: message.into(), setup, ..Figure::default() };
+    pub fn figure(&self, headline: &str, setup: String) -> Figure {
+        let figure = Figure { label: self.label(), headline: headline.into(), setup, ..Figure::default() };
         figure.still(|picture| self.draw(picture))
     }
 

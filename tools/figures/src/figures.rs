@@ -29,7 +29,7 @@ pub struct Figure {
     /// The picture in words, for those who do not see it.
     pub label: String,
     /// Under the picture: what it shows, in bold, and the set-up in a line; HTML.
-    pub message: String,
+    pub headline: String,
     pub setup: String,
     /// Cells and what they mean, where a kind has no usual meaning or a different one here.
     pub legend: Vec<(Cell, &'static str)>,
@@ -69,13 +69,13 @@ impl Figure {
     /// The fragment that a page includes. No line is blank, because that would end the HTML in Markdown; no element has
     /// an id, because the print page renames those.
     pub fn html(&self) -> String {
-        let Figure { name, number, message, setup, frames, opens, .. } = self;
+        let Figure { name, number, headline, setup, frames, opens, .. } = self;
         let kept = self.kept();
         let frames: String = (0..frames.len()).map(|step| self.frame_html(step, kept.contains(&step))).collect();
         let legend = self.legend_html();
         format!(
             "<figure class=\"pbp-figure\" data-opens=\"{opens}\" data-figure=\"{name}\">\n<div class=\"pbp-frames\">\n{frames}</div>\n{legend}\
-             <figcaption><span>Figure {number}.</span> <strong>{message}</strong> {setup}</figcaption>\n</figure>\n"
+             <figcaption><span>Figure {number}.</span> <strong>{headline}</strong> {setup}</figcaption>\n</figure>\n"
         )
     }
 
@@ -275,7 +275,7 @@ mod tests {
             let (name, html) = (figure.name, figure.html());
             assert!(!html.contains("\n\n") && !html.contains(" id="), "{name}");
             assert!(figure.frames.iter().all(|frame| frame.text.is_empty() == (figure.frames.len() == 1)), "{name}");
-            assert!(!figure.label.is_empty() && !figure.message.is_empty(), "{name}");
+            assert!(!figure.label.is_empty() && !figure.headline.is_empty(), "{name}");
         }
     }
 

@@ -193,10 +193,10 @@ impl Page {
 
 /// Sequences a and b in one slab of four pages, after each operation on one of them. The first ones, `earlier`, have
 /// run when the figure starts.
-pub fn figure(message: &str, setup: String, operations: &[(char, Operation)], earlier: usize) -> Result<Figure> {
+pub fn figure(headline: &str, setup: String, operations: &[(char, Operation)], earlier: usize) -> Result<Figure> {
     let slab = PageSlab::new(LAYOUT, PAGE_SIZE, 4)?;
     let mut sequences = [('a', PagedCache::new(&slab)?), ('b', PagedCache::new(&slab)?)];
-    let mut figure = Figure { message: message.into(), setup, ..Figure::default() };
+    let mut figure = Figure { headline: headline.into(), setup, ..Figure::default() };
     let mut before = SlabState::default();
     for (done, (name, operation)) in (1..).zip(operations) {
         let outcome = operation.run(&mut sequences[usize::from(*name == 'b')].1);

@@ -33,7 +33,7 @@ const TICK: Duration = Duration::from_millis(100);
 pub enum View {
     Main,
     /// What this key shows.
-    Shown(char),
+    Overlay(char),
     Hints,
     Task,
     /// The whole page.

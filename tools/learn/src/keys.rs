@@ -100,11 +100,11 @@ impl App {
             (View::Main, KeyCode::Char('q')) => self.is_over = true,
             (_, KeyCode::Esc | KeyCode::Char('q')) => self.show(View::Main),
             (View::Task, KeyCode::Char('t')) => self.show(View::Page),
-            (View::Shown(open), KeyCode::Char(key)) if open == key => self.show(View::Main),
+            (View::Overlay(open), KeyCode::Char(key)) if open == key => self.show(View::Main),
             (_, KeyCode::Char(key)) => match KEYS.iter().find(|(name, ..)| *name == key) {
                 Some((.., Act(act))) => act(self),
-                Some((.., Show(_))) => self.show(View::Shown(key)),
-                Some((.., ShowAfter(_))) => self.show_if_green(View::Shown(key)),
+                Some((.., Show(_))) => self.show(View::Overlay(key)),
+                Some((.., ShowAfter(_))) => self.show_if_green(View::Overlay(key)),
                 None => {}
             },
             _ => {}

@@ -123,7 +123,7 @@ mod tests {
 
     use page_by_page_course::chapters::{LIST, all};
     use page_by_page_course::record::{Tally, green_copy};
-    use page_by_page_course::stub::fingerprint;
+    use page_by_page_course::source::fingerprint;
 
     use super::*;
 

@@ -6,7 +6,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context, Result};
 use page_by_page_course::chapters::Chapter;
-use page_by_page_course::stub;
+use page_by_page_course::source;
 
 /// Writes the stub as it was handed out, made from the solution. Returns where the replaced file is kept, from the root
 /// of the repository.
@@ -15,7 +15,7 @@ use page_by_page_course::stub;
 /// If the stub can't be made or the file can't be copied: nothing is changed then. If the stub can't be written.
 pub fn reset(root: &Path, chapter: &Chapter) -> Result<Option<String>> {
     let solution = chapter.solution();
-    let stub = chapter.stub(root).ok().filter(|stub| stub::fingerprint(stub) == chapter.handed_out);
+    let stub = chapter.stub(root).ok().filter(|stub| source::fingerprint(stub) == chapter.handed_out);
     let stub = stub.with_context(|| {
         format!(
             "the stub is made from {solution}, which has changed: restore that with `git checkout {solution}`, or take \

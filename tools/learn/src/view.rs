@@ -203,7 +203,7 @@ fn body(app: &App, layout: Layout) -> Vec<Paragraph> {
     let current = &app.current;
     match app.view {
         View::Main => main(app, layout),
-        View::Shown(key) => keys::shown(app, key),
+        View::Overlay(key) => keys::shown(app, key),
         View::Hints => reading::hints(current, app.hints_seen()),
         View::Task => reading::task(current),
         View::Page => reading::page(current),

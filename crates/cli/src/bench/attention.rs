@@ -11,7 +11,7 @@ use page_by_page::cache::attention::{AttentionBackend, AttentionCache};
 use page_by_page::chapters::ch03_contiguous::ContiguousCache;
 use page_by_page::chapters::ch06_paged::{PageSlab, PagedCache, SharedSlab};
 use page_by_page::chapters::ch14_half_the_bytes::encode_rows;
-use page_by_page::experiments::attention::{copied, same_bits, step};
+use page_by_page::experiments::paged_attention::{copied, same_bits, step};
 use page_by_page::kernels::RowFormat;
 use page_by_page::model::Model;
 use serde_json::json;

@@ -10,7 +10,7 @@ use clap::Args;
 use page_by_page::cache::Rewind;
 use page_by_page::cache_kind::CacheKind;
 use page_by_page::chapters::ch06_paged::{PageSlab, PagedCache};
-use page_by_page::experiments::attention::step;
+use page_by_page::experiments::paged_attention::step;
 use page_by_page::model::Model;
 use serde_json::json;
 

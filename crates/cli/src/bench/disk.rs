@@ -10,7 +10,7 @@ use page_by_page::chapters::ch10_fork::ForkCache;
 use page_by_page::chapters::ch11_prefix_cache::PrefixTrie;
 use page_by_page::disk::file_disk::FileDisk;
 use page_by_page::disk::{PageFile, PageFormat};
-use page_by_page::experiments::attention::same_bits;
+use page_by_page::experiments::paged_attention::same_bits;
 use page_by_page::model::Model;
 use serde_json::json;
 use tempfile::NamedTempFile;

@@ -80,7 +80,7 @@ Example:
         #[arg(long, value_name = "N,…", value_delimiter = ',', default_value = "1024,32768")]
         tokens: Vec<usize>,
         /// Caches to append to, separated by commas
-        #[arg(long, value_name = "CACHE,…", value_delimiter = ',', default_values_t = CacheKind::THAT_KEEP.to_vec())]
+        #[arg(long, value_name = "CACHE,…", value_delimiter = ',', default_values_t = CacheKind::WITH_ROWS.to_vec())]
         kv: Vec<CacheKind>,
     },
     /// Forget the newest tokens of sequences, and compare that with copying the others
@@ -281,7 +281,7 @@ fn append_to_all(lengths: &[usize], kinds: &[CacheKind]) -> Result<Report> {
     ensure!(
         !kinds.contains(&CacheKind::Recompute),
         "recompute keeps no rows to append to; choose from {}",
-        CacheKind::names(CacheKind::THAT_KEEP)
+        CacheKind::names(CacheKind::WITH_ROWS)
     );
     let layout = bundled_layout()?;
     let size = |tokens: &usize| CacheSize::for_tokens(tokens.saturating_add(TURN), PAGE_SIZE);
@@ -343,13 +343,13 @@ fn rewind_all(lengths: &[usize]) -> Result<Report> {
     }
     let mut costs = Vec::new();
     for tokens in lengths {
-        for kind in CacheKind::THAT_KEEP {
+        for kind in CacheKind::WITH_ROWS {
             for forgotten in [FEW, tokens / 2] {
                 costs.push(rewind_or_copy(*kind, layout, *tokens, forgotten)?);
             }
         }
     }
-    Report::table(1, 2 * CacheKind::THAT_KEEP.len(), costs)
+    Report::table(1, 2 * CacheKind::WITH_ROWS.len(), costs)
 }
 
 /// Forgets tokens of one sequence in both ways, in turns.

@@ -5,9 +5,9 @@ use clap::Args;
 use page_by_page::chapters::ch01_recompute::{argmax, generate};
 use page_by_page::chapters::ch03_contiguous::ContiguousCache;
 use page_by_page::chapters::ch14_half_the_bytes::token_bytes;
-use page_by_page::generation::scoring::log_softmax;
+use page_by_page::generation::logprobs::log_softmax;
 use page_by_page::generation::{CachedModel, StopConditions};
-use page_by_page::kernels::{Products, RowFormat};
+use page_by_page::kernels::{ProductFormat, RowFormat};
 use page_by_page::model::Model;
 use page_by_page::model::tokenizer::Tokenizer;
 use serde_json::json;
@@ -70,7 +70,7 @@ impl FormatsBench {
         self.check(&model, &text, &prompts)?;
         // Last come rows in f32 that are made with products in 16 bits.
         let all = RowFormat::ALL.map(|format| (format, self.model.products)).into_iter();
-        let all: Vec<_> = all.chain([(RowFormat::F32, Products::Bf16)]).collect();
+        let all: Vec<_> = all.chain([(RowFormat::F32, ProductFormat::Bf16)]).collect();
         let progress = Progress::new("reading and writing", (all.len() * (1 + prompts.len())) as u64);
         let mut formats = Vec::new();
         let mut plain: Option<Answers> = None;

@@ -10,7 +10,7 @@ use page_by_page::chapters::ch14_half_the_bytes::token_bytes;
 use page_by_page::experiments::drafts::Bundled;
 use page_by_page::experiments::forks::Samples;
 use page_by_page::experiments::prefixes::{passes_for_sixteen, replay};
-use page_by_page::experiments::{PAGE_SIZE, SMALL, attention, bundled, disk, generation, memory, rewind};
+use page_by_page::experiments::{PAGE_SIZE, SMALL, bundled, disk, generation, memory, paged_attention, rewind};
 use page_by_page::generation::drafting::{AcceptRule, DraftCounters};
 use page_by_page::generation::one_sequence::Generated;
 use page_by_page::kernels::RowFormat;
@@ -21,7 +21,7 @@ use page_by_page::simulation::buggy_scheduler::{Bug, with_bug};
 use page_by_page::simulation::{examples, search};
 use page_by_page::workload::{PrefixCacheKind, Trace};
 
-use super::watched::Measure;
+use super::limits::Measure;
 use crate::chapters::{SCHEDULER, SIMULATION};
 use crate::output::{percent, thousands};
 
@@ -211,7 +211,7 @@ fn scheduler() -> Result<Vec<String>> {
 
 fn in_pages() -> Result<Vec<String>> {
     let mut model = Model::open(&bundled("storyteller"))?;
-    let mut copied = |tokens| attention::tokens_copied(&mut model, 8, tokens);
+    let mut copied = |tokens| paged_attention::tokens_copied(&mut model, 8, tokens);
     Ok(vec![
         counts("tokens copied in a step of eight sequences of 256 tokens", copied(256)?),
         counts("tokens copied in a step of eight sequences of 1,023", copied(1023)?),

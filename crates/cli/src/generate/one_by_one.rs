@@ -11,8 +11,8 @@ use page_by_page::cache_kind::{CacheKind, CacheSize};
 use page_by_page::disk::saved_cache::SavedCache;
 use page_by_page::generation::drafting::{DraftCounters, DraftSource};
 use page_by_page::generation::one_sequence::{Generated, Generation};
+use page_by_page::generation::read_checker::ReadChecker;
 use page_by_page::generation::sampler::Sampler;
-use page_by_page::generation::watch::ReadWatch;
 use page_by_page::generation::{Draft, StopConditions};
 use page_by_page::kernels::RowFormat;
 use page_by_page::model::Model;
@@ -59,7 +59,7 @@ struct SingleOutcome {
     prefill: Duration,
     decode: Duration,
     drafts: DraftCounters,
-    /// Rows that were read under a watch, and how many of them wrongly.
+    /// Rows that were read under a checker, and how many of them wrongly.
     reads: Option<[u64; 2]>,
 }
 
@@ -157,13 +157,13 @@ impl Generate {
         screen.show(Ok((*beginning).into()));
         let end_of_text = &model.config().eos_token_ids;
         let stop = StopConditions { max_new_tokens: *max_new_tokens, end_of_text };
-        let watch = self.cache.watch_reads.then(|| ReadWatch::new(None));
-        let generation = Generation { model, prompt, stop, is_cancelled: Some(&is_closed), watch: watch.as_ref() };
+        let checker = self.cache.check_reads.then(|| ReadChecker::new(None));
+        let generation = Generation { model, prompt, stop, is_cancelled: Some(&is_closed), checker: checker.as_ref() };
         let mut sampler = Sampler::new(*sampling);
         let cache = cache.as_deref_mut();
         let mut n_wrong = 0;
         let mut on_token = |token| {
-            n_wrong += watch.as_ref().map_or(0, |watch| super::say_wrong(watch, n_wrong));
+            n_wrong += checker.as_ref().map_or(0, |checker| super::say_wrong(checker, n_wrong));
             screen.push(token);
         };
         let generated = match draft {
@@ -192,7 +192,7 @@ impl Generate {
         let text = screen.finish();
         let prefill = prefill.unwrap_or_default();
         let decode = start.elapsed() - prefill;
-        let reads = watch.map(|watch| [watch.n_reads(), n_wrong]);
+        let reads = checker.map(|checker| [checker.n_reads(), n_wrong]);
         Ok((SingleOutcome { generated: generated?, prefill, decode, drafts, reads }, text))
     }
 

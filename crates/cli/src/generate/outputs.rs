@@ -6,8 +6,8 @@ use std::time::{Duration, Instant};
 use anyhow::{Result, anyhow};
 use page_by_page::cache::{PageId, Usage};
 use page_by_page::chapters::ch06_paged::SharedSlab;
+use page_by_page::generation::read_checker::ReadChecker;
 use page_by_page::generation::sampler::Sampler;
-use page_by_page::generation::watch::ReadWatch;
 use page_by_page::model::Model;
 use page_by_page::model::tokenizer::Tokenizer;
 use page_by_page::prefix_cache::new_prefix_cache;
@@ -39,7 +39,7 @@ impl Output<'_> {
     }
 
     pub fn pages_at_end(&self) -> usize {
-        self.finished.as_ref().map_or(0, |finished| finished.sequence.counters.pages)
+        self.finished.as_ref().map_or(0, |finished| finished.sequence.counters.n_pages)
     }
 }
 
@@ -63,15 +63,15 @@ pub struct OutputSet<'m> {
     pub prefill: PassTotals,
     /// All others: they compute the newest token of each sequence.
     pub decode: PassTotals,
-    /// Watches what attention reads, if that is wanted, and how many wrong reads there were.
-    pub watch: Option<(Rc<ReadWatch>, u64)>,
+    /// Checks what attention reads, if that is wanted, and how many wrong reads there were.
+    pub checker: Option<(Rc<ReadChecker>, u64)>,
 }
 
 impl<'m> OutputSet<'m> {
     pub fn new(
         requests: Vec<OutputRequest<'m>>,
         are_samples: bool,
-        is_watched: bool,
+        checks_reads: bool,
         (pool, slab): (PoolSize, SharedSlab),
         (model, tokenizer): (&'m Model, &'m Tokenizer),
     ) -> Result<Self> {
@@ -79,9 +79,9 @@ impl<'m> OutputSet<'m> {
         let prefixes = new_prefix_cache(pool.page_size, false)?;
         let mut engine =
             Engine::new(model, &slab, prefixes, limits, &model.config().eos_token_ids)?.with_tokenizer(tokenizer);
-        let watch = is_watched.then(|| Rc::new(ReadWatch::new(None)));
-        if let Some(watch) = &watch {
-            engine = engine.with_watch(watch);
+        let checker = checks_reads.then(|| Rc::new(ReadChecker::new(None)));
+        if let Some(checker) = &checker {
+            engine = engine.with_read_checker(checker);
         }
         // Samples are one request; otherwise each prompt is one.
         for (requests, number) in requests.chunks(if are_samples { requests.len() } else { 1 }).zip(1..) {
@@ -93,8 +93,8 @@ impl<'m> OutputSet<'m> {
         let output =
             |request| Output { request, text: String::new(), n_new: 0, runs: false, pages: Vec::new(), finished: None };
         let outputs = requests.into_iter().map(output).collect();
-        let (watch, [prefill, decode]) = (watch.map(|watch| (watch, 0)), [PassTotals::default(); 2]);
-        Ok(OutputSet { are_samples, pool, engine, outputs, prefill, decode, watch })
+        let (checker, [prefill, decode]) = (checker.map(|checker| (checker, 0)), [PassTotals::default(); 2]);
+        Ok(OutputSet { are_samples, pool, engine, outputs, prefill, decode, checker })
     }
 
     /// Whether the outputs share the pages of one prompt.
@@ -114,8 +114,8 @@ impl<'m> OutputSet<'m> {
         passes.rows += step.chunks.iter().map(|chunk| chunk.n_tokens as u64).sum::<u64>();
         passes.answers += step.chunks.iter().filter(|chunk| chunk.caught_up).count() as u64;
         passes.time += start.elapsed();
-        if let Some((watch, n_wrong)) = &mut self.watch {
-            *n_wrong += super::say_wrong(watch, *n_wrong);
+        if let Some((checker, n_wrong)) = &mut self.checker {
+            *n_wrong += super::say_wrong(checker, *n_wrong);
         }
         Ok(self.record(step))
     }

@@ -44,9 +44,9 @@ impl OutputSet<'_> {
         json
     }
 
-    /// Rows that were read under a watch, and how many of them wrongly.
+    /// Rows that were read under a checker, and how many of them wrongly.
     fn reads(&self) -> Option<[u64; 2]> {
-        self.watch.as_ref().map(|(watch, n_wrong)| [watch.n_reads(), *n_wrong])
+        self.checker.as_ref().map(|(checker, n_wrong)| [checker.n_reads(), *n_wrong])
     }
 
     pub fn lines(&self, options: &Generate, model: &Model) -> ReportLines {

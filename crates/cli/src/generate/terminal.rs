@@ -42,8 +42,8 @@ impl Live {
         let term = Term::stderr();
         let (height, width) = term.size_checked()?;
         let is_large = width as usize >= SMALLEST.0 && height as usize >= SMALLEST.1;
-        let watched = user_attended() && user_attended_stderr() && !console::is_dumb();
-        (watched && is_large).then_some(Live { term, lines: 0, width: 0, drawn: None })
+        let is_interactive = user_attended() && user_attended_stderr() && !console::is_dumb();
+        (is_interactive && is_large).then_some(Live { term, lines: 0, width: 0, drawn: None })
     }
 
     pub fn draw(&mut self, set: &OutputSet<'_>) {

@@ -27,7 +27,7 @@ impl Generate {
         let are_samples = self.sequences.samples.is_some();
         ensure_memory_to_read(&requests, &model, are_samples)?;
         let pool = self.pool(&requests, &model, are_samples)?;
-        let mut outputs = OutputSet::new(requests, are_samples, self.cache.watch_reads, pool, (&model, &tokenizer))?;
+        let mut outputs = OutputSet::new(requests, are_samples, self.cache.check_reads, pool, (&model, &tokenizer))?;
         self.grow(&mut outputs)?;
         if self.json {
             print_json(&outputs.to_json())?;

@@ -54,7 +54,7 @@ const QUICK: [(&str, &str); 39] = [
     ("synth", "--shape=tiny --out=model"),
     ("gains", "4"),
     ("break", "refused-call-keeps-pages"),
-    ("generate", "--model=SMALL --max-new-tokens=3 --watch-reads"),
+    ("generate", "--model=SMALL --max-new-tokens=3 --check-reads"),
     ("bench engine", "--model=SMALL --seconds=0"),
     ("bench machine", "--seconds=0"),
     ("bench caches", "--tokens=1"),

@@ -109,7 +109,7 @@ fn belongs_together(view: &Value, n_pages: usize) {
 }
 
 #[test]
-fn watchers_see_the_pages_as_they_are() {
+fn viewers_see_the_pages_as_they_are() {
     let server = Server::start(Options { n_pages: 40, ..Options::default() });
     let output = storyteller().complete(PROMPTS[0], 200, GREEDY);
     let mut views = Views::of(&server, 40);
@@ -150,13 +150,13 @@ fn watchers_see_the_pages_as_they_are() {
 }
 
 #[test]
-fn watchers_have_a_limit_and_leave_their_place() {
+fn viewers_have_a_limit_and_leave_their_place() {
     let server = Server::start(Options::default());
     let (mut one, two) = (Views::of(&server, 600), Views::of(&server, 600));
     one.next();
     let (refused, _) = watch(&server);
     assert_eq!((refused.status, refused.header("retry-after")), (429, Some("10")));
-    // A place is free again as soon as its watcher has gone.
+    // A place is free again as soon as its viewer has gone.
     drop(two);
     let let_in = || (watch(&server).0.status != 429).then_some(());
     eventually(Duration::from_secs(20), let_in).expect("the place is still taken");
@@ -165,7 +165,7 @@ fn watchers_have_a_limit_and_leave_their_place() {
     server.end().unwrap();
     assert!(began.elapsed() < Duration::from_secs(5), "{:?}", began.elapsed());
     // When its time is over, the one that came first makes way for the next, though nothing happens.
-    let client_limits = ClientLimits { watch: Duration::ZERO, ..ClientLimits::default() };
+    let client_limits = ClientLimits { view_time: Duration::ZERO, ..ClientLimits::default() };
     let server = Server::start(Options { client_limits, ..Options::default() });
     let mut views = [(); 3].map(|()| Views::of(&server, 600));
     while !views[0].connection.read_chunk().unwrap().is_empty() {}
@@ -173,7 +173,7 @@ fn watchers_have_a_limit_and_leave_their_place() {
 }
 
 #[test]
-fn a_slow_watcher_sees_the_newest_state_and_delays_no_step() {
+fn a_slow_viewer_sees_the_newest_state_and_delays_no_step() {
     let server = Server::start(Options::default());
     // One that never reads, and one that does.
     let _deaf = watch(&server);
@@ -194,7 +194,7 @@ fn a_slow_watcher_sees_the_newest_state_and_delays_no_step() {
 }
 
 #[test]
-fn a_watcher_can_cancel_a_sequence() {
+fn a_viewer_can_cancel_a_sequence() {
     let server = Server::start(Options::default());
     let mut views = Views::of(&server, 600);
     let mut connection = send(server.address, &long_request(json!(PROMPTS[0]), 3, 900));
@@ -226,16 +226,16 @@ fn a_watcher_can_cancel_a_sequence() {
 }
 
 #[test]
-fn a_watcher_paces_the_engine_until_it_leaves() {
+fn a_viewer_paces_the_engine_until_it_leaves() {
     let client_limits = ClientLimits { request: Duration::from_secs(5), ..ClientLimits::default() };
     let server = Server::start(Options { client_limits, ..Options::default() });
     let steps = || server.metric("page_by_page:steps_total", "");
-    let set = |watcher: &Value, rate: u32, steps: u32| {
-        server.post("/pace", &json!({ "watcher": watcher, "steps_per_second": rate, "steps": steps })).status
+    let set = |viewer: &Value, rate: u32, steps: u32| {
+        server.post("/pace", &json!({ "viewer": viewer, "steps_per_second": rate, "steps": steps })).status
     };
     let mut views = Views::of(&server, 600);
     let mut other = Views::of(&server, 600);
-    let (watcher, of_other) = (views.next()["watcher"].clone(), other.next()["watcher"].clone());
+    let (viewer, of_other) = (views.next()["viewer"].clone(), other.next()["viewer"].clone());
     assert_eq!(set(&json!(0), 4, 0), 404, "nobody has this number");
     assert_eq!(server.post("/pace", &json!({ "steps_per_second": 4 })).status, 400);
 
@@ -243,8 +243,8 @@ fn a_watcher_paces_the_engine_until_it_leaves() {
     assert_eq!(set(&of_other, 0, 1), 204);
     let connection = send(server.address, &long_request(json!(PROMPTS[0]), 1, 300));
     let paused = views.wait_for(|view| sequences(view).len() > 0);
-    assert_eq!((steps(), &paused["pace"]["watcher"]), (0.0, &of_other));
-    assert_eq!(set(&watcher, 0, 1), 204);
+    assert_eq!((steps(), &paused["pace"]["viewer"]), (0.0, &of_other));
+    assert_eq!(set(&viewer, 0, 1), 204);
     views.wait_for(|view| view["steps"] == 1);
     // Clients that go, and those whose time is up, need no step.
     drop(connection);
@@ -252,17 +252,17 @@ fn a_watcher_paces_the_engine_until_it_leaves() {
     let request = |most: u32| json!({ "prompt": PROMPTS[0], "max_tokens": most, "ignore_eos": true });
     assert_eq!((server.post("/v1/completions", &request(9)).status, steps()), (503, 1.0));
 
-    // Twenty steps a second. The watcher who hasn't set them can leave.
-    assert_eq!(set(&watcher, 20, 0), 204);
+    // Twenty steps a second. The viewer who hasn't set them can leave.
+    assert_eq!(set(&viewer, 20, 0), 204);
     drop(other);
     let began = Instant::now();
     server.complete(&request(21));
     assert!(began.elapsed() >= Duration::from_secs(1), "{:?}", began.elapsed());
 
-    // Paused, it goes on once the watcher has gone, or when it is to end.
+    // Paused, it goes on once the viewer has gone, or when it is to end.
     for is_end in [false, true] {
         let mut views = Views::of(&server, 600);
-        assert_eq!(set(&views.next()["watcher"], 0, 0), 204);
+        assert_eq!(set(&views.next()["viewer"], 0, 0), 204);
         thread::scope(|scope| {
             let answer = scope.spawn(|| server.complete(&request(300)));
             views.wait_for(|view| sequences(view).len() > 0);

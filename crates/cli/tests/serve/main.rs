@@ -6,9 +6,9 @@ mod live_pages;
 #[path = "../program.rs"]
 #[allow(dead_code)]
 mod program;
+mod prompt_logprobs;
 mod protocol;
 mod refusals;
-mod scores;
 mod service;
 mod serving;
 mod stop_params;

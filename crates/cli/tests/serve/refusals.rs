@@ -99,7 +99,7 @@ fn with_a_key_only_those_who_have_it_are_served() {
 }
 
 #[test]
-fn without_watchers_there_is_no_page() {
-    let server = Server::start(Options { watchers: 0, ..Options::default() });
-    check_script("serve", "unwatched", |script| play(&server, script));
+fn without_viewers_there_is_no_page() {
+    let server = Server::start(Options { viewers: 0, ..Options::default() });
+    check_script("serve", "without_viewers", |script| play(&server, script));
 }

@@ -35,7 +35,7 @@ pub struct Options {
     pub access: Access,
     pub client_limits: ClientLimits,
     pub grace: Duration,
-    pub watchers: usize,
+    pub viewers: usize,
     pub prefixes: Box<dyn FnOnce(usize) -> Box<dyn PrefixCache> + Send>,
 }
 
@@ -51,7 +51,7 @@ impl Default for Options {
             access: Access::Loopback,
             client_limits: ClientLimits::default(),
             grace: Duration::from_secs(180),
-            watchers: 2,
+            viewers: 2,
             prefixes: Box::new(|page_size| Box::new(PrefixTrie::new(page_size).unwrap())),
         }
     }
@@ -70,12 +70,12 @@ impl Server {
         let (address, shutdown) = (listener.local_addr().unwrap(), Shutdown::default());
         let to_stop = shutdown.clone();
         let thread = thread::spawn(move || {
-            let Options { folder, n_pages, limits, queue, access, client_limits, grace, watchers, prefixes } = options;
+            let Options { folder, n_pages, limits, queue, access, client_limits, grace, viewers, prefixes } = options;
             let Alone { model, tokenizer } = Alone::open(&folder);
             let slab = PageSlab::new(model.kv_layout(), PAGE_SIZE, n_pages).unwrap();
             let memory = Memory { slab, prefixes: prefixes(PAGE_SIZE), tier: None, slots: n_pages * PAGE_SIZE };
             let settings =
-                Settings { model: "storyteller".into(), limits, queue, access, client_limits, grace, watchers };
+                Settings { model: "storyteller".into(), limits, queue, access, client_limits, grace, viewers };
             let template = ChatTemplate::open(&folder, PROGRAM.as_ref()).transpose();
             server::serve(settings, &model, memory, tokenizer, template, listener, &to_stop)
         });

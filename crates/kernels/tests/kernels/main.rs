@@ -4,14 +4,14 @@
 
 mod attention;
 mod definition;
-mod products;
+mod matmul;
 mod steps;
 
 use std::process::{Command, Output};
 
 use definition::{bits, numbers, stored};
 use page_by_page_kernels::{
-    ARITHMETIC_VERSION, Dtype, Heads, Matrix, Products, RowFormat, Run, SequenceRows, attend, matmul, rms_norm,
+    ARITHMETIC_VERSION, Dtype, Heads, Matrix, ProductFormat, RowFormat, Run, SequenceRows, attend, matmul, rms_norm,
     silu_times, softmax,
 };
 
@@ -66,7 +66,7 @@ fn a_change_of_any_bit_has_a_number() {
     silu_times(&mut results[2], &q[..100]);
     rms_norm(&mut results[3], &q[..45], 1e-6);
     attend(heads, RowFormat::Int8, &[packed], &q, &mut results[4]);
-    matmul(Products::F32, &q, &Matrix::new(&weights, Dtype::Bf16, 7, 90), &mut results[5]);
+    matmul(ProductFormat::F32, &q, &Matrix::new(&weights, Dtype::Bf16, 7, 90), &mut results[5]);
     let sum = results.iter().flat_map(|result| bits(result)).fold(0, |sum: u32, bits| sum.wrapping_mul(31) ^ bits);
     assert_eq!((ARITHMETIC_VERSION, sum), CHECKSUM);
 }

@@ -29,8 +29,8 @@ function drawSoon(view) {
     const views = waiting;
     waiting = [];
     if (views.length > 0) {
-      const { sequences, pace, watcher, steps } = views.at(-1);
-      number = watcher;
+      const { sequences, pace, viewer, steps } = views.at(-1);
+      number = viewer;
       connection("here", "Connected");
       Pace.write($("slowed"), slowed(pace));
       if (controls.take(pool.take(views), sequences.length > 0, steps)) {
@@ -40,10 +40,10 @@ function drawSoon(view) {
   });
 }
 
-/** This watcher's number. */
+/** This viewer's number. */
 let number;
 const setPace = (rate, steps = 0) =>
-  send("POST", "pace", { watcher: number, steps_per_second: Number.isFinite(rate) ? rate : null, steps });
+  send("POST", "pace", { viewer: number, steps_per_second: Number.isFinite(rate) ? rate : null, steps });
 const controls = new Pace.PaceControls("playing", 15, { pace: setPace, step: () => setPace(0, 1) });
 $("pace").append(controls.root);
 
@@ -52,9 +52,9 @@ function slowed(pace) {
   if (!pace) {
     return "The server steps at full speed.";
   }
-  const { steps_per_second: rate, watcher } = pace;
+  const { steps_per_second: rate, viewer } = pace;
   const what = rate > 0 ? `The server takes ${rate} ${rate > 1 ? "steps" : "step"} a second` : "The server is paused";
-  return `${what}, for all its clients, until you choose otherwise or ${watcher === number ? "close this page" : "the page that did so is closed"}.`;
+  return `${what}, for all its clients, until you choose otherwise or ${viewer === number ? "close this page" : "the page that did so is closed"}.`;
 }
 
 /** Takes views until there are no more. Returns what came: "views", a "refusal", or a "key" to try. */

@@ -5,7 +5,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::Command;
 
-use page_by_page_course::stub;
+use page_by_page_course::source;
 
 use crate::engine::add_place;
 use crate::serve::Server;
@@ -96,7 +96,7 @@ fn a_chapter_that_is_not_finished_is_not_even_compiled() {
     let (page, _) = copy(&book);
     assert!(page.contains("From the reference: chapter 2 is not finished, todo! left: 2 ("), "{page}");
 
-    let hash = stub::fingerprint(&book.read(EXERCISE));
+    let hash = source::fingerprint(&book.read(EXERCISE));
     book.write("exercises/chapters.txt", format!("{hash}  ch02_flat\n"));
     let (page, _) = copy(&book);
     assert!(page.contains("You have started no chapter yet: all figures are the reference’s."), "{page}");

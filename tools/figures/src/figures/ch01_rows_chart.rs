@@ -44,7 +44,7 @@ pub fn figure() -> Result<Figure> {
         lines: vec![(&ends[0], line(0)), (&ends[1], line(1))],
         ..Chart::default()
     };
-    let message =
+    let headline =
         format!("Without a cache, {cached} tokens are computed for the last word; with one, for the whole story.");
-    Ok(chart.figure(&message, format!("Up to {n} new tokens after a prompt of {PROMPT}.")))
+    Ok(chart.figure(&headline, format!("Up to {n} new tokens after a prompt of {PROMPT}.")))
 }

@@ -24,7 +24,7 @@ pub fn figure() -> Result<Figure> {
             "A triangle of cells. Line 1 has one cell, line {n} has {n}: the tokens that are computed to choose each \
              new token. In each line only the last cell is new. {total} in all."
         ),
-        message: "Without a cache, each new token has every token before it computed again.".into(),
+        headline: "Without a cache, each new token has every token before it computed again.".into(),
         setup: format!(
             "For {n} new tokens, {total} are computed, and {n} were needed; <em>start</em> is the mark that begins every \
              sequence."

@@ -21,7 +21,7 @@ pub fn figure() -> Result<Figure> {
              computes, and the tokens that the flat cache copies, after a thin slice of tokens that it computes. For {n} \
              new tokens {recompute} tokens are computed, or {computed} computed and {copied} copied."
         ),
-        message:
+        headline:
             "The flat cache copies tokens where the loop computed them, and their number still grows with the square."
                 .into(),
         setup: format!(

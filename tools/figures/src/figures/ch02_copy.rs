@@ -29,7 +29,7 @@ pub fn figure() -> Result<Figure> {
             "{TOKENS} tensors, one below the other, of 1 to {TOKENS} rows. Arrows lead from every row of one to the \
              same row of the next, which has one new row at its end. {in_all} tokens are copied in all."
         ),
-        message: "A tensor without spare room cannot grow, so each new token copies every row.".into(),
+        headline: "A tensor without spare room cannot grow, so each new token copies every row.".into(),
         setup: format!(
             "Each line is the tensor after one more <code>extend(1)</code> and <code>write</code>; {TOKENS} tokens \
              cost {in_all} copies."

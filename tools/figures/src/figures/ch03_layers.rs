@@ -24,7 +24,7 @@ fn tensor(cache: &ContiguousCache) -> Result<Vec<Option<String>>> {
 pub fn figure() -> Result<Figure> {
     let mut cache = ContiguousCache::new(LAYOUT, CAPACITY);
     let mut figure = Figure {
-        message: format!("One tensor of {ROWS} rows is made once, and no row ever moves."),
+        headline: format!("One tensor of {ROWS} rows is made once, and no row ever moves."),
         legend: vec![(empty('a'), "reserved, empty")],
         ..Figure::default()
     };

@@ -38,7 +38,7 @@ pub fn figure() -> Result<Figure> {
             "Rows of {CAPACITY} cells, one for each of four sequences of {lengths} tokens; the other cells are empty. \
              {empty_slots}."
         ),
-        message: "In this example, nearly half of what is reserved stays empty.".into(),
+        headline: "In this example, nearly half of what is reserved stays empty.".into(),
         setup: format!(
             "Four sequences of {lengths} tokens reserve {CAPACITY} slots each. With {} slots each and {large_lengths} \
              tokens, {large_empty_slots}.",

@@ -108,7 +108,7 @@ fn draw_memory(picture: &mut Picture, unit: usize, pieces: &[Piece]) {
 pub fn figure() -> Result<Figure> {
     let (regions, pool) = (FirstFit::new(SLOTS), PagePool::new(PAGES)?);
     let mut memories = Memories { regions, pool, in_regions: Vec::new(), in_pages: Vec::new() };
-    let mut figure = Figure { message: "Memory can be free and of no use.".into(), opens: 1, ..Figure::default() };
+    let mut figure = Figure { headline: "Memory can be free and of no use.".into(), opens: 1, ..Figure::default() };
     figure.starts_from(memories.drawing(None)?);
     for (name, tokens) in ('a'..).zip(SEQUENCES) {
         memories.in_regions.push((name, memories.regions.reserve(tokens)?));

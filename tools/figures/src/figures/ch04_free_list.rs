@@ -64,7 +64,7 @@ pub fn figure() -> Result<Figure> {
     let n = OPERATIONS.len() - 1;
     let mut figure = Figure {
         label: format!("The reference counts of {PAGES} pages, and the free list, after each of {n} operations."),
-        message: "A page goes to the end of the free list when its last owner frees it, and is the next one out."
+        headline: "A page goes to the end of the free list when its last owner frees it, and is the next one out."
             .into(),
         setup: "Pages 0, 1 and 2 were handed out before the first step. Page 0 has two owners for a while.".into(),
         legend: vec![(held('a', ""), "one owner"), (shared(&['a', 'b'], ""), "two owners")],

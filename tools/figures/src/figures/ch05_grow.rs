@@ -11,7 +11,7 @@ pub fn figure() -> Result<Figure> {
     let mut pool = pool()?;
     let mut table = PageTable::new(PAGE_SIZE)?;
     let mut figure =
-        Figure { message: "A page is taken when a token has no slot, and not before.".into(), ..Figure::default() };
+        Figure { headline: "A page is taken when a token has no slot, and not before.".into(), ..Figure::default() };
     figure.starts_from(|picture| draw(picture, &table));
     for (step, n) in GROWS.into_iter().enumerate() {
         let (before, left) = (table.pages().len(), table.slots() - table.len());

@@ -34,7 +34,7 @@ pub fn slots(table: &PageTable, n: usize) -> impl Iterator<Item = Cell> {
 pub fn figure() -> Result<Figure> {
     let (mut pool, mut table) = (pool()?, PageTable::new(PAGE_SIZE)?);
     let mut figure = Figure {
-        message: "A page table lists the pages in the order of the tokens, wherever they lie.".into(),
+        headline: "A page table lists the pages in the order of the tokens, wherever they lie.".into(),
         legend: vec![(held('a', ""), "this sequence\u{2019}s"), (held(OTHERS, ""), "other sequences\u{2019}")],
         ..Figure::default()
     };

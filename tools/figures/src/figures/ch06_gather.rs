@@ -55,7 +55,7 @@ pub fn figure() -> Result<Figure> {
             "A pool of pages in which the wolf has {own_pages}, in this order. Arrows lead from his {TOKENS} words to the \
              rows of a gather. Gathered whole, the pages give two words more, {left}, which are stale."
         ),
-        message: "A gather follows the table, not the memory, and stops at the last token.".into(),
+        headline: "A gather follows the table, not the memory, and stops at the last token.".into(),
         setup: format!(
             "The wolf has {own_pages}, in this order. The end of page {} was the princess\u{2019}s, and still holds {left}.",
             own[1]

@@ -8,10 +8,10 @@ const TURNS: [(char, usize); 6] = [('a', 3), ('b', 2), ('a', 2), ('b', 5), ('a',
 const EARLIER: usize = 2;
 
 pub fn figure() -> Result<Figure> {
-    let message = "Two sequences share one pool.";
+    let headline = "Two sequences share one pool.";
     let setup = format!(
         "a is Silda\u{2019}s story, b the wolf\u{2019}s. Each takes a page of {PAGE_SIZE} slots when it needs one, and wastes at most the \
          end of its last page."
     );
-    slab::figure(message, setup, &TURNS.map(|(name, n)| (name, Operation::Extend(name, n))), EARLIER)
+    slab::figure(headline, setup, &TURNS.map(|(name, n)| (name, Operation::Extend(name, n))), EARLIER)
 }

@@ -32,7 +32,7 @@ pub fn figure() -> Result<Figure> {
             "Page {PAGE} in the tensor of keys, from number {first} on: a row of {width} numbers for each of {PAGE_SIZE} slots in \
              layer 0, then as many in layer 1. Slot {SLOT} in layer {LAYER} begins at number {found}."
         ),
-        message: "A page holds its tokens\u{2019} rows in every layer.".into(),
+        headline: "A page holds its tokens\u{2019} rows in every layer.".into(),
         setup: format!(
             "Page {PAGE} of the keys; each slot is a row of {width} numbers, and below it is the number at which it begins. The values \
              lie in the same places of a tensor of their own."

@@ -16,8 +16,8 @@ pub fn figure() -> Result<Figure> {
         ('a', Extend(AGAIN, 1)),
         ('b', Extend('b', 1)),
     ];
-    let message = "A page that a rewind empties goes back to the pool, and the other sequence takes it.";
+    let headline = "A page that a rewind empties goes back to the pool, and the other sequence takes it.";
     let setup =
         "a is Silda\u{2019}s story, b the wolf\u{2019}s. A stale row stays in its slot until the next write there.";
-    slab::figure(message, setup.into(), &operations, 1)
+    slab::figure(headline, setup.into(), &operations, 1)
 }

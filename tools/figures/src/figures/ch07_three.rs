@@ -90,7 +90,7 @@ fn content(mut cache: impl Rewind, shown: usize) -> Result<Content> {
 
 pub fn figure() -> Result<Figure> {
     let mut figure =
-        Figure { message: "A rewind copies no row in any of the three caches.".into(), ..Figure::default() };
+        Figure { headline: "A rewind copies no row in any of the three caches.".into(), ..Figure::default() };
     let mut copied = String::new();
     let mut before = CachesState::after(&[])?;
     for done in 1..=OPERATIONS.len() {

@@ -1,5 +1,5 @@
 //! Chapter 8: longer drafts, and passes of the target. The stories are by `chapters::ch08_speculative` and
-//! `chapters::ch09_chance`, over caches that rewind by `chapters::ch07_rewind`.
+//! `chapters::ch09_rejection`, over caches that rewind by `chapters::ch07_rewind`.
 
 use page_by_page::experiments::PROMPTS;
 use page_by_page::experiments::drafts::Bundled;
@@ -36,11 +36,11 @@ pub fn figure() -> Result<Figure> {
         note: Some((knee, format!("k = {KNEE}: {} passes", knee.1))),
         ..Chart::default()
     };
-    let message = "Longer drafts save passes and cost time: each further draft token counts only if all before it were \
+    let headline = "Longer drafts save passes and cost time: each further draft token counts only if all before it were \
                    right, and its pass is paid for anyway.";
     let (n, new_tokens) = (PROMPTS.len(), Bundled::NEW_TOKENS);
     let setup = format!(
         "Over {n} sequences of {new_tokens} new tokens each, greedy, from the bundled models. The time is calculated."
     );
-    Ok(chart.figure(message, setup))
+    Ok(chart.figure(headline, setup))
 }

@@ -23,7 +23,7 @@ pub fn figure() -> Result<Figure> {
              model has computed one more, and both hold all but the newest token again.",
             K + 1,
         ),
-        message: "Before and after a step, both caches hold all but the newest token.".into(),
+        headline: "Before and after a step, both caches hold all but the newest token.".into(),
         setup: format!(
             "In this step, the whole draft is accepted. Nothing is forgotten, but the draft model needs one more pass, \
              for {last}."

@@ -20,7 +20,7 @@ pub fn figure() -> Result<Figure> {
             "One step in three acts: the draft model proposes {proposed}, the target answers {answers}, and the new \
              tokens are {new}."
         ),
-        message: format!("One pass of the target gives {n} tokens, the very ones that it would have generated alone."),
+        headline: format!("One pass of the target gives {n} tokens, the very ones that it would have generated alone."),
         setup: format!("A step after \u{201c}{text}\u{201d}, with <em>k</em> = {K}."),
         legend: vec![
             (held(DRAFT, ""), "the draft model\u{2019}s"),

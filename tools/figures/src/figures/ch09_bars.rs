@@ -1,6 +1,6 @@
 //! Chapter 9: two rows of probabilities as bars: what is accepted, what is rejected, what is left.
 
-use page_by_page::chapters::ch09_chance::{accept_sampled, expected_acceptance, residual};
+use page_by_page::chapters::ch09_rejection::{accept_sampled, expected_acceptance, residual};
 use page_by_page::generation::Draft;
 
 use super::prelude::*;
@@ -47,7 +47,7 @@ pub fn figure() -> Result<Figure> {
              replaced tokens together have the target\u{2019}s probabilities, {p}. Arrows lead from what is rejected \
              to what replaces it."
         ),
-        message: "Accepting and replacing together give each token the target\u{2019}s probability.".into(),
+        headline: "Accepting and replacing together give each token the target\u{2019}s probability.".into(),
         setup: format!(
             "The draft proposes token 2 too often, so {rejected} is rejected there and goes to the tokens that it \
              proposes too rarely. Counted over {PARTS} × {PARTS} pairs of random numbers, one to judge a draft token \

@@ -1,5 +1,5 @@
 //! Chapter 9: draft tokens accepted by the match rule and by the sample rule, and how many the latter should accept.
-//! The stories are by `chapters::ch08_speculative` and `chapters::ch09_chance`, over caches that rewind by
+//! The stories are by `chapters::ch08_speculative` and `chapters::ch09_rejection`, over caches that rewind by
 //! `chapters::ch07_rewind`.
 
 use page_by_page::experiments::PROMPTS;
@@ -47,12 +47,12 @@ pub fn figure() -> Result<Figure> {
         hollow: Some(2),
         ..Chart::default()
     };
-    let message =
+    let headline =
         "With these models at temperature 0.8, the sample rule accepts more draft tokens than the match rule.";
     let (n, new_tokens) = (PROMPTS.len() * SEQUENCES_EACH, Bundled::NEW_TOKENS);
     let setup = format!(
         "Over {n} sequences of {new_tokens} new tokens at temperature {TEMPERATURE}, top-p 0.95; <em>expected</em>, \
              the circles, is what <code>expected_acceptance</code> returns for the sample rule."
     );
-    Ok(chart.figure(message, setup))
+    Ok(chart.figure(headline, setup))
 }

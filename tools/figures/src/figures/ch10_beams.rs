@@ -86,7 +86,7 @@ pub fn figure() -> Result<Figure> {
             "A tree of {STEPS} steps with {WIDTH} beams in each, joined to the beams they were forked from. Below, the \
              {n} pages of the last beams, each as high as the beams that share it."
         ),
-        message: format!("The last {WIDTH} beams hold {n} pages, where separate caches would hold {n_apart}."),
+        headline: format!("The last {WIDTH} beams hold {n} pages, where separate caches would hold {n_apart}."),
         setup: format!(
             "Each step keeps the {WIDTH} likeliest continuations of \u{201c}{PROMPT}\u{201d}, the best at the top, in pages of \
              {PAGE_SIZE} slots. (Page 0 begins with <em>start</em>, the mark that begins every sequence.) By step {STEPS}, \

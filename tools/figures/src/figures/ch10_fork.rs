@@ -18,7 +18,7 @@ pub fn figure() -> Result<Figure> {
             "A pool of 4 pages of {PAGE_SIZE} slots, and the tables of sequence a and of its fork b, after each \
              operation on one of them."
         ),
-        message: "A fork copies rows only when it would write into a shared page.".into(),
+        headline: "A fork copies rows only when it would write into a shared page.".into(),
         setup: format!(
             "Sequence a has \u{201c}the king had\u{201d} in pages of {PAGE_SIZE} slots when b is forked from it. The fourth \
              slot is next for both."

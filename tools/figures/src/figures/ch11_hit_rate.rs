@@ -30,9 +30,9 @@ pub fn figure() -> Result<Figure> {
         lines: vec![("chats", line(1)), ("documents", line(2)), ("documents, heads first", line(3))],
         ..Chart::default()
     };
-    let message = "When a cache is slightly too small, its eviction order decides how much it helps.";
+    let headline = "When a cache is slightly too small, its eviction order decides how much it helps.";
     let setup = "Two workloads, <code>chats</code> and <code>documents</code>, in pages of 16 slots. Dotted: a \
                  sequence\u{2019}s first page is evicted first (<code>--evict heads</code>)."
         .into();
-    Ok(chart.figure(message, setup))
+    Ok(chart.figure(headline, setup))
 }

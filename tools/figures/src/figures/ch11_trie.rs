@@ -138,7 +138,7 @@ pub fn figure() -> Result<Figure> {
              to the one before it.",
             OPERATIONS.len() - EARLIER,
         ),
-        message: "Later sequences reuse what earlier ones have computed.".into(),
+        headline: "Later sequences reuse what earlier ones have computed.".into(),
         setup: format!("{PAGES} pages of {PAGE_SIZE} slots. Sequence a, \u{201c}{}\u{201d}, has ended.", words('a')),
         legend: vec![
             (held('b', ""), "a sequence also owns it"),

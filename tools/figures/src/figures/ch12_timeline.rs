@@ -102,7 +102,7 @@ pub fn figure() -> Result<Figure> {
              waits, is preempted and recomputes. Below, the {PAGES} pages after each step: whose they are, which of \
              them only the prefix cache keeps, and which are free."
         ),
-        message: "When no page is left, the newest sequence gives up its own.".into(),
+        headline: "When no page is left, the newest sequence gives up its own.".into(),
         setup: format!(
             "{n} requests of {asked} tokens, prompt + output, share {PAGES} pages of {PAGE_SIZE} slots. A step \
              computes at most {BUDGET} tokens. When c comes back, {kept} tokens of its prompt are still cached; of \

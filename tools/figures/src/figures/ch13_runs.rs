@@ -36,7 +36,7 @@ pub fn figure() -> Result<Figure> {
              {TOKENS} scores, which become weights, and from his values to one sum; none comes from Silda\u{2019}s page \
              or from a stale slot."
         ),
-        message: format!(
+        headline: format!(
             "Attention walks through the pages twice and copies {copied} rows, where a gather would copy \
              {copied_by_gather}."
         ),

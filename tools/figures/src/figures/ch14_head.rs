@@ -53,7 +53,7 @@ pub fn figure() -> Result<Figure> {
              numbers that each format has there. Near zero those of f16 and bf16 lie close together. Those of int8 are \
              {apart:.3} apart everywhere, and the number nearest to zero becomes 0, {lost} of {n}."
         ),
-        message: "f16 and bf16 round small numbers more finely, while int8 rounds all numbers of a head alike.".into(),
+        headline: "f16 and bf16 round small numbers more finely, while int8 rounds all numbers of a head alike.".into(),
         setup: format!(
             "A key after \u{201c}{PROMPT}\u{201d}, {n} numbers in {in_f32} bytes as f32, {sizes}. A dot is one of its \
              numbers, without its sign; a line leads to the nearest number that the format has."

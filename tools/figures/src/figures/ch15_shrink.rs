@@ -65,7 +65,7 @@ pub fn figure() -> Result<Figure> {
         label: format!(
             "Lists of events as strips, from {n} events to {left}. In each of them the rule {rule} is still broken."
         ),
-        message: format!("A failing run of {n} events shrinks to {left}."),
+        headline: format!("A failing run of {n} events shrinks to {left}."),
         setup: format!(
             "With the planted bug <code>{bug}</code>, seed {seed} breaks the rule <em>{rule}</em>. Each line is a list \
              that still breaks it, shorter or with smaller numbers."

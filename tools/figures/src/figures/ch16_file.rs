@@ -9,14 +9,14 @@ use page_by_page::chapters::ch16_pages_on_disk::decode;
 use page_by_page::disk::memory_disk::MemoryDisk;
 use page_by_page::disk::record::RecordError;
 use page_by_page::disk::{PageFile, PageFormat};
-use page_by_page::kernels::{Products, RowFormat};
+use page_by_page::kernels::{ProductFormat, RowFormat};
 
 use super::prelude::*;
 
 const FORMAT: PageFormat = PageFormat {
     fingerprint: 16,
     row_format: RowFormat::F32,
-    products: Products::F32,
+    products: ProductFormat::F32,
     layout: KvLayout { n_layers: 1, n_kv_heads: 1, head_dim: 2 },
     page_size: 2,
 };
@@ -149,7 +149,7 @@ pub fn figure() -> Result<Figure> {
             "The {total} bytes of a record, field by field, before and after two kills, and the {PLACES} places of the \
              file with what the next run finds in them, with checksums and without."
         ),
-        message: "A kill costs the page that was being written, and a half-written page is never used.".into(),
+        headline: "A kill costs the page that was being written, and a half-written page is never used.".into(),
         setup: format!(
             "A file of {PLACES} places for pages of {} tokens. Above, the bytes of one place, each field over the number of its first byte. Wrong is a run that checks no checksum.",
             FORMAT.page_size

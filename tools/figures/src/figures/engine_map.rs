@@ -55,7 +55,7 @@ pub fn figure() -> Result<Figure> {
              them: {}. Tokenizer, embedding, logits, sampler and the server are given.",
             listed(&told)
         ),
-        message:
+        headline:
             "The model and its sampler are given; you build the memory in the middle, what reads it, and the loop \
                   around it."
                 .into(),

@@ -21,7 +21,7 @@ pub fn figure() -> Result<Figure> {
              Feed-forward: the sum is normed and becomes gate and up, down leads back to a row of {x}, and that is \
              added."
         ),
-        message: "Of all that a layer computes for a token, only k and v are kept.".into(),
+        headline: "Of all that a layer computes for a token, only k and v are kept.".into(),
         setup: format!(
             "One token in one of the storyteller\u{2019}s {n_layers} layers. Boxes are numbered as the steps are; \
              after a colon, how many numbers it gives."

@@ -79,7 +79,7 @@ pub fn figure() -> Result<Figure> {
             "A pool of {PAGES} pages of {PAGE_SIZE} slots. A cell is a page, with the letter of its sequence or the \
              number of sequences that share it."
         ),
-        message: "Sequences share the full pages of a common prompt, and what they leave stays cached.".into(),
+        headline: "Sequences share the full pages of a common prompt, and what they leave stays cached.".into(),
         setup: format!(
             "{PAGES} pages of {PAGE_SIZE} slots. In the end, {} of {} prompt tokens were cached.",
             counts.cached_tokens, counts.prompt_tokens

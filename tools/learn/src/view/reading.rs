@@ -1,7 +1,7 @@
 //! What there is to read: hints, the page, questions, the reference.
 
 use page_by_page_course::includes::Expanded;
-use page_by_page_course::stub;
+use page_by_page_course::source;
 
 use crate::compare;
 use crate::current::Current;
@@ -74,7 +74,7 @@ pub fn question(current: &Current, at: usize, is_open: bool) -> Vec<Paragraph> {
 
 /// The reader's code and the reference.
 pub fn compare(current: &Current) -> Vec<Paragraph> {
-    match (&current.exercise, stub::read(&current.root, &current.chapter.solution())) {
+    match (&current.exercise, source::read(&current.root, &current.chapter.solution())) {
         (Ok(exercise), Ok(solution)) => compare::lines(&exercise.text, &solution),
         (Err(problem), _) => vec![prose(problem, RED)],
         (_, Err(problem)) => vec![prose(problem, RED)],

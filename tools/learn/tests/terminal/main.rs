@@ -11,7 +11,7 @@ use std::os::fd::AsFd;
 use std::process::{Child, Command, Output, Stdio};
 use std::sync::{Arc, Mutex};
 
-use page_by_page_course::stub::fingerprint;
+use page_by_page_course::source::fingerprint;
 use rustix::process::{Pid, Signal, kill_process};
 use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
 use rustix::termios::{Termios, Winsize, tcgetattr, tcsetwinsize};

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use page_by_page_course::{marks::stub_of, stub::fingerprint};
+use page_by_page_course::{marks::stub_of, source::fingerprint};
 use tempfile::TempDir;
 
 const PROGRAM: &str = env!("CARGO_BIN_EXE_learn-tool");

@@ -11,7 +11,7 @@ use crate::chapters::ch01_recompute::argmax;
 use crate::chapters::ch04_page_pool::PagePool;
 use crate::chapters::ch06_paged::{PageSlab, PagedCache};
 use crate::chapters::ch08_speculative::DraftModel;
-use crate::chapters::ch09_chance::residual;
+use crate::chapters::ch09_rejection::residual;
 use crate::english::{count, thousands};
 use crate::generation::drafting::{AcceptRule, DraftCounters};
 use crate::generation::one_sequence::Generation;
@@ -25,10 +25,10 @@ use crate::simulation::buggy_scheduler::{Bug, Policy, with_bug, with_policy};
 use crate::simulation::{LAYOUT, SchedulerFactory, chapter_12, search, story};
 
 /// The right lines, then those of the mistake.
-type Bill = Result<[Vec<String>; 2]>;
+type Cost = Result<[Vec<String>; 2]>;
 
 /// Chapter 4: calls for 7 pages of a pool that has 6. The wrong one takes two at a time before it gives up.
-pub(super) fn refused_calls() -> Bill {
+pub(super) fn refused_calls() -> Cost {
     let after = |take: &dyn Fn(&mut PagePool) -> bool| -> Result<Vec<String>> {
         let mut pool = PagePool::new(6)?;
         let mut lines = vec![format!("{} free", pool.n_free())];
@@ -44,7 +44,7 @@ pub(super) fn refused_calls() -> Bill {
 
 /// Chapter 7: a sequence of 30 tokens in pages of 8 slots forgets 14 of them and grows again, and that four times. The wrong
 /// one's pages get an owner that never gives them back.
-pub(super) fn rewinds() -> Bill {
+pub(super) fn rewinds() -> Cost {
     let after = |frees: bool| -> Result<Vec<String>> {
         let slab = PageSlab::new(LAYOUT, 8, 12)?;
         let mut cache = PagedCache::new(&slab)?;
@@ -90,7 +90,7 @@ impl Drafter for Stubborn<'_> {
 }
 
 /// Chapter 8: a greedy story of 100 tokens with drafts of four.
-pub(super) fn drafts() -> Bill {
+pub(super) fn drafts() -> Cost {
     let [target, small] = ["storyteller", "storyteller-draft"].map(|name| Model::open(&bundled(name)));
     let (target, small) = (target?, small?);
     let prompt = Tokenizer::open(&bundled("storyteller"))?.encode("Once upon a time")?;
@@ -106,7 +106,7 @@ pub(super) fn drafts() -> Bill {
         };
         let mut model = CachedModel::new(&small, draft_cache.as_mut());
         let stop = StopConditions { max_new_tokens: 100, end_of_text: &[] };
-        let generation = Generation { model: &target, prompt: &prompt, stop, is_cancelled: None, watch: None };
+        let generation = Generation { model: &target, prompt: &prompt, stop, is_cancelled: None, checker: None };
         let mut drafter: Box<dyn Drafter + '_> = match is_stubborn {
             true => Box::new(Stubborn { model: &mut model, tokens: Vec::new() }),
             false => Box::new(DraftModel::new(&mut model)),
@@ -129,7 +129,7 @@ pub(super) fn drafts() -> Bill {
 }
 
 /// Chapter 9: three tokens, of which the target likes the first and the draft model the last.
-pub(super) fn rejections() -> Bill {
+pub(super) fn rejections() -> Cost {
     let (p, q) = ([0.5, 0.3, 0.2_f32], [0.25, 0.25, 0.5_f32]);
     let accepted: Vec<f32> = p.iter().zip(&q).map(|(p, q)| p.min(*q)).collect();
     let rejected = 1.0 - accepted.iter().sum::<f32>();
@@ -147,7 +147,7 @@ pub(super) fn rejections() -> Bill {
 }
 
 /// Chapter 12: two requests of 500 and 450 tokens in 80 pages of 16 slots.
-pub(super) fn victims() -> Bill {
+pub(super) fn victims() -> Cost {
     let limits = StepLimits { token_budget: 128, max_running: 8 };
     let lines = |factory: &SchedulerFactory<'_>| -> Result<Vec<String>> {
         let requests = [(500, 450), (500, 450)];
@@ -166,7 +166,7 @@ pub fn shrunk_events(bug: Bug) -> String {
     };
     let (message, rule) = (&found.failure.violation.message, found.failure.violation.rule);
     let story = story(&*factory, &found.case, &found.shrunk);
-    format!("reported  {}\nrule      {rule}: {message}\n\n{story}", bug.reported())
+    format!("reported  {}\nrule      {rule}: {message}\n\n{story}", bug.reported_in())
 }
 
 /// Schedules all requests, as (prompt, new tokens), to their end, `batch` of them at first and as many when these have

@@ -2,11 +2,11 @@
 
 grading::grader!();
 
-#[cfg(not(stub = "ch09_chance"))]
+#[cfg(not(stub = "ch09_rejection"))]
 mod checks {
     use page_by_page::cache::CacheError;
     use page_by_page::chapters::ch08_speculative::Speculation;
-    use page_by_page::chapters::ch09_chance::{SamplingDraftModel, accept_sampled, expected_acceptance, residual};
+    use page_by_page::chapters::ch09_rejection::{SamplingDraftModel, accept_sampled, expected_acceptance, residual};
     use page_by_page::generation::sampler::{Sampler, Sampling, draw};
     use page_by_page::generation::{Draft, StopConditions};
     use page_by_page::model::StepError;
@@ -378,7 +378,7 @@ mod checks {
             }
             transcript.line(format!("  new tokens {new_tokens:?}"));
         }
-        assert_transcript("ch09_chance", &transcript);
+        assert_transcript("ch09_rejection", &transcript);
     }
 
     /// The logits of two small models that mostly agree; they depend on the sequence.

@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 
 /// A request that is refused, or a sequence that failed.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Refusal {
+pub struct ApiError {
     pub status: StatusCode,
     /// What is wrong and what to do, in words.
     pub message: String,
@@ -23,23 +23,23 @@ pub struct Refusal {
     pub retry_after: Option<u32>,
 }
 
-impl Refusal {
+impl ApiError {
     pub fn new(status: StatusCode, code: Option<&'static str>, message: impl Into<String>) -> Self {
-        Refusal { status, message: message.into(), param: None, code, retry_after: None }
+        ApiError { status, message: message.into(), param: None, code, retry_after: None }
     }
 
     pub fn of_field(param: &'static str, message: impl Into<String>) -> Self {
-        Refusal { param: Some(param), ..Self::new(StatusCode::BAD_REQUEST, None, message) }
+        ApiError { param: Some(param), ..Self::new(StatusCode::BAD_REQUEST, None, message) }
     }
 
     /// The sequence can never fit. `param`: the field that asks for too much.
     pub fn too_long(param: &'static str, message: impl Into<String>) -> Self {
-        Refusal { code: Some("context_length_exceeded"), ..Self::of_field(param, message) }
+        ApiError { code: Some("context_length_exceeded"), ..Self::of_field(param, message) }
     }
 
     pub fn too_many_requests(message: impl Into<String>, retry_after: u32) -> Self {
         let refusal = Self::new(StatusCode::TOO_MANY_REQUESTS, Some("rate_limit_exceeded"), message);
-        Refusal { retry_after: Some(retry_after), ..refusal }
+        ApiError { retry_after: Some(retry_after), ..refusal }
     }
 
     pub fn stopping() -> Self {
@@ -70,7 +70,7 @@ impl Refusal {
     }
 }
 
-impl IntoResponse for Refusal {
+impl IntoResponse for ApiError {
     fn into_response(self) -> Response<Body> {
         let body = self.object().to_string();
         let mut response = (self.status, [(CONTENT_TYPE, "application/json")], body).into_response();

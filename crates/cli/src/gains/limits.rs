@@ -30,7 +30,12 @@ pub type Measure = fn() -> Result<Vec<String>>;
 /// Measures for a chapter, on the code of `yours` and of the reference.
 ///
 /// If the code does not return, the program ends with this error, because a thread cannot be stopped in any other way.
-pub fn watched(limits: Limits, number: usize, yours: &[&CompiledChapter], measure: Measure) -> Result<Vec<String>> {
+pub fn measure_within(
+    limits: Limits,
+    number: usize,
+    yours: &[&CompiledChapter],
+    measure: Measure,
+) -> Result<Vec<String>> {
     let panicked = Arc::new(OnceLock::new());
     let usual = panic::take_hook();
     let noted = panicked.clone();
@@ -103,7 +108,7 @@ mod tests {
     use page_by_page::chapters::chapter;
 
     fn message(limits: Limits, measure: Measure) -> String {
-        match watched(limits, 2, &[chapter(1), chapter(2)], measure) {
+        match measure_within(limits, 2, &[chapter(1), chapter(2)], measure) {
             Ok(lines) => format!("{} lines", lines.len()),
             Err(error) => format!("{error:#}"),
         }

@@ -21,7 +21,7 @@ pub struct TokenLogprobs {
 
 /// A prompt that is being scored, and how far it is.
 #[derive(Debug)]
-pub struct Scoring {
+pub struct PromptLogprobs {
     prompt: Vec<u32>,
     /// How many of the likeliest tokens to report.
     top: usize,
@@ -29,10 +29,10 @@ pub struct Scoring {
     scores: Vec<TokenLogprobs>,
 }
 
-impl Scoring {
+impl PromptLogprobs {
     /// Nothing is scored yet. `prompt`: at least one token.
     pub fn new(prompt: Vec<u32>, top: usize) -> Self {
-        Scoring { prompt, top, scores: Vec::new() }
+        PromptLogprobs { prompt, top, scores: Vec::new() }
     }
 
     /// Rows that were seen, from the first.

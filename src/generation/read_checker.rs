@@ -1,8 +1,8 @@
 //! Who wrote the rows that attention reads, and mistakes about that.
 //!
-//! A [`WatchedCache`] lets a cache keep *labels* in place of rows: each number says of which row it is which one.
+//! A [`CheckedCache`] lets a cache keep *labels* in place of rows: each number says of which row it is which one.
 //! A cache moves numbers and never computes with them, so it can't tell. When attention reads, the labels come back, and
-//! the watch puts the numbers of the rows that they stand for in their places. So whatever a cache returns, the watch
+//! the checker puts the numbers of the rows that they stand for in their places. So whatever a cache returns, the checker
 //! knows who wrote it.
 //!
 //! ```text
@@ -26,24 +26,24 @@ use crate::english::count;
 /// Where the row of a token belongs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[allow(missing_docs)] // Where the name says it.
-pub struct RowPlace {
+pub struct RowAddress {
     pub sequence: u64,
     pub layer: usize,
     pub position: usize,
 }
 
-impl RowPlace {
+impl RowAddress {
     /// No slot of any sequence: nobody writes there, and what is read is zeros.
-    pub const NOWHERE: RowPlace = RowPlace { sequence: u64::MAX, layer: 0, position: 0 };
+    pub const NOWHERE: RowAddress = RowAddress { sequence: u64::MAX, layer: 0, position: 0 };
 
     /// The slot of another position.
     pub fn at(self, position: usize) -> Self {
-        RowPlace { position, ..self }
+        RowAddress { position, ..self }
     }
 
     /// The same of another sequence.
     pub fn of(self, sequence: u64) -> Self {
-        RowPlace { sequence, ..self }
+        RowAddress { sequence, ..self }
     }
 }
 
@@ -51,9 +51,9 @@ impl RowPlace {
 #[derive(Clone, Copy)]
 pub struct Misplacement {
     /// Where a row is written.
-    pub write: fn(RowPlace, usize) -> RowPlace,
+    pub write: fn(RowAddress, usize) -> RowAddress,
     /// Where it is read.
-    pub read: fn(RowPlace, usize) -> RowPlace,
+    pub read: fn(RowAddress, usize) -> RowAddress,
     /// How many rows are read of a sequence of so many tokens.
     pub rows: fn(u64, usize) -> usize,
     /// How a row is kept: the row, the first one of its page of 16 slots, and the numbers of a head.
@@ -62,16 +62,20 @@ pub struct Misplacement {
 
 impl Misplacement {
     /// No mistake.
-    pub const NONE: Misplacement =
-        Misplacement { write: |slot, _| slot, read: |slot, _| slot, rows: |_, len| len, keep: |_, _, _| {} };
+    pub const NONE: Misplacement = Misplacement {
+        write: |address, _| address,
+        read: |address, _| address,
+        rows: |_, len| len,
+        keep: |_, _, _| {},
+    };
 
     /// Rows are written and read there.
-    pub const fn at(place: fn(RowPlace, usize) -> RowPlace) -> Self {
+    pub const fn at(place: fn(RowAddress, usize) -> RowAddress) -> Self {
         Misplacement { write: place, read: place, ..Self::NONE }
     }
 
     /// Rows are read there, and written where they belong.
-    pub const fn read_at(place: fn(RowPlace, usize) -> RowPlace) -> Self {
+    pub const fn read_at(place: fn(RowAddress, usize) -> RowAddress) -> Self {
         Misplacement { read: place, ..Self::NONE }
     }
 }
@@ -80,23 +84,23 @@ impl Misplacement {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct WrongRead {
     /// The newest token of the sequence that reads.
-    pub reader: RowPlace,
+    pub reader: RowAddress,
     /// The token whose row it should have been; at the end of the sequence or beyond, there is none.
     pub position: usize,
     /// Whose row it was, if anybody's.
-    pub found: Option<RowPlace>,
+    pub found: Option<RowAddress>,
     /// Whether the cache returned so few rows that none was read for it.
     pub is_missing: bool,
     /// The slot in which a [`Misplacement`] looked for it.
-    pub place: Option<RowPlace>,
+    pub address: Option<RowAddress>,
 }
 
 impl WrongRead {
     /// In words. `name`: of a sequence, as `the wolf`.
     pub fn describe(&self, name: impl Fn(u64) -> String) -> String {
-        let RowPlace { sequence, layer, position: newest } = self.reader;
+        let RowAddress { sequence, layer, position: newest } = self.reader;
         let (reader, whose) =
-            (name(sequence), |slot: RowPlace| format!("{}'s token {}", name(slot.sequence), slot.position));
+            (name(sequence), |address: RowAddress| format!("{}'s token {}", name(address.sequence), address.position));
         let expected = match self.position {
             _ if self.is_missing => format!("for {}", count(newest + 1, "token")),
             position if position > newest => format!("beyond its {} tokens", newest + 1),
@@ -105,16 +109,16 @@ impl WrongRead {
         let found = match self.found {
             _ if self.is_missing => format!("only {}", count(self.position, "row")),
             None => "a slot that nobody has written".into(),
-            Some(slot) if slot == self.reader.at(self.position) => "numbers of that row from other places".into(),
-            Some(slot) if slot.layer == layer => whose(slot),
-            Some(slot) => format!("{} of layer {}", whose(slot), slot.layer),
+            Some(address) if address == self.reader.at(self.position) => "numbers of that row from other places".into(),
+            Some(address) if address.layer == layer => whose(address),
+            Some(address) => format!("{} of layer {}", whose(address), address.layer),
         };
         format!("attention of {reader}'s token {newest} in layer {layer} reads {found}, {expected}")
     }
 
     /// The same for somebody who knows no layers: `In place of its own "wolf", the wolf read the princess's "princess"`.
     /// `token`: its words.
-    pub fn in_short(&self, name: impl Fn(u64) -> String, token: impl Fn(RowPlace) -> String) -> String {
+    pub fn in_short(&self, name: impl Fn(u64) -> String, token: impl Fn(RowAddress) -> String) -> String {
         let place = match self.position > self.reader.position {
             _ if self.is_missing => format!("Of its {}", count(self.reader.position + 1, "token")),
             true => "Beyond its end".into(),
@@ -137,7 +141,7 @@ impl fmt::Display for WrongRead {
 }
 
 /// Knows who wrote which row.
-pub struct ReadWatch {
+pub struct ReadChecker {
     misplacement: Option<Misplacement>,
     memory: RefCell<Memory>,
 }
@@ -147,7 +151,7 @@ struct Memory {
     /// All rows that were ever written. Label 1 is the first.
     written: Vec<Written>,
     /// What was written last where; kept only if there is a mistake.
-    slots: HashMap<RowPlace, u32>,
+    slots: HashMap<RowAddress, u32>,
     n_reads: u64,
     wrong: Vec<WrongRead>,
     /// Tokens that have read wrongly already, and what: once is enough.
@@ -155,28 +159,28 @@ struct Memory {
 }
 
 struct Written {
-    slot: RowPlace,
+    address: RowAddress,
     /// Stands for the tokens up to this one.
     prefix: u64,
     /// Its key and its value, `[kv_width]` each.
     rows: [Vec<f32>; 2],
 }
 
-impl ReadWatch {
-    /// A watch, with a mistake or without.
+impl ReadChecker {
+    /// A checker, with a mistake or without.
     pub fn new(misplacement: Option<Misplacement>) -> Self {
-        ReadWatch { misplacement, memory: RefCell::default() }
+        ReadChecker { misplacement, memory: RefCell::default() }
     }
 
-    /// A sequence's cache, watched while it computes. `tokens`: the sequence, to its newest token or further.
-    pub fn watched<'a>(&'a self, sequence: u64, tokens: &[u32], cache: &'a mut dyn AttentionCache) -> WatchedCache<'a> {
+    /// A sequence's cache, checked while it computes. `tokens`: the sequence, to its newest token or further.
+    pub fn checked<'a>(&'a self, sequence: u64, tokens: &[u32], cache: &'a mut dyn AttentionCache) -> CheckedCache<'a> {
         let prefixes = tokens.iter().scan(0, |prefix, token| {
             let mut hasher = DefaultHasher::new();
             (*prefix, token).hash(&mut hasher);
             *prefix = hasher.finish();
             Some(*prefix)
         });
-        WatchedCache { watch: self, cache, sequence, prefixes: prefixes.collect() }
+        CheckedCache { checker: self, cache, sequence, prefixes: prefixes.collect() }
     }
 
     /// Rows that were read, each a key and its value.
@@ -185,14 +189,14 @@ impl ReadWatch {
     }
 
     /// The wrong reads since the last call, in order; for each token and position only the first.
-    pub fn take_wrong(&self) -> Vec<WrongRead> {
+    pub fn take_wrong_reads(&self) -> Vec<WrongRead> {
         std::mem::take(&mut self.memory.borrow_mut().wrong)
     }
 }
 
 /// A cache that holds labels, and the numbers that they stand for.
-pub struct WatchedCache<'a> {
-    watch: &'a ReadWatch,
+pub struct CheckedCache<'a> {
+    checker: &'a ReadChecker,
     cache: &'a mut dyn AttentionCache,
     sequence: u64,
     /// What stands for the tokens up to each.
@@ -202,46 +206,46 @@ pub struct WatchedCache<'a> {
 /// What stands for a row's key (`kind` 0) or value (1): a number for each of its own. A copy keeps their bits.
 fn label(row: u32, kind: u32, width: usize) -> impl Iterator<Item = f32> {
     let first = row.checked_mul(width as u32).filter(|first| *first < 1 << 30);
-    let first = first.expect("a watch has labels for a billion numbers, and more have been written");
+    let first = first.expect("a checker has labels for a billion numbers, and more have been written");
     (first..first + width as u32).map(move |number| f32::from_bits(number << 1 | kind))
 }
 
-impl WatchedCache<'_> {
+impl CheckedCache<'_> {
     /// Notes a row, and returns its label.
-    fn note(&self, memory: &mut Memory, slot: RowPlace, mut rows: [Vec<f32>; 2]) -> u32 {
-        if let Some(Misplacement { write, keep, .. }) = self.watch.misplacement {
-            let first = slot.at(slot.position / 16 * 16);
+    fn note(&self, memory: &mut Memory, address: RowAddress, mut rows: [Vec<f32>; 2]) -> u32 {
+        if let Some(Misplacement { write, keep, .. }) = self.checker.misplacement {
+            let first = address.at(address.position / 16 * 16);
             let first = memory.slots.get(&first).map(|row| memory.written[*row as usize - 1].rows.clone());
             for (row, first) in rows.iter_mut().zip(first.unwrap_or_default()) {
                 keep(row, &first, self.layout().head_dim);
             }
-            memory.slots.insert(write(slot, self.len()), memory.written.len() as u32 + 1);
+            memory.slots.insert(write(address, self.len()), memory.written.len() as u32 + 1);
         }
-        memory.written.push(Written { slot, prefix: self.prefixes[slot.position], rows });
+        memory.written.push(Written { address, prefix: self.prefixes[address.position], rows });
         memory.written.len() as u32
     }
 
     /// The numbers for the labels that a layer's rows consist of. `k`, `v`: `[rows, kv_width]`.
     fn numbers(&self, layer: usize, k: &[f32], v: &[f32]) -> [Vec<f32>; 2] {
         let (width, newest) = (self.layout().kv_width(), self.len().saturating_sub(1));
-        let memory = &mut *self.watch.memory.borrow_mut();
-        let own = RowPlace { sequence: self.sequence, layer, position: 0 };
+        let memory = &mut *self.checker.memory.borrow_mut();
+        let own = RowAddress { sequence: self.sequence, layer, position: 0 };
         let mut numbers = [Vec::new(), Vec::new()];
-        let (misplacement, held) = (self.watch.misplacement, k.len() / width);
+        let (misplacement, held) = (self.checker.misplacement, k.len() / width);
         let rows = misplacement.map_or(held, |misplacement| (misplacement.rows)(self.sequence, held));
         for position in 0..rows {
-            let place = misplacement.map(|misplacement| (misplacement.read)(own.at(position), self.len()));
-            let labels: [Vec<u32>; 2] = match place {
+            let address = misplacement.map(|misplacement| (misplacement.read)(own.at(position), self.len()));
+            let labels: [Vec<u32>; 2] = match address {
                 None => [k, v].map(|all| all[position * width..][..width].iter().map(|n| n.to_bits()).collect()),
-                Some(slot) => {
+                Some(address) => {
                     let held = || k.get(position * width).map(|n| (n.to_bits() >> 1) / width as u32);
                     // A prefix that it shares was written by a different sequence.
                     let is_shared = |row: &u32| {
                         let written = memory.written.get((*row as usize).wrapping_sub(1));
-                        slot == own.at(position)
-                            && written.is_some_and(|written| written.slot.sequence != self.sequence)
+                        address == own.at(position)
+                            && written.is_some_and(|written| written.address.sequence != self.sequence)
                     };
-                    let row = memory.slots.get(&slot).copied().or_else(|| held().filter(is_shared));
+                    let row = memory.slots.get(&address).copied().or_else(|| held().filter(is_shared));
                     [0, 1].map(|kind| match row {
                         Some(row) => label(row, kind, width).map(f32::to_bits).collect(),
                         None => vec![0; width],
@@ -255,27 +259,27 @@ impl WatchedCache<'_> {
                     let (row, number) = ((bits >> 1) as usize / width, (bits >> 1) as usize % width);
                     let written = memory.written.get(row.wrapping_sub(1));
                     let is_right = written.is_some_and(|written| {
-                        let Written { slot, prefix: found, .. } = written;
-                        (slot.layer, slot.position, bits & 1, number) == (layer, position, kind as u32, index)
+                        let Written { address, prefix: found, .. } = written;
+                        (address.layer, address.position, bits & 1, number) == (layer, position, kind as u32, index)
                             && prefix == Some(found)
                     });
                     numbers.push(written.map_or(0.0, |written| written.rows[(bits & 1) as usize][number]));
                     if !is_right && memory.reported.insert((self.sequence, newest, position)) {
-                        let (reader, found) = (own.at(newest), written.map(|written| written.slot));
-                        memory.wrong.push(WrongRead { reader, position, found, is_missing: false, place });
+                        let (reader, found) = (own.at(newest), written.map(|written| written.address));
+                        memory.wrong.push(WrongRead { reader, position, found, is_missing: false, address });
                     }
                 }
             }
         }
         if rows < self.len() && memory.reported.insert((self.sequence, newest, rows)) {
             let reader = own.at(newest);
-            memory.wrong.push(WrongRead { reader, position: rows, found: None, is_missing: true, place: None });
+            memory.wrong.push(WrongRead { reader, position: rows, found: None, is_missing: true, address: None });
         }
         numbers
     }
 }
 
-impl KvCache for WatchedCache<'_> {
+impl KvCache for CheckedCache<'_> {
     fn layout(&self) -> KvLayout {
         self.cache.layout()
     }
@@ -293,8 +297,8 @@ impl KvCache for WatchedCache<'_> {
         let first = self.len() - k.len() / width;
         let (mut keys, mut values) = (Vec::new(), Vec::new());
         for (position, (k, v)) in (first..).zip(k.chunks(width).zip(v.chunks(width))) {
-            let slot = RowPlace { sequence: self.sequence, layer, position };
-            let row = self.note(&mut self.watch.memory.borrow_mut(), slot, [k.to_vec(), v.to_vec()]);
+            let address = RowAddress { sequence: self.sequence, layer, position };
+            let row = self.note(&mut self.checker.memory.borrow_mut(), address, [k.to_vec(), v.to_vec()]);
             keys.extend(label(row, 0, width));
             values.extend(label(row, 1, width));
         }
@@ -312,13 +316,13 @@ impl KvCache for WatchedCache<'_> {
     }
 }
 
-impl Rewind for WatchedCache<'_> {
+impl Rewind for CheckedCache<'_> {
     fn rewind(&mut self, n: usize) -> Result<(), CacheError> {
         self.cache.rewind(n)
     }
 }
 
-impl AttentionCache for WatchedCache<'_> {
+impl AttentionCache for CheckedCache<'_> {
     fn rows(&self, layer: usize) -> Rows<'_> {
         let rows = self.cache.rows(layer);
         let (lent, width) = (rows.sequence_rows(0), self.layout().kv_width());

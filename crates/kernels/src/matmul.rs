@@ -1,7 +1,7 @@
 //! Matrix products: rows of numbers against rows of weights.
 //!
 //! **The order of sums.** Each output is one dot product in sixteen lanes: number `i` goes to lane `i % 16`, lowest `i`
-//! first, and the lanes are added in halves. ([`Products::Bf16`] has an order of its own.) All ways to compute a product keep to it, so how many rows come together,
+//! first, and the lanes are added in halves. ([`ProductFormat::Bf16`] has an order of its own.) All ways to compute a product keep to it, so how many rows come together,
 //! and on how many threads, changes nothing but the time.
 //!
 //! **The order of work.** With one input row, memory is the limit, so the weights are read in order, once. With a few,
@@ -12,7 +12,7 @@
 use std::borrow::Cow;
 use std::ops::Range;
 
-use crate::matrix::{Dtype, Factors, Matrix, Products};
+use crate::matrix::{Dtype, Factors, Matrix, ProductFormat};
 use crate::parallel::{Columns, for_each, threads};
 use crate::registers::{Kernel, vectorized, vectorized_pairs};
 use crate::tiles::{InTiles, in_tiles, pack, tile};
@@ -21,14 +21,14 @@ use crate::vector::{LANES, LEAST, Lanes, Vector, lane_sums, padded, rows_of};
 /// `out[r] = x[r] · w[o]` for every row `r` of `x` and every row `o` of `w`.
 ///
 /// `x`: `[n, w.cols]`, `out`: `[n, w.rows]`. The weights are read once, whatever `n` is.
-pub fn matmul(products: Products, x: &[f32], w: &Matrix<'_>, out: &mut [f32]) {
+pub fn matmul(products: ProductFormat, x: &[f32], w: &Matrix<'_>, out: &mut [f32]) {
     matmuls(products, x, &mut [(*w, out)]);
 }
 
 /// Several products with the same input at once, each of a matrix and its output: as [`matmul`] one after the other,
 /// but the threads meet only once.
-pub fn matmuls(products: Products, x: &[f32], outputs: &mut [(Matrix<'_>, &mut [f32])]) {
-    let in_pairs = |w: &Matrix<'_>| products == Products::Bf16 && w.dtype == Dtype::Bf16;
+pub fn matmuls(products: ProductFormat, x: &[f32], outputs: &mut [(Matrix<'_>, &mut [f32])]) {
+    let in_pairs = |w: &Matrix<'_>| products == ProductFormat::Bf16 && w.dtype == Dtype::Bf16;
     let pairs = outputs.iter().find(|(w, _)| in_pairs(w)).map(|(w, _)| paired(x, w.cols)).unwrap_or_default();
     let mut blocks = Vec::new();
     let mut work = 0;
@@ -87,7 +87,7 @@ impl Kernel for Paired<'_> {
     }
 }
 
-/// The bf16 number that is nearest, as [`Products::Bf16`] takes it.
+/// The bf16 number that is nearest, as [`ProductFormat::Bf16`] takes it.
 #[inline(always)]
 fn rounded(bits: u32) -> u32 {
     let nearest = if bits << 1 > f32::INFINITY.to_bits() << 1 {

@@ -17,7 +17,7 @@
 //! The last column is `p` again. The target accepts 0.625 of these draft tokens, which is the sum
 //! of the smaller of `p` and `q` in each line.
 //!
-//! Check your work with `cargo test --features solution --test ch09_chance`.
+//! Check your work with `cargo test --features solution --test ch09_rejection`.
 
 use crate::chapters::ch08_speculative::sync_cache;
 use crate::generation::sampler::{Sampler, draw};
