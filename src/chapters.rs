@@ -56,9 +56,9 @@ pub mod ch12_scheduler;
 #[cfg_attr(not(reference = "ch13_paged_attention"), path = "../exercises/ch13_paged_attention.rs", allow(unused))]
 pub mod ch13_paged_attention;
 
-#[cfg_attr(reference = "ch14_half_the_bytes", path = "../solutions/ch14_half_the_bytes.rs")]
-#[cfg_attr(not(reference = "ch14_half_the_bytes"), path = "../exercises/ch14_half_the_bytes.rs", allow(unused))]
-pub mod ch14_half_the_bytes;
+#[cfg_attr(reference = "ch14_kv_quantization", path = "../solutions/ch14_kv_quantization.rs")]
+#[cfg_attr(not(reference = "ch14_kv_quantization"), path = "../exercises/ch14_kv_quantization.rs", allow(unused))]
+pub mod ch14_kv_quantization;
 
 #[cfg_attr(reference = "ch15_simulation", path = "../solutions/ch15_simulation.rs")]
 #[cfg_attr(not(reference = "ch15_simulation"), path = "../exercises/ch15_simulation.rs", allow(unused))]

@@ -7,7 +7,7 @@ mod checks {
     use page_by_page::cache::{CacheError, PageId};
     use page_by_page::chapters::ch01_recompute::Recompute;
     use page_by_page::chapters::ch08_speculative::{DraftModel, Speculation, accept_matching, sync_cache, verify};
-    use page_by_page::generation::sampler::{Sampler, Sampling};
+    use page_by_page::generation::sampler::{Sampler, SamplingParams};
     use page_by_page::generation::{Draft, Drafter, RewindableModel, StopConditions};
     use page_by_page::model::{Model, StepError};
 
@@ -576,8 +576,8 @@ mod checks {
         let draft_model = Model::open(&assets().join("storyteller-draft")).expect("the bundled draft model opens");
         let stop = StopConditions { max_new_tokens: 16, end_of_text: &[] };
         let prompt = storyteller.prompt();
-        for sampling in [Sampling::GREEDY, SAMPLING] {
-            let greedy = sampling == Sampling::GREEDY;
+        for sampling in [SamplingParams::GREEDY, SAMPLING] {
+            let greedy = sampling == SamplingParams::GREEDY;
             let picker = || {
                 let mut sampler = Sampler::new(sampling);
                 move |row: &[f32]| if greedy { likeliest(row) } else { sampler.pick(row) }

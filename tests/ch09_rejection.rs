@@ -7,7 +7,7 @@ mod checks {
     use page_by_page::cache::CacheError;
     use page_by_page::chapters::ch08_speculative::Speculation;
     use page_by_page::chapters::ch09_rejection::{SamplingDraftModel, accept_sampled, expected_acceptance, residual};
-    use page_by_page::generation::sampler::{Sampler, Sampling, draw};
+    use page_by_page::generation::sampler::{Sampler, SamplingParams, draw};
     use page_by_page::generation::{Draft, StopConditions};
     use page_by_page::model::StepError;
 
@@ -22,7 +22,7 @@ mod checks {
     const Q: [f32; 3] = [0.25, 0.25, 0.5];
 
     /// All tokens as likely as their logits say.
-    const PLAIN: Sampling = Sampling { temperature: 1.0, top_k: 0, top_p: 1.0, seed: 1 };
+    const PLAIN: SamplingParams = SamplingParams { temperature: 1.0, top_k: 0, top_p: 1.0, seed: 1 };
 
     /// Logits of five tokens that depend on the sequence.
     fn five(tokens: &[u32]) -> Vec<f32> {
@@ -89,7 +89,7 @@ mod checks {
     }
 
     /// The same for a new drafter that samples so.
-    fn assert_samples(sampling: Sampling, row: impl Fn(&[u32]) -> Vec<f32>, ks: &[usize]) {
+    fn assert_samples(sampling: SamplingParams, row: impl Fn(&[u32]) -> Vec<f32>, ks: &[usize]) {
         let mut small = ScriptedModel::new("draft", &Log::default(), &row);
         let mut drafter = SamplingDraftModel::new(&mut small, Sampler::new(sampling));
         assert_drafts(&mut drafter, &row, &mut Sampler::new(sampling), ks);
@@ -97,8 +97,8 @@ mod checks {
 
     #[test]
     fn task_1_draft_keeps_what_its_tokens_were_drawn_from() {
-        for sampling in [Sampling { temperature: 0.7, top_k: 3, ..PLAIN }, PLAIN, Sampling::GREEDY] {
-            (0..20).for_each(|seed| assert_samples(Sampling { seed, ..sampling }, five, &[3]));
+        for sampling in [SamplingParams { temperature: 0.7, top_k: 3, ..PLAIN }, PLAIN, SamplingParams::GREEDY] {
+            (0..20).for_each(|seed| assert_samples(SamplingParams { seed, ..sampling }, five, &[3]));
         }
     }
 
@@ -107,7 +107,7 @@ mod checks {
         // One that leaves no choice takes a number too.
         let row = |tokens: &[u32]| if tokens.len().is_multiple_of(3) { one_hot(2, 5) } else { five(tokens) };
         for seed in 0..40 {
-            assert_samples(Sampling { seed, ..PLAIN }, row, &[3, 1, 2]);
+            assert_samples(SamplingParams { seed, ..PLAIN }, row, &[3, 1, 2]);
         }
     }
 
@@ -348,7 +348,7 @@ mod checks {
         let rows = |row: [f32; 3]| move |_: &[u32]| row.map(f32::ln).to_vec();
         let mut target = ScriptedModel::new("target", &log, rows(P));
         let mut small = ScriptedModel::new("draft", &log, rows(Q));
-        let mut drafter = SamplingDraftModel::new(&mut small, Sampler::new(Sampling { seed: 4, ..PLAIN }));
+        let mut drafter = SamplingDraftModel::new(&mut small, Sampler::new(SamplingParams { seed: 4, ..PLAIN }));
         let mut numbers = [0.1, 0.9, 0.6, 0.4, 0.3, 0.7, 0.9, 0.8, 0.5, 0.8, 0.9, 0.3].into_iter();
         let mut tokens = vec![0];
         transcript.line(format!("p {P:?}, q {Q:?} after every sequence; tokens {tokens:?}, k = 2"));
@@ -399,7 +399,8 @@ mod checks {
         for run in 0..RUNS as u64 {
             let mut target = ScriptedModel::new("target", &Log::default(), |tokens| unlike(tokens, 0));
             let mut small = ScriptedModel::new("draft", &Log::default(), |tokens| unlike(tokens, 1));
-            let mut drafter = SamplingDraftModel::new(&mut small, Sampler::new(Sampling { seed: 1000 + run, ..PLAIN }));
+            let mut drafter =
+                SamplingDraftModel::new(&mut small, Sampler::new(SamplingParams { seed: 1000 + run, ..PLAIN }));
             let mut accept = |draft: &Draft, rows: &[Vec<f32>]| {
                 let rows: Vec<Vec<f32>> = rows.iter().map(|row| rng.probabilities(row)).collect();
                 accept_sampled(draft, &rows, &mut || rng.uniform())
@@ -445,8 +446,8 @@ mod checks {
             tokens.push((0..logits.len()).fold(0, |best, id| if logits[id] > logits[best] { id } else { best }) as u32);
         }
         assert_stories(&storyteller, true, (&prompt, &tokens[prompt.len()..]), |told, target, small, k| {
-            let mut drafter = SamplingDraftModel::new(small, Sampler::new(Sampling::GREEDY));
-            let mut sampler = Sampler::new(Sampling::GREEDY);
+            let mut drafter = SamplingDraftModel::new(small, Sampler::new(SamplingParams::GREEDY));
+            let mut sampler = Sampler::new(SamplingParams::GREEDY);
             let mut accept = |draft: &Draft, rows: &[Vec<f32>]| {
                 let rows: Vec<Vec<f32>> = rows.iter().map(|row| sampler.probabilities(row)).collect();
                 accept_sampled(draft, &rows, &mut || sampler.uniform())

@@ -11,7 +11,7 @@ mod checks {
     use page_by_page::chapters::ch05_page_table::PageTable;
     use page_by_page::chapters::ch06_paged::SharedSlab;
     use page_by_page::chapters::ch10_fork::{ForkCache, PageCopy};
-    use page_by_page::generation::sampler::{Sampler, Sampling};
+    use page_by_page::generation::sampler::{Sampler, SamplingParams};
 
     use grading::history::{History, assert_refused};
     use grading::oracle::{self, any_layout};
@@ -627,7 +627,7 @@ mod checks {
         let slab = slab_of(model.config().kv_layout(), 3, 100);
         let mut first = cache(&slab);
         let logits = expect_ok("the prompt, computed once", || model.step(&prompt, Some(&mut first)));
-        let sampler = |number| Sampler::new(Sampling { seed: SAMPLING.seed + number, ..SAMPLING });
+        let sampler = |number| Sampler::new(SamplingParams { seed: SAMPLING.seed + number, ..SAMPLING });
         let mut samples: Vec<(ForkCache, Sampler, Vec<u32>)> = Vec::new();
         for number in 0..4 {
             let mut sampler = sampler(number);

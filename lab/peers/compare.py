@@ -91,14 +91,14 @@ class Ours:
     """This project's engine, asked through its command line, as its reader asks it."""
 
     def __init__(self, name: str, args):
-        (self.rows, self.products), self.name = OURS[name], name
+        (self.rows, self.matmul_dtype), self.name = OURS[name], name
         self.model, self.threads = args.model, args.threads
         self.binary, self.seconds = args.binary, args.seconds
         self.version = f"Page by Page {answer_of('git', '-C', ROOT, 'rev-parse', '--short', 'HEAD')}"
-        self.arithmetic = f"products in {self.products}, rows in {self.rows}"
+        self.arithmetic = f"products in {self.matmul_dtype}, rows in {self.rows}"
 
     def choices(self, sequences: list) -> list:
-        command = [self.binary, "logits", "--model", self.model, "--products", self.products, "--tokens"]
+        command = [self.binary, "logits", "--model", self.model, "--matmul-dtype", self.matmul_dtype, "--tokens"]
         rows = [json.loads(answer_of(*command, ",".join(map(str, tokens))))["logits"] for tokens in sequences]
         return [row.index(max(row)) for row in rows]
 
@@ -115,7 +115,7 @@ class Ours:
         """What a `bench` command writes with --json."""
         with tempfile.TemporaryDirectory() as folder:
             file = Path(folder) / "numbers.json"
-            answer_of(self.binary, "bench", *what, "--model", self.model, "--products", self.products, "--threads", self.threads,
+            answer_of(self.binary, "bench", *what, "--model", self.model, "--matmul-dtype", self.matmul_dtype, "--threads", self.threads,
                       "--seconds", self.seconds, "--json", file)
             return json.loads(file.read_text())
 

@@ -25,7 +25,7 @@ use std::ops::Range;
 
 use self::index::Index;
 use crate::cache::{KvLayout, PageId};
-use crate::kernels::{ProductFormat, RowFormat};
+use crate::kernels::{KvDtype, MatmulDtype};
 use crate::model::Model;
 
 /// Bytes that can be read and written at any offset, such as those of a file.
@@ -65,9 +65,9 @@ pub struct PageFormat {
     /// The [fingerprint](Model::fingerprint) of the model that makes the rows.
     pub fingerprint: u32,
     /// How their numbers are stored.
-    pub row_format: RowFormat,
+    pub kv_dtype: KvDtype,
     /// How the model that makes the rows multiplies.
-    pub products: ProductFormat,
+    pub matmul_dtype: MatmulDtype,
     /// The shape of the rows as caches see them: of words, if they are packed.
     pub layout: KvLayout,
     /// Slots in a page.
@@ -77,8 +77,8 @@ pub struct PageFormat {
 impl PageFormat {
     /// What this model's pages have in common. Reads all weights once, for the fingerprint.
     pub fn for_model(model: &Model, page_size: usize) -> Self {
-        let (row_format, products, layout) = (model.row_format, model.products, model.kv_layout());
-        PageFormat { fingerprint: model.fingerprint(), row_format, products, layout, page_size }
+        let (kv_dtype, matmul_dtype, layout) = (model.kv_dtype, model.matmul_dtype, model.kv_layout());
+        PageFormat { fingerprint: model.fingerprint(), kv_dtype, matmul_dtype, layout, page_size }
     }
 
     /// Numbers that the keys of a page take in all layers; its values take as many again.
@@ -101,9 +101,9 @@ impl PageFormat {
     ///   60  CRC-32 of what is before                            u32
     /// ```
     pub fn file_header(&self) -> [u8; FILE_HEADER_BYTES] {
-        let format = RowFormat::ALL.iter().position(|format| *format == self.row_format);
-        let products = ProductFormat::ALL.iter().position(|products| *products == self.products);
-        let numbers = format.expect("one of all") + 256 * products.expect("one of all");
+        let format = KvDtype::ALL.iter().position(|format| *format == self.kv_dtype);
+        let matmul_dtype = MatmulDtype::ALL.iter().position(|dtype| *dtype == self.matmul_dtype);
+        let numbers = format.expect("one of all") + 256 * matmul_dtype.expect("one of all");
         let KvLayout { n_layers, n_kv_heads, head_dim } = self.layout;
         let mut bytes = MAGIC.to_vec();
         for number in [VERSION, self.fingerprint, numbers as u32] {
@@ -137,11 +137,11 @@ impl PageFormat {
         }
         let u64_at = |at: usize| u64::from_le_bytes(header[at..at + 8].try_into().expect("eight bytes"));
         let number = |at: usize| usize::try_from(u64_at(at)).unwrap_or(usize::MAX);
-        let (format, products) = (u32_at(16) as usize % 256, u32_at(16) as usize / 256);
-        let row_format = RowFormat::ALL.get(format).copied().ok_or(PageFileError::NotAPageFile)?;
-        let products = ProductFormat::ALL.get(products).copied().ok_or(PageFileError::NotAPageFile)?;
+        let (format, matmul_dtype) = (u32_at(16) as usize % 256, u32_at(16) as usize / 256);
+        let kv_dtype = KvDtype::ALL.get(format).copied().ok_or(PageFileError::NotAPageFile)?;
+        let matmul_dtype = MatmulDtype::ALL.get(matmul_dtype).copied().ok_or(PageFileError::NotAPageFile)?;
         let layout = KvLayout { n_layers: number(28), n_kv_heads: number(36), head_dim: number(44) };
-        Ok(PageFormat { fingerprint: u32_at(12), row_format, products, layout, page_size: number(20) })
+        Ok(PageFormat { fingerprint: u32_at(12), kv_dtype, matmul_dtype, layout, page_size: number(20) })
     }
 
     /// Refuses a file whose pages have the format `found`, unless it is this one.
@@ -154,13 +154,13 @@ impl PageFormat {
 
     /// The first that differs of products, row format, layout, model and page size, in words.
     fn difference(&self, expected: &PageFormat) -> String {
-        let PageFormat { fingerprint, row_format, products, layout, page_size } = self;
-        if *products != expected.products {
-            let [made, here] = [products, &expected.products].map(|products| products.name());
-            format!("rows made with products in {made}, and here products are in {here}; ask for --products {made}")
-        } else if *row_format != expected.row_format {
-            let here = expected.row_format;
-            format!("rows in {row_format}, and here rows are kept in {here}; ask for --kv-dtype {row_format}")
+        let PageFormat { fingerprint, kv_dtype, matmul_dtype, layout, page_size } = self;
+        if *matmul_dtype != expected.matmul_dtype {
+            let [made, here] = [matmul_dtype, &expected.matmul_dtype].map(|dtype| dtype.name());
+            format!("rows made with products in {made}, and here products are in {here}; ask for --matmul-dtype {made}")
+        } else if *kv_dtype != expected.kv_dtype {
+            let here = expected.kv_dtype;
+            format!("rows in {kv_dtype}, and here rows are kept in {here}; ask for --kv-dtype {kv_dtype}")
         } else if *layout != expected.layout {
             let here = expected.layout;
             format!("rows of {layout:?}, the model makes rows of {here:?}; use the model that made them")

@@ -15,9 +15,9 @@ use std::path::Path;
 use super::record::{PageRows, decode_header, encode};
 use super::{FILE_HEADER_BYTES, PageFileError, PageFormat};
 use crate::cache::{CacheError, KvCache, KvLayout};
-use crate::chapters::ch14_half_the_bytes::decode;
+use crate::chapters::ch14_kv_quantization::decode;
 use crate::files::{self, FileError};
-use crate::kernels::RowFormat;
+use crate::kernels::KvDtype;
 use crate::model::Model;
 
 /// The keys and values of a sequence, in every layer, and its tokens.
@@ -172,12 +172,12 @@ fn damaged(problem: impl std::fmt::Display) -> String {
 
 /// The first number of some rows that is NaN or an infinity, and the index of its head among all of the rows.
 fn not_finite(rows: &[f32], model: &Model) -> Option<(usize, f32)> {
-    let (format, n_numbers, n_words) = (model.row_format, model.config().head_dim, model.kv_layout().head_dim);
+    let (format, n_numbers, n_words) = (model.kv_dtype, model.config().head_dim, model.kv_layout().head_dim);
     let mut numbers = vec![0.0; n_numbers];
     for (index, head) in rows.chunks_exact(n_words).enumerate() {
         // A word of packed numbers may look like NaN, and one that holds NaN like any number.
         match format {
-            RowFormat::F32 => numbers.copy_from_slice(head),
+            KvDtype::F32 => numbers.copy_from_slice(head),
             format => decode(format, head, &mut numbers),
         }
         if let Some(number) = numbers.iter().find(|number| !number.is_finite()) {
@@ -194,8 +194,8 @@ fn max_bytes(model: &Model) -> usize {
     let layout = if other.kv_width() > layout.kv_width() { other } else { layout };
     let longest = PageFormat {
         fingerprint: 0,
-        row_format: model.row_format,
-        products: model.products,
+        kv_dtype: model.kv_dtype,
+        matmul_dtype: model.matmul_dtype,
         layout,
         page_size: model.config().max_positions,
     };

@@ -11,7 +11,7 @@ use super::{bundled, costs};
 use crate::cache::{KvCache, Rewind};
 use crate::chapters::ch06_paged::{PageSlab, PagedCache};
 use crate::generation::read_checker::{Misplacement, ReadChecker, RowAddress};
-use crate::generation::sampler::{Sampler, Sampling};
+use crate::generation::sampler::{Sampler, SamplingParams};
 use crate::model::Model;
 use crate::model::tokenizer::Tokenizer;
 use crate::simulation::buggy_scheduler::Bug;
@@ -360,8 +360,8 @@ fn scale(head: &[f32]) -> f32 {
 }
 
 /// How all of them sample.
-pub fn sampling(seed: u64) -> Sampling {
-    Sampling { temperature: 0.8, top_k: 0, top_p: 0.95, seed }
+pub fn sampling(seed: u64) -> SamplingParams {
+    SamplingParams { temperature: 0.8, top_k: 0, top_p: 0.95, seed }
 }
 
 /// A model, and the tokenizer that goes with it.

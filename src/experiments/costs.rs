@@ -15,7 +15,7 @@ use crate::chapters::ch09_rejection::residual;
 use crate::english::{count, thousands};
 use crate::generation::drafting::{AcceptRule, DraftCounters};
 use crate::generation::one_sequence::Generation;
-use crate::generation::sampler::{Sampler, Sampling};
+use crate::generation::sampler::{Sampler, SamplingParams};
 use crate::generation::{CachedModel, Draft, Drafter, RewindableModel, StopConditions};
 use crate::model::tokenizer::Tokenizer;
 use crate::model::{Model, StepError};
@@ -98,7 +98,7 @@ pub(super) fn drafts() -> Cost {
     let cache = |model: &Model| CacheKind::Contiguous.new_cache(model.kv_layout(), size)?.context("a cache");
     let generate = |is_stubborn: bool| -> Result<(Vec<u32>, DraftCounters)> {
         let (mut target_cache, mut draft_cache) = (cache(&target)?, cache(&small)?);
-        let (mut counters, mut sampler) = (DraftCounters::default(), Sampler::new(Sampling::GREEDY));
+        let (mut counters, mut sampler) = (DraftCounters::default(), Sampler::new(SamplingParams::GREEDY));
         let mut accept = |draft: &Draft, rows: &[Vec<f32>]| {
             let new_tokens = AcceptRule::Match.accept(draft, rows, &mut sampler);
             counters.count(draft, new_tokens.len());

@@ -7,7 +7,7 @@ use super::bundled;
 use crate::chapters::ch06_paged::PageSlab;
 use crate::chapters::ch11_prefix_cache::PrefixTrie;
 use crate::disk::memory_disk::MemoryDisk;
-use crate::generation::sampler::{Sampler, Sampling};
+use crate::generation::sampler::{Sampler, SamplingParams};
 use crate::model::Model;
 use crate::model::tokenizer::Tokenizer;
 use crate::serving::disk_tier::DiskTier;
@@ -55,7 +55,7 @@ fn run_with(model: &Model, tokenizer: &Tokenizer, disk: MemoryDisk) -> Result<(E
         waiting = waiting.saturating_sub(tier.take_loaded(&mut engine, true)?.len());
     }
     for (prompt, max_new_tokens) in prompts {
-        engine.submit(prompt, max_new_tokens, Sampler::new(Sampling::GREEDY))?;
+        engine.submit(prompt, max_new_tokens, Sampler::new(SamplingParams::GREEDY))?;
     }
     let mut sequences = Vec::new();
     while !engine.is_done() {

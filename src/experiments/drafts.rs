@@ -10,7 +10,7 @@ use crate::cache_kind::{CacheKind, CacheSize};
 use crate::chapters::ch09_rejection::expected_acceptance;
 use crate::generation::drafting::{AcceptRule, DraftCounters, DraftSource};
 use crate::generation::one_sequence::Generation;
-use crate::generation::sampler::{Sampler, Sampling};
+use crate::generation::sampler::{Sampler, SamplingParams};
 use crate::generation::{Draft, Drafter, StopConditions};
 use crate::model::tokenizer::Tokenizer;
 use crate::model::{Model, StepError};
@@ -74,7 +74,7 @@ impl Stories<'_> {
     pub fn generate(&self, mut drafts: Option<Drafts<'_>>) -> Result<Drafted> {
         let mut drafted = Drafted::default();
         for (seed, prompt) in (0..).zip(self.prompts) {
-            let sampling = Sampling { temperature: self.temperature, top_k: 0, top_p: 0.95, seed };
+            let sampling = SamplingParams { temperature: self.temperature, top_k: 0, top_p: 0.95, seed };
             let size = CacheSize::for_tokens(prompt.len() + self.new_tokens, PAGE_SIZE)?;
             let mut cache = self.cache.new_cache(self.target.kv_layout(), size)?;
             let stop = StopConditions { max_new_tokens: self.new_tokens, end_of_text: &[] };

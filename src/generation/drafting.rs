@@ -4,7 +4,7 @@ use serde::Serialize;
 
 use super::one_sequence::SequenceModel;
 use super::prompt_lookup::PromptLookup;
-use super::sampler::{Sampler, Sampling};
+use super::sampler::{Sampler, SamplingParams};
 use super::{Draft, Drafter};
 use crate::cache::CacheError;
 use crate::cache::attention::AttentionCache;
@@ -115,7 +115,7 @@ impl DraftSource {
     /// Drafts with this model, which gets an empty cache, and multiplies, keeps and reads rows as the target does.
     pub fn model(mut model: Model, target: &Model, kind: CacheKind, size: CacheSize) -> Result<Self, CacheError> {
         model.attention = target.attention;
-        (model.row_format, model.products) = (target.row_format, target.products);
+        (model.kv_dtype, model.matmul_dtype) = (target.kv_dtype, target.matmul_dtype);
         let cache = kind.new_cache(model.kv_layout(), size)?;
         Ok(DraftSource::Model { model: Box::new(model), cache })
     }
@@ -133,7 +133,7 @@ impl DraftSource {
     pub fn with_drafter<T>(
         &mut self,
         rule: AcceptRule,
-        sampling: Sampling,
+        sampling: SamplingParams,
         work: impl FnOnce(&mut dyn Drafter) -> T,
     ) -> T {
         match self {
@@ -143,7 +143,7 @@ impl DraftSource {
                 match rule {
                     AcceptRule::Match => work(&mut DraftModel::new(model)),
                     AcceptRule::Sample => {
-                        let sampling = Sampling { seed: sampling.seed.wrapping_add(1), ..sampling };
+                        let sampling = SamplingParams { seed: sampling.seed.wrapping_add(1), ..sampling };
                         work(&mut SamplingDraftModel::new(model, Sampler::new(sampling)))
                     }
                 }

@@ -11,7 +11,7 @@ use crate::kernels::softmax;
 
 /// How to choose among the tokens.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Sampling {
+pub struct SamplingParams {
     /// Logits are divided by this. Below 1 is safer, above 1 is wilder, and 0 is greedy, which always picks the
     /// likeliest token.
     pub temperature: f32,
@@ -23,7 +23,7 @@ pub struct Sampling {
     pub seed: u64,
 }
 
-/// Sampling that makes no sense.
+/// SamplingParams that makes no sense.
 #[derive(Clone, Copy, Debug, PartialEq, thiserror::Error)]
 pub enum SamplingError {
     /// A temperature that logits cannot be divided by.
@@ -39,13 +39,13 @@ const MIN_TEMPERATURE: f32 = 0.000_001;
 /// At this temperature all tokens are about equally likely.
 const MAX_TEMPERATURE: f32 = 1000.0;
 
-impl Sampling {
+impl SamplingParams {
     /// Gives these back if a [`Sampler`] can use them.
     ///
     /// `temperature`: 0, or 0.000001 to 1000. `top_p`: 0 to 1, 0 for the likeliest token only. `top_k` and `seed`: any
     /// number.
     pub fn check(self) -> Result<Self, SamplingError> {
-        let Sampling { temperature, top_p, .. } = self;
+        let SamplingParams { temperature, top_p, .. } = self;
         if temperature != 0.0 && !(MIN_TEMPERATURE..=MAX_TEMPERATURE).contains(&temperature) {
             return Err(SamplingError::Temperature(temperature));
         }
@@ -56,13 +56,13 @@ impl Sampling {
     }
 
     /// Always the likeliest token.
-    pub const GREEDY: Sampling = Sampling { temperature: 0.0, top_k: 0, top_p: 1.0, seed: 0 };
+    pub const GREEDY: SamplingParams = SamplingParams { temperature: 0.0, top_k: 0, top_p: 1.0, seed: 0 };
 }
 
 /// The settings of a model's `generation_config.json`, or of a request, where they are given.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Deserialize)]
-#[allow(missing_docs)] // As in `Sampling`.
-pub struct SamplingParams {
+#[allow(missing_docs)] // As in `SamplingParams`.
+pub struct SamplingOverrides {
     #[serde(default, deserialize_with = "deserialize_f32")]
     pub temperature: Option<f32>,
     pub top_k: Option<usize>,
@@ -83,10 +83,10 @@ pub fn narrow_to_f32(wide: f64) -> Result<f32, String> {
     if is_lost { Err(format!("{wide:e} is out of the range of 32-bit floats")) } else { Ok(number) }
 }
 
-impl SamplingParams {
+impl SamplingOverrides {
     /// These where they are given, `sampling` where not.
-    pub fn over(self, sampling: Sampling) -> Sampling {
-        Sampling {
+    pub fn over(self, sampling: SamplingParams) -> SamplingParams {
+        SamplingParams {
             temperature: self.temperature.unwrap_or(sampling.temperature),
             top_k: self.top_k.unwrap_or(sampling.top_k),
             top_p: self.top_p.unwrap_or(sampling.top_p),
@@ -97,7 +97,7 @@ impl SamplingParams {
 
 /// Draws tokens.
 pub struct Sampler {
-    sampling: Sampling,
+    sampling: SamplingParams,
     dice: Dice,
 }
 
@@ -105,8 +105,8 @@ pub struct Sampler {
 type Candidate = (u32, f32);
 
 impl Sampler {
-    /// A sampler at the start of its seed's sequence of draws. Panics if [`Sampling::check`] refuses `sampling`.
-    pub fn new(sampling: Sampling) -> Self {
+    /// A sampler at the start of its seed's sequence of draws. Panics if [`SamplingParams::check`] refuses `sampling`.
+    pub fn new(sampling: SamplingParams) -> Self {
         let sampling = sampling.check().unwrap_or_else(|error| panic!("{error}"));
         Sampler { sampling, dice: Dice::new(sampling.seed) }
     }
@@ -159,7 +159,7 @@ impl Sampler {
 
     /// The tokens that pass the filters.
     fn candidates(&self, logits: &[f32]) -> Vec<Candidate> {
-        let Sampling { temperature, .. } = self.sampling;
+        let SamplingParams { temperature, .. } = self.sampling;
         let mut probabilities: Vec<f32> = logits.iter().map(|logit| logit / temperature).collect();
         if !probabilities.iter().all(|scaled| scaled.is_finite()) {
             // Large logits, small temperature: what counts is how far each is below the largest.
@@ -168,7 +168,7 @@ impl Sampler {
         }
         softmax(&mut probabilities);
         let mut candidates: Vec<Candidate> = (0..).zip(probabilities).collect();
-        let Sampling { top_k, top_p, .. } = self.sampling;
+        let SamplingParams { top_k, top_p, .. } = self.sampling;
         if top_k > 0 {
             keep_likeliest(&mut candidates, top_k);
         }
@@ -256,7 +256,7 @@ mod tests {
     const LOGITS: [f32; 5] = [1.0, 3.0, 2.0, 3.0, -1.0];
 
     fn kept(top_k: usize, top_p: f32) -> Vec<u32> {
-        let sampler = Sampler::new(Sampling { temperature: 1.0, top_k, top_p, seed: 1 });
+        let sampler = Sampler::new(SamplingParams { temperature: 1.0, top_k, top_p, seed: 1 });
         sampler.candidates(&LOGITS).iter().map(|(token, _)| *token).collect()
     }
 
@@ -277,7 +277,7 @@ mod tests {
         for (n, spread) in [(1, 1.0), (7, 0.1), (500, 1.0), (4096, 8.0), (4096, 0.01)] {
             let logits: Vec<f32> = (0..n).map(|_| spread * (dice.uniform() as f32 - 0.5)).collect();
             let kept =
-                |top_p| Sampler::new(Sampling { temperature: 1.0, top_k: 0, top_p, seed: 1 }).candidates(&logits);
+                |top_p| Sampler::new(SamplingParams { temperature: 1.0, top_k: 0, top_p, seed: 1 }).candidates(&logits);
             for share in [1e-6, 0.3, 0.95, 0.999_999, 1.0 - f32::EPSILON / 2.0] {
                 let mut expected = kept(1.0);
                 let enough = f64::from(share) * total(&expected);
@@ -290,7 +290,7 @@ mod tests {
     #[test]
     fn a_token_that_is_left_out_is_never_drawn() {
         for temperature in [0.0, 1e-6, 0.5, 1.0, 1000.0] {
-            let mut sampler = Sampler::new(Sampling { temperature, top_k: 0, top_p: 1.0, seed: 5 });
+            let mut sampler = Sampler::new(SamplingParams { temperature, top_k: 0, top_p: 1.0, seed: 5 });
             for _ in 0..500 {
                 assert!([0, 2, 4].contains(&sampler.pick_without(&LOGITS, &[1, 3, 99])), "temperature {temperature}");
             }
@@ -300,8 +300,8 @@ mod tests {
     #[test]
     fn probabilities_are_those_of_pick() {
         for (top_k, top_p) in [(0, 1.0), (3, 1.0), (0, 0.5), (3, 0.9)] {
-            let mut sampler = Sampler::new(Sampling { temperature: 1.0, top_k, top_p, seed: 3 });
-            let mut again = Sampler::new(Sampling { temperature: 1.0, top_k, top_p, seed: 3 });
+            let mut sampler = Sampler::new(SamplingParams { temperature: 1.0, top_k, top_p, seed: 3 });
+            let mut again = Sampler::new(SamplingParams { temperature: 1.0, top_k, top_p, seed: 3 });
             let probabilities = sampler.probabilities(&LOGITS);
             let sum: f32 = probabilities.iter().sum();
             assert!((sum - 1.0).abs() < 1e-6, "sum {sum}");
@@ -332,7 +332,7 @@ mod tests {
             for top_k in [0, 1, 2, usize::MAX] {
                 for top_p in [0.0, 1e-45, 0.5, 0.999_999_94, 1.0] {
                     for logits in logits {
-                        let sampling = Sampling { temperature, top_k, top_p, seed: u64::MAX };
+                        let sampling = SamplingParams { temperature, top_k, top_p, seed: u64::MAX };
                         let mut sampler = Sampler::new(sampling.check().unwrap());
                         let probabilities = sampler.probabilities(logits);
                         let sum: f64 = probabilities.iter().map(|p| f64::from(*p)).sum();
@@ -350,7 +350,7 @@ mod tests {
 
     #[test]
     fn sampling_that_makes_no_sense_is_refused_by_name() {
-        let sampling = |temperature, top_p| Sampling { temperature, top_k: 0, top_p, seed: 0 };
+        let sampling = |temperature, top_p| SamplingParams { temperature, top_k: 0, top_p, seed: 0 };
         for temperature in [f32::INFINITY, f32::NEG_INFINITY, -1.0, 1e-40, 1e-7, 1000.1] {
             let refused = Err(SamplingError::Temperature(temperature));
             assert_eq!(sampling(temperature, 1.0).check(), refused);
@@ -358,7 +358,7 @@ mod tests {
         for top_p in [f32::INFINITY, -0.1, 1.000_000_1] {
             assert_eq!(sampling(1.0, top_p).check(), Err(SamplingError::TopP(top_p)));
         }
-        let says = |sampling: Sampling| sampling.check().unwrap_err().to_string();
+        let says = |sampling: SamplingParams| sampling.check().unwrap_err().to_string();
         assert_eq!(says(sampling(f32::NAN, 1.0)), "the temperature is NaN, expected 0 (greedy) or 0.000001 to 1000");
         assert_eq!(says(sampling(1.0, f32::NAN)), "top-p is NaN, expected a probability from 0 to 1");
         for fine in [sampling(0.0, 0.0), sampling(-0.0, 1.0), sampling(1e-6, 0.5), sampling(1000.0, 1.0)] {

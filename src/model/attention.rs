@@ -6,8 +6,8 @@ use super::rope::Rotation;
 use super::{Chunk, Model};
 use crate::cache::attention::{AttentionBackend, F32Heads, Rows, SequenceRows};
 use crate::chapters::ch13_paged_attention::attend_batch;
-use crate::chapters::ch14_half_the_bytes::{PackedHeads, encode_rows};
-use crate::kernels::{RowFormat, attend, rms_norm};
+use crate::chapters::ch14_kv_quantization::{PackedHeads, encode_rows};
+use crate::kernels::{KvDtype, attend, rms_norm};
 
 impl Model {
     /// Norms every head of every row and rotates it by its token's position.
@@ -54,20 +54,20 @@ impl Model {
 
     /// Rows as they are stored.
     fn stored<'a>(&self, rows: &'a [f32]) -> Cow<'a, [f32]> {
-        match self.row_format {
-            RowFormat::F32 => rows.into(),
+        match self.kv_dtype {
+            KvDtype::F32 => rows.into(),
             format => encode_rows(format, self.config.kv_layout(), rows).into(),
         }
     }
 
     fn attend(&self, sequences: &[SequenceRows<'_>], q: &[f32], out: &mut [f32]) {
         let heads = self.config.heads();
-        let attended = match (self.attention, self.row_format) {
+        let attended = match (self.attention, self.kv_dtype) {
             (AttentionBackend::Gather | AttentionBackend::Paged, format) => {
                 attend(heads, format, sequences, q, out);
                 Ok(())
             }
-            (AttentionBackend::Loops, RowFormat::F32) => {
+            (AttentionBackend::Loops, KvDtype::F32) => {
                 attend_batch(heads, &mut F32Heads { head_dim: heads.head_dim }, sequences, q, out)
             }
             (AttentionBackend::Loops, format) => {

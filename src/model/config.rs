@@ -7,7 +7,7 @@ use serde::Deserialize;
 use crate::cache::KvLayout;
 use crate::escape::quoted;
 use crate::files::FileError;
-use crate::generation::sampler::{Sampling, SamplingParams};
+use crate::generation::sampler::{SamplingOverrides, SamplingParams};
 use crate::kernels::Heads;
 use crate::model::checkpoint::{parse_json, read};
 
@@ -37,7 +37,7 @@ pub struct ModelConfig {
     pub tie_word_embeddings: bool,
     pub eos_token_ids: Vec<u32>,
     /// How the model's makers would sample from it.
-    pub sampling: SamplingParams,
+    pub sampling: SamplingOverrides,
 }
 
 /// Bytes of a config: hundreds of times what any has.
@@ -81,7 +81,7 @@ impl ModelConfig {
             eos_token_ids: generation.eos_token_id.or(json.eos_token_id.clone()).map(Ids::into_vec).unwrap_or_default(),
             sampling: generation.sampling,
         };
-        if let Err(error) = generation.sampling.over(Sampling::GREEDY).check() {
+        if let Err(error) = generation.sampling.over(SamplingParams::GREEDY).check() {
             return Err(FileError::new(&generation_path, error.to_string()));
         }
         if let Some(problem) = json.unsupported() {
@@ -179,7 +179,7 @@ struct RopeJson {
 struct GenerationJson {
     eos_token_id: Option<Ids>,
     #[serde(flatten)]
-    sampling: SamplingParams,
+    sampling: SamplingOverrides,
 }
 
 /// One id or a list of them.

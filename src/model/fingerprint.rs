@@ -3,18 +3,18 @@
 use crc32fast::Hasher;
 
 use super::{Layer, Model, ModelConfig};
-use crate::kernels::{ARITHMETIC_VERSION, ProductFormat};
+use crate::kernels::{ARITHMETIC_VERSION, MatmulDtype};
 
 impl Model {
     /// A checksum (CRC-32) of everything that keys, values and logits depend on: the [arithmetic](ARITHMETIC_VERSION) and
-    /// its [products](Self::products), the numbers of the config and the bytes of every weight.
+    /// its [dtype of products](Self::matmul_dtype), the numbers of the config and the bytes of every weight.
     ///
     /// Reads all weights once. What changes no row is left out: when to stop, how to sample, how many positions there
     /// are.
     pub fn fingerprint(&self) -> u32 {
         let mut sum = Hasher::new_with_initial(ARITHMETIC_VERSION);
-        if self.products != ProductFormat::F32 {
-            sum.update(self.products.name().as_bytes());
+        if self.matmul_dtype != MatmulDtype::F32 {
+            sum.update(self.matmul_dtype.name().as_bytes());
         }
         // Taken apart by name: a new field does not compile until it is decided whether it belongs here.
         let ModelConfig {

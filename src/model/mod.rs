@@ -28,9 +28,9 @@ use std::path::Path;
 
 use crate::cache::KvLayout;
 use crate::cache::attention::AttentionBackend;
-use crate::chapters::ch14_half_the_bytes::packed;
+use crate::chapters::ch14_kv_quantization::packed;
 use crate::files::FileError;
-use crate::kernels::{ProductFormat, RowFormat};
+use crate::kernels::{KvDtype, MatmulDtype};
 use crate::model::checkpoint::{Checkpoint, MappedFiles, Weight};
 
 pub use config::ModelConfig;
@@ -48,14 +48,14 @@ pub struct Model {
     mapped: MappedFiles,
     /// How attention reads caches that let it choose; at first [`AttentionBackend::Gather`].
     pub attention: AttentionBackend,
-    /// How the numbers of keys and values are stored; at first [`RowFormat::F32`].
+    /// How the numbers of keys and values are stored; at first [`KvDtype::F32`].
     ///
     /// Begin with empty caches after a change. Most that hold rows are refused because their layout differs
     /// ([`StepError::WrongLayout`]), but `F16` and `Bf16` have the same layout.
-    pub row_format: RowFormat,
-    /// How numbers are multiplied with weights in bf16; at first [`ProductFormat::F32`]. Begin with empty caches after a change:
+    pub kv_dtype: KvDtype,
+    /// How numbers are multiplied with weights in bf16; at first [`MatmulDtype::F32`]. Begin with empty caches after a change:
     /// rows of one never continue those of the other.
-    pub products: ProductFormat,
+    pub matmul_dtype: MatmulDtype,
 }
 
 impl Model {
@@ -78,8 +78,8 @@ impl Model {
     /// The shape of the rows that the model gives its caches: of numbers, or of the 32-bit words that they are packed
     /// into.
     pub fn kv_layout(&self) -> KvLayout {
-        match self.row_format {
-            RowFormat::F32 => self.config.kv_layout(),
+        match self.kv_dtype {
+            KvDtype::F32 => self.config.kv_layout(),
             format => packed(format, self.config.kv_layout()),
         }
     }

@@ -215,18 +215,18 @@ impl Model {
         for (index, layer) in self.layers.iter().enumerate() {
             self.norm_rows(&x, &layer.attention_norm, &mut normed);
             let [to_q, to_k, to_v, to_output] = &layer.projections;
-            project(self.products, &normed, &mut [(to_q, &mut q), (to_k, &mut k), (to_v, &mut v)]);
+            project(self.matmul_dtype, &normed, &mut [(to_q, &mut q), (to_k, &mut k), (to_v, &mut v)]);
             self.norm_and_rotate(&mut q, &layer.q_norm, &rotation);
             self.norm_and_rotate(&mut k, &layer.k_norm, &rotation);
             self.attend_chunks(index, batch, &q, &k, &v, &mut attended);
-            project(self.products, &attended, &mut [(to_output, &mut change)]);
+            project(self.matmul_dtype, &attended, &mut [(to_output, &mut change)]);
             add(&mut x, &change);
 
             self.norm_rows(&x, &layer.feed_forward_norm, &mut normed);
             let [to_gate, to_up, to_down] = &layer.feed_forward;
-            matmuls(self.products, &normed, &mut [(to_gate.matrix(), &mut gate), (to_up.matrix(), &mut up)]);
+            matmuls(self.matmul_dtype, &normed, &mut [(to_gate.matrix(), &mut gate), (to_up.matrix(), &mut up)]);
             silu_times(&mut gate, &up);
-            matmul(self.products, &gate, &to_down.matrix(), &mut change);
+            matmul(self.matmul_dtype, &gate, &to_down.matrix(), &mut change);
             add(&mut x, &change);
         }
         x
@@ -238,7 +238,7 @@ impl Model {
         let mut wanted: Vec<f32> = rows.iter().flat_map(|row| &x[row * hidden..][..hidden]).copied().collect();
         rms_norm(&mut wanted, &self.norm, rms_norm_eps);
         let mut logits = vec![0.0; rows.len() * vocab_size];
-        matmul(self.products, &wanted, &self.output().matrix(), &mut logits);
+        matmul(self.matmul_dtype, &wanted, &self.output().matrix(), &mut logits);
         logits
     }
 

@@ -6,7 +6,7 @@ use super::checkpoint::{Checkpoint, Weight};
 use super::{Model, ModelConfig, large_pages};
 use crate::cache::attention::AttentionBackend;
 use crate::files::FileError;
-use crate::kernels::{ProductFormat, RowFormat, matmuls};
+use crate::kernels::{KvDtype, MatmulDtype, matmuls};
 
 pub(super) struct Layer {
     pub(super) attention_norm: Vec<f32>,
@@ -26,9 +26,9 @@ pub(super) struct Projection {
 }
 
 /// Projects the same rows several ways at once. `x`: `[n, inputs]`, each output: `[n, outputs]`.
-pub(super) fn project(products: ProductFormat, x: &[f32], projections: &mut [(&Projection, &mut Vec<f32>)]) {
+pub(super) fn project(matmul_dtype: MatmulDtype, x: &[f32], projections: &mut [(&Projection, &mut Vec<f32>)]) {
     let outputs = projections.iter_mut().map(|(projection, out)| (projection.weight.matrix(), &mut out[..]));
-    matmuls(products, x, &mut outputs.collect::<Vec<_>>());
+    matmuls(matmul_dtype, x, &mut outputs.collect::<Vec<_>>());
     for (projection, out) in projections {
         if let Some(bias) = &projection.bias {
             for row in out.chunks_exact_mut(bias.len()) {
@@ -91,8 +91,8 @@ impl Model {
             Some(checkpoint.weight("lm_head.weight", config.vocab_size, hidden)?)
         };
         let (mapped, attention) = (checkpoint.mapped.clone(), AttentionBackend::Gather);
-        let (row_format, products) = (RowFormat::F32, ProductFormat::F32);
-        Ok(Model { config, embedding, layers, norm, output, mapped, attention, row_format, products })
+        let (kv_dtype, matmul_dtype) = (KvDtype::F32, MatmulDtype::F32);
+        Ok(Model { config, embedding, layers, norm, output, mapped, attention, kv_dtype, matmul_dtype })
     }
 
     /// The weights that a decode step reads from the first byte to the last, in the order in which it reads them.

@@ -3,7 +3,7 @@
 
 use std::collections::{BTreeMap, HashMap};
 
-use super::{ActiveSequence, Engine, EngineError, SCORED_AT_ONCE};
+use super::{ActiveSequence, Engine, EngineError, MIN_LOGIT_ROWS};
 use crate::cache::attention::AttentionCache;
 use crate::chapters::ch10_fork::ForkCache;
 use crate::generation::logprobs::PromptLogprobs;
@@ -28,7 +28,7 @@ impl Engine<'_> {
     /// Computes the tokens of a plan. The scores of the prompts that are complete now go to their sequences' output.
     pub(super) fn compute(&mut self, plan: &[ScheduledChunk]) -> Result<Computed, EngineError> {
         let StepLimits { token_budget, max_running } = self.limits();
-        let at_once = max_running.min(token_budget).max(SCORED_AT_ONCE);
+        let at_once = max_running.min(token_budget).max(MIN_LOGIT_ROWS);
         let mut inputs = self.scheduler.inner.inputs();
         let mut computed = Computed::default();
         let checker = self.checker.as_deref();

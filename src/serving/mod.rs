@@ -70,7 +70,7 @@ pub use prefetcher::Prefetcher;
 pub use stop_params::StopParams;
 
 /// While prompts are scored, a step has as many rows of logits in memory as sequences can run, but never fewer than this.
-pub const SCORED_AT_ONCE: usize = 16;
+pub const MIN_LOGIT_ROWS: usize = 16;
 
 /// Sequences that share a model, a slab, a prefix cache and a scheduler.
 pub struct Engine<'m> {
@@ -161,11 +161,11 @@ impl<'m> Engine<'m> {
         let samplers = std::mem::take(&mut request.samplers);
         let request = Rc::new(request);
         // Without a new token there is nothing to compute, and nothing to share.
-        let are_forks = request.max_new_tokens > 0 && !request.prompt_logprobs;
+        let are_forks = request.max_new_tokens > 0 && !request.wants_prompt_logprobs;
         let (mut ids, mut samples) = (Vec::new(), Vec::new());
         for sampler in samplers {
             let (prompt, most) = (request.prompt.clone(), request.max_new_tokens);
-            let id = if request.prompt_logprobs {
+            let id = if request.wants_prompt_logprobs {
                 // A scheduler finishes a sequence without a new token at once. This one ends when its prompt is scored.
                 self.scheduler.inner.submit_without_lookup(prompt, most.max(1))?
             } else if are_forks && !ids.is_empty() {
@@ -197,7 +197,7 @@ impl<'m> Engine<'m> {
             return Err(StepError::TooLong { len, max_positions }.into());
         }
         let n_pages = self.slab.borrow().pool().n_pages();
-        let scored = if request.prompt_logprobs { prompt } else { 0 };
+        let scored = if request.wants_prompt_logprobs { prompt } else { 0 };
         let needed = max_rows(prompt, max_new_tokens).max(scored).div_ceil(self.page_size);
         if needed > n_pages {
             return Err(ScheduleError::NeverFits { prompt, max_new_tokens, needed, n_pages }.into());

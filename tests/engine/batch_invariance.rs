@@ -5,7 +5,7 @@ use grading::rows::bits;
 use grading::story::assets;
 use page_by_page::cache::KvCache;
 use page_by_page::chapters::ch02_flat::FlatCache;
-use page_by_page::kernels::ProductFormat;
+use page_by_page::kernels::MatmulDtype;
 use page_by_page::model::{Chunk, Model};
 
 /// Logits after every token, all in one pass, without a cache.
@@ -66,10 +66,10 @@ fn check(model: &Model) {
 /// In the second model nothing is a multiple of sixteen.
 #[test]
 fn any_pieces_in_any_company_give_the_same_bits() {
-    for products in ProductFormat::ALL {
+    for matmul_dtype in MatmulDtype::ALL {
         for folder in [assets().join("storyteller-draft"), grading::root().join("assets/golden/one-layer-odd")] {
             let mut model = Model::open(&folder).unwrap();
-            model.products = products;
+            model.matmul_dtype = matmul_dtype;
             check(&model);
         }
     }
@@ -79,15 +79,15 @@ fn any_pieces_in_any_company_give_the_same_bits() {
 fn neither_single_tokens_nor_the_number_of_threads_change_a_bit() {
     let mut model = Model::open(&assets().join("storyteller")).unwrap();
     let tokens: Vec<u32> = (0..300).map(|i| i * 37 % 4096).collect();
-    let both = ProductFormat::ALL.map(|products| {
-        model.products = products;
+    let both = MatmulDtype::ALL.map(|matmul_dtype| {
+        model.matmul_dtype = matmul_dtype;
         let expected = bits(&at_once(&model, &tokens));
         let one_by_one = in_turns(&model, &[(tokens.clone(), vec![1])]);
-        assert!(bits(&one_by_one[0]) == expected, "300 tokens, decoded one by one, products in {products:?}");
+        assert!(bits(&one_by_one[0]) == expected, "300 tokens, decoded one by one, products in {matmul_dtype:?}");
         for threads in [1, 2, 5] {
             let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().unwrap();
             let found = pool.install(|| bits(&at_once(&model, &tokens)));
-            assert!(found == expected, "{threads} threads, products in {products:?}");
+            assert!(found == expected, "{threads} threads, products in {matmul_dtype:?}");
         }
         expected
     });

@@ -2,10 +2,10 @@
 
 use std::fs;
 
-use page_by_page::chapters::ch14_half_the_bytes::encode_rows;
+use page_by_page::chapters::ch14_kv_quantization::encode_rows;
 use page_by_page::disk::FILE_HEADER_BYTES;
 use page_by_page::disk::saved_cache::SavedCache;
-use page_by_page::kernels::RowFormat;
+use page_by_page::kernels::KvDtype;
 use page_by_page::model::Model;
 use serde_json::json;
 
@@ -26,7 +26,7 @@ const NO_CACHE: &str = "some.cache: not a saved cache: ";
 
 #[test]
 fn a_file_that_was_cut_short_or_changed_anywhere_is_refused() {
-    let (model, place) = (model(RowFormat::F32), Place::new());
+    let (model, place) = (model(KvDtype::F32), Place::new());
     let bytes = saved(&model);
     for len in 0..bytes.len() {
         let error = place.load(&bytes[..len], &model).expect_err("a part of a file").to_string();
@@ -57,7 +57,7 @@ fn forged(bytes: &[u8], place: usize, other: &[u8]) -> Vec<u8> {
 
 #[test]
 fn a_header_that_lies_is_found_out() {
-    let (model, place) = (model(RowFormat::F32), Place::new());
+    let (model, place) = (model(KvDtype::F32), Place::new());
     let bytes = saved(&model);
     assert!(place.load(&sealed(bytes.clone()), &model).is_ok(), "the forger's checksums are right");
     let number = |number: u64| number.to_le_bytes();
@@ -83,9 +83,9 @@ fn a_header_that_lies_is_found_out() {
         refused(|| place.load(&forged(&bytes, at, &other), &model), &[says]);
     }
     // Halves taken for bytes: as many words as bf16 has, and int8 has others.
-    let bytes = saved(&self::model(RowFormat::Int8));
+    let bytes = saved(&self::model(KvDtype::Int8));
     let says = "head_dim: 3 }, the model makes rows of KvLayout { n_layers: 2, n_kv_heads: 2, head_dim: 4 }";
-    refused(|| place.load(&forged(&bytes, 16, &[2, 0, 0, 0]), &self::model(RowFormat::Bf16)), &[says]);
+    refused(|| place.load(&forged(&bytes, 16, &[2, 0, 0, 0]), &self::model(KvDtype::Bf16)), &[says]);
 }
 
 #[test]
@@ -152,11 +152,11 @@ fn a_sequence_that_the_model_cannot_hold_is_neither_saved_nor_loaded() {
 #[test]
 fn rows_that_are_not_finite_are_neither_saved_nor_loaded() {
     let place = Place::new();
-    for format in RowFormat::ALL {
+    for format in KvDtype::ALL {
         let model = model(format);
         // In int8, bytes 0, -1, -1 and 127 make a word that is NaN.
         let fine: Vec<f32> = (0..48).map(|i| [0.0, -1.0, -1.0, 127.0][i % 4]).collect();
-        let words = encode_rows(RowFormat::Int8, model.config().kv_layout(), &fine);
+        let words = encode_rows(KvDtype::Int8, model.config().kv_layout(), &fine);
         assert!(words.iter().any(|word| word.is_nan()), "the example is badly chosen");
         of_rows(&model, format, &fine, &fine).save(&place.file(), &model).unwrap();
         let bytes = fs::read(place.file()).unwrap();
@@ -168,7 +168,7 @@ fn rows_that_are_not_finite_are_neither_saved_nor_loaded() {
             let says = "row layers.0.v of the token at position 2 holds ";
             refused(|| of_rows(&model, format, &fine, &spoiled).save(&place.file(), &model), &[says]);
             assert_eq!(fs::read(place.file()).unwrap(), bytes, "the file that was there");
-            if format == RowFormat::F32 {
+            if format == KvDtype::F32 {
                 // After the keys of 2 layers, the values of layer 0.
                 let lie = forged(&bytes, ROWS + 4 * (2 * 48 + 36), &number.to_le_bytes());
                 let says = format!("some.cache: {says}{text}, and a row's numbers are");

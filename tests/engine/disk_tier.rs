@@ -9,7 +9,7 @@ use grading::checkpoints::Folder;
 use grading::pools::{setup, with_prefix_cache};
 use page_by_page::disk::memory_disk::MemoryDisk;
 use page_by_page::disk::{Disk, PageFileError};
-use page_by_page::generation::sampler::{Sampler, Sampling};
+use page_by_page::generation::sampler::{Sampler, SamplingParams};
 use page_by_page::model::Model;
 use page_by_page::serving::Engine;
 use page_by_page::serving::disk_tier::DiskTier;
@@ -67,7 +67,7 @@ fn serve<'m>(model: &'m Model, disk: &Gated) -> (Engine<'m>, DiskTier) {
 
 /// Generates one sequence to its end, in however many steps.
 fn generate_one(engine: &mut Engine<'_>, tier: &mut DiskTier, prompt: &[u32]) -> Vec<u32> {
-    engine.submit(prompt.to_vec(), 9, Sampler::new(Sampling::GREEDY)).unwrap();
+    engine.submit(prompt.to_vec(), 9, Sampler::new(SamplingParams::GREEDY)).unwrap();
     let mut tokens = Vec::new();
     while !engine.is_done() {
         let step = engine.step().unwrap();

@@ -3,7 +3,7 @@
 
 use std::path::{Path, PathBuf};
 
-use page_by_page::kernels::ProductFormat;
+use page_by_page::kernels::MatmulDtype;
 use page_by_page::model::Model;
 use safetensors::SafeTensors;
 
@@ -41,10 +41,10 @@ fn read(name: &str) -> Golden {
 
 /// Compares all positions of one checkpoint; returns the largest difference, in parts of the position's scale, and at how
 /// many positions another token is the likeliest.
-fn compare(name: &str, checkpoint: &Path, products: ProductFormat) -> (f32, usize) {
+fn compare(name: &str, checkpoint: &Path, matmul_dtype: MatmulDtype) -> (f32, usize) {
     let golden = read(name);
     let mut model = Model::open(checkpoint).unwrap_or_else(|error| panic!("{name}: {error}"));
-    model.products = products;
+    model.matmul_dtype = matmul_dtype;
     let vocab_size = model.config().vocab_size;
     let logits = model.forward(vec![model.chunk(&golden.tokens, None, golden.tokens.len()).unwrap()]).unwrap();
     let (mut worst, mut others) = (0.0f32, 0);
@@ -70,8 +70,8 @@ fn logits_agree_with_transformers() {
         }
         let name = path.file_name().unwrap().to_str().unwrap();
         let checkpoint = if path.join("config.json").exists() { path.clone() } else { goldens().join("..").join(name) };
-        let (worst, others) = compare(name, &checkpoint, ProductFormat::F32);
-        let (worst_of_bf16, others_of_bf16) = compare(name, &checkpoint, ProductFormat::Bf16);
+        let (worst, others) = compare(name, &checkpoint, MatmulDtype::F32);
+        let (worst_of_bf16, others_of_bf16) = compare(name, &checkpoint, MatmulDtype::Bf16);
         println!("{name}: {worst:e}; products in bf16: {worst_of_bf16:e}, another token likeliest: {others_of_bf16}");
         assert!(worst < 2e-5, "{name}: a logit is off by {worst:e} of its position's scale");
         assert_eq!(others, 0, "{name}: positions at which another token is the likeliest");

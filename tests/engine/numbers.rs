@@ -7,7 +7,7 @@ use page_by_page::cache::attention::AttentionBackend;
 use page_by_page::cache::{CacheError, KvCache, KvLayout};
 use page_by_page::chapters::ch02_flat::FlatCache;
 use page_by_page::chapters::{ch03_contiguous::ContiguousCache, ch06_paged::PageSlab};
-use page_by_page::kernels::RowFormat;
+use page_by_page::kernels::KvDtype;
 use page_by_page::model::{Model, StepError};
 
 #[test]
@@ -47,14 +47,14 @@ fn what_a_format_cannot_hold_is_noticed() {
     folder.change_tensor("model.layers.0.self_attn.v_proj.bias", |tensor| {
         tensor.data = 100_000.0_f32.to_le_bytes().repeat(tensor.shape[0]);
     });
-    for format in RowFormat::ALL {
+    for format in KvDtype::ALL {
         for attention in [AttentionBackend::Gather, AttentionBackend::Paged, AttentionBackend::Loops] {
             let mut model = Model::open(folder.path().as_ref()).unwrap();
-            (model.row_format, model.attention) = (format, attention);
+            (model.kv_dtype, model.attention) = (format, attention);
             let mut cache = ContiguousCache::new(model.kv_layout(), 9);
             for stepped in [model.step(&[1, 2, 3], None), model.step(&[1, 2, 3], Some(&mut cache))] {
                 match format {
-                    RowFormat::F16 => {
+                    KvDtype::F16 => {
                         assert!(matches!(stepped, Err(StepError::NotFinite { position: 2, token: 3 })), "{stepped:?}");
                     }
                     _ => assert!(stepped.is_ok(), "{format}, {attention:?}: {stepped:?}"),

@@ -4,7 +4,7 @@ use page_by_page::cache::KvLayout;
 use page_by_page::disk::index::Index;
 use page_by_page::disk::record::{RecordError, decode_header};
 use page_by_page::disk::{FILE_HEADER_BYTES, PageFileError, PageFormat};
-use page_by_page::kernels::{ProductFormat, RowFormat};
+use page_by_page::kernels::{KvDtype, MatmulDtype};
 
 use grading::disk::{FORMAT, FaultyDisk, RECORD, RECORD_HEADER, counting, lengths, record};
 
@@ -88,7 +88,7 @@ fn a_header_that_cannot_be_is_refused() {
         assert_eq!(decode_header(&FORMAT, &bytes), Err(RecordError::WrongId { id }));
     }
     // A record of a different file: the checksum covers the header.
-    for other in [PageFormat { fingerprint: 1, ..FORMAT }, PageFormat { row_format: RowFormat::F16, ..FORMAT }] {
+    for other in [PageFormat { fingerprint: 1, ..FORMAT }, PageFormat { kv_dtype: KvDtype::F16, ..FORMAT }] {
         assert!(matches!(decode_header(&other, &good), Err(RecordError::DamagedHeader { .. })), "{other:?}");
     }
 }
@@ -128,7 +128,7 @@ fn pages_of_a_different_shape_are_refused_with_the_numbers() {
     let rows = |found: KvLayout| format!("rows of {found:?}, the model makes rows of {:?}; use", FORMAT.layout);
     let size = PageFormat { page_size: 5, ..FORMAT };
     let model = PageFormat { fingerprint: FORMAT.fingerprint ^ 1, ..size };
-    let (two, all) = (PageFormat { layout, ..model }, PageFormat { layout, row_format: RowFormat::F16, ..model });
+    let (two, all) = (PageFormat { layout, ..model }, PageFormat { layout, kv_dtype: KvDtype::F16, ..model });
     for (other, expected) in [
         (size, "pages of 5 slots, and these have 4; ask for --page-size 5, or give a different file".to_string()),
         (PageFormat { page_size: 1 << 33, ..FORMAT }, "pages of 8589934592 slots, and these have 4".into()),
@@ -136,8 +136,9 @@ fn pages_of_a_different_shape_are_refused_with_the_numbers() {
         (model, "a different model: its fingerprint is c0ffee17, this model's c0ffee16".into()),
         (two, rows(layout)),
         (
-            PageFormat { products: ProductFormat::Bf16, ..all },
-            "rows made with products in bf16, and here products are in f32; ask for --products bf16, or give".into(),
+            PageFormat { matmul_dtype: MatmulDtype::Bf16, ..all },
+            "rows made with products in bf16, and here products are in f32; ask for --matmul-dtype bf16, or give"
+                .into(),
         ),
         (all, "rows in f16, and here rows are kept in f32; ask for --kv-dtype f16, or give".into()),
         (PageFormat { layout: swapped, ..FORMAT }, rows(swapped)),

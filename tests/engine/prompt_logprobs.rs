@@ -4,9 +4,9 @@
 use grading::limits::peak_held;
 use grading::pools::{setup, with_prefix_cache};
 use grading::story::assets;
-use page_by_page::generation::sampler::{Sampler, Sampling};
+use page_by_page::generation::sampler::{Sampler, SamplingParams};
 use page_by_page::model::Model;
-use page_by_page::serving::{GenerationRequest, SCORED_AT_ONCE};
+use page_by_page::serving::{GenerationRequest, MIN_LOGIT_ROWS};
 
 use crate::serving::engine;
 
@@ -17,9 +17,9 @@ const TOKENS: usize = 500;
 fn taken(model: &Model, is_scored: bool) -> usize {
     let (mut engine, _) = engine(model, with_prefix_cache(setup(160, TOKENS, 2)), &[]);
     let prompt = (0..TOKENS as u32).map(|place| 7 * place % 4096).collect();
-    let request = GenerationRequest::new(prompt, 1, vec![Sampler::new(Sampling::GREEDY)]);
+    let request = GenerationRequest::new(prompt, 1, vec![Sampler::new(SamplingParams::GREEDY)]);
     let logprobs = is_scored.then_some(1);
-    engine.submit_request(GenerationRequest { prompt_logprobs: is_scored, logprobs, ..request }).unwrap();
+    engine.submit_request(GenerationRequest { wants_prompt_logprobs: is_scored, logprobs, ..request }).unwrap();
     let (step, taken) = peak_held(|| engine.step().unwrap());
     let scores = &step.deltas[0].1.prompt_logprobs;
     assert_eq!(scores.as_ref().map(Vec::len), is_scored.then_some(TOKENS - 1));
@@ -30,7 +30,7 @@ fn taken(model: &Model, is_scored: bool) -> usize {
 fn a_step_that_scores_has_few_rows_of_logits_at_the_same_time() {
     let model = Model::open(&assets().join("storyteller")).unwrap();
     let (plain, scored) = (taken(&model, false), taken(&model, true));
-    let (few, all) = (model.step_bytes(0, SCORED_AT_ONCE), model.step_bytes(0, TOKENS));
+    let (few, all) = (model.step_bytes(0, MIN_LOGIT_ROWS), model.step_bytes(0, TOKENS));
     assert!(scored <= plain + few, "a step takes {scored} bytes with scores, {plain} without; few rows take {few}");
     assert!(all > plain + few, "else this shows nothing: all rows take {all} bytes");
 }

@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use page_by_page::generation::sampler::{Sampler, Sampling};
+use page_by_page::generation::sampler::{Sampler, SamplingParams};
 use page_by_page::model::Model;
 use page_by_page::serving::schedule::{FinishReason, SequenceId, StepLimits};
 use page_by_page::serving::{Engine, FinishedSequence, GenerationRequest};
@@ -13,12 +13,12 @@ use grading::oracle::TestRng;
 use grading::pools::{check_pool, setup};
 
 fn request(prompt: &[u32], most: usize, n: u64) -> GenerationRequest {
-    let samplers = (0..n).map(|sample| Sampler::new(Sampling { seed: SEEDED.seed + sample, ..SEEDED })).collect();
+    let samplers = (0..n).map(|sample| Sampler::new(SamplingParams { seed: SEEDED.seed + sample, ..SEEDED })).collect();
     GenerationRequest::new(prompt.to_vec(), most, samplers)
 }
 
 fn samples_alone(model: &Model, asked: (&[u32], usize), ends: &[u32], n: u64) -> Vec<Ended> {
-    (0..n).map(|sample| alone(model, asked, ends, Sampling { seed: SEEDED.seed + sample, ..SEEDED })).collect()
+    (0..n).map(|sample| alone(model, asked, ends, SamplingParams { seed: SEEDED.seed + sample, ..SEEDED })).collect()
 }
 
 /// Both lists are in order of arrival, and all that wait arrived after those that run.

@@ -8,10 +8,10 @@ use page_by_page::cache::{CacheError, KvCache, KvLayout};
 use page_by_page::chapters::ch02_flat::FlatCache;
 use page_by_page::chapters::ch03_contiguous::ContiguousCache;
 use page_by_page::chapters::ch06_paged::{PageSlab, PagedCache};
-use page_by_page::chapters::ch14_half_the_bytes::encode_rows;
+use page_by_page::chapters::ch14_kv_quantization::encode_rows;
 use page_by_page::disk::saved_cache::SavedCache;
 use page_by_page::files::FileError;
-use page_by_page::kernels::RowFormat;
+use page_by_page::kernels::KvDtype;
 use page_by_page::model::Model;
 use safetensors::Dtype;
 use serde_json::json;
@@ -27,9 +27,9 @@ pub fn open(folder: &Folder) -> Model {
     Model::open(folder.path().as_ref()).unwrap()
 }
 
-pub fn model(format: RowFormat) -> Model {
+pub fn model(format: KvDtype) -> Model {
     let mut model = open(&Folder::copy_of(MODEL));
-    model.row_format = format;
+    model.kv_dtype = format;
     model
 }
 
@@ -41,11 +41,11 @@ pub fn saved_cache(layout: KvLayout, tokens: &[u32]) -> SavedCache {
 }
 
 /// A saved cache of [`TOKENS`] whose layers all have these rows, in numbers.
-pub fn of_rows(model: &Model, format: RowFormat, k: &[f32], v: &[f32]) -> SavedCache {
+pub fn of_rows(model: &Model, format: KvDtype, k: &[f32], v: &[f32]) -> SavedCache {
     let mut cache = FlatCache::new(model.kv_layout());
     cache.extend(TOKENS.len()).unwrap();
     let rows = [k, v].map(|rows| match format {
-        RowFormat::F32 => rows.to_vec(),
+        KvDtype::F32 => rows.to_vec(),
         format => encode_rows(format, model.config().kv_layout(), rows),
     });
     (0..2).for_each(|layer| cache.write(layer, &rows[0], &rows[1]));
@@ -85,12 +85,12 @@ fn bits(cache: &dyn KvCache) -> Vec<u32> {
 #[test]
 fn a_model_goes_on_in_the_format_that_was_saved_and_in_no_other() {
     let place = Place::new();
-    for found in RowFormat::ALL {
+    for found in KvDtype::ALL {
         let writer = model(found);
         let mut cache = FlatCache::new(writer.kv_layout());
         writer.step(&TOKENS, Some(&mut cache)).unwrap();
         SavedCache::copy(&cache, &TOKENS).save(&place.file(), &writer).unwrap();
-        for expected in RowFormat::ALL {
+        for expected in KvDtype::ALL {
             let reader = model(expected);
             let loaded = SavedCache::load(&place.file(), &reader);
             if found != expected {

@@ -6,7 +6,7 @@ use std::path::Path;
 
 use page_by_page::chapters::ch06_paged::{PageSlab, SharedSlab};
 use page_by_page::generation::logprobs::{TokenLogprobs, token_logprobs};
-use page_by_page::generation::sampler::{Sampler, Sampling};
+use page_by_page::generation::sampler::{Sampler, SamplingParams};
 use page_by_page::model::{Model, StepError};
 use page_by_page::prefix_cache::new_prefix_cache;
 use page_by_page::serving::schedule::{FinishReason, ScheduleError, Sequence, SequenceId, StepLimits};
@@ -19,7 +19,7 @@ use safetensors::Dtype;
 use grading::checkpoints::Folder;
 use grading::pools::{setup, with_prefix_cache};
 
-pub const SEEDED: Sampling = Sampling { temperature: 0.8, top_k: 0, top_p: 0.95, seed: 23 };
+pub const SEEDED: SamplingParams = SamplingParams { temperature: 0.8, top_k: 0, top_p: 0.95, seed: 23 };
 /// Prompts, as ids of the tiny model, and new tokens at most. Some begin alike, two are the same, one gets no token.
 pub const ASKED: [(&[u32], usize); 8] = [
     (&[1, 43, 59, 12, 57], 30),
@@ -43,7 +43,7 @@ pub fn tiny_model() -> Model {
 pub type Ended = (Vec<u32>, Result<FinishReason, SequenceError>);
 
 /// What a sequence becomes alone, computed without any cache; and why it ends.
-pub fn alone(model: &Model, (prompt, most): (&[u32], usize), ends: &[u32], sampling: Sampling) -> Ended {
+pub fn alone(model: &Model, (prompt, most): (&[u32], usize), ends: &[u32], sampling: SamplingParams) -> Ended {
     let mut sampler = Sampler::new(sampling);
     let mut text = prompt.to_vec();
     while text.len() < prompt.len() + most {
@@ -61,8 +61,8 @@ pub fn alone(model: &Model, (prompt, most): (&[u32], usize), ends: &[u32], sampl
 }
 
 /// Each sequence draws with a seed of its own.
-fn sampling_of(index: usize, sampling: Sampling) -> Sampling {
-    Sampling { seed: sampling.seed + index as u64 % 3, ..sampling }
+fn sampling_of(index: usize, sampling: SamplingParams) -> SamplingParams {
+    SamplingParams { seed: sampling.seed + index as u64 % 3, ..sampling }
 }
 
 /// How many of the likeliest tokens the scores of a prompt name.
@@ -75,7 +75,7 @@ struct Alone {
 }
 
 impl Alone {
-    fn new(model: &Model, ends: &[u32], sampling: Sampling) -> Self {
+    fn new(model: &Model, ends: &[u32], sampling: SamplingParams) -> Self {
         let texts = ASKED.into_iter().enumerate();
         let ended = texts.map(|(index, asked)| alone(model, asked, ends, sampling_of(index, sampling))).collect();
         let scores = |(prompt, _): &(&[u32], usize)| {
@@ -98,7 +98,7 @@ impl Alone {
 }
 
 /// Tokens that end some of the sequences, each at another point.
-fn ends(model: &Model, sampling: Sampling) -> Vec<u32> {
+fn ends(model: &Model, sampling: SamplingParams) -> Vec<u32> {
     let (first, _) = alone(model, ASKED[0], &[], sampling_of(0, sampling));
     let (third, _) = alone(model, ASKED[2], &[], sampling_of(2, sampling));
     vec![third[third.len() - 5], first[first.len() - 9]]
@@ -142,7 +142,7 @@ pub fn note_tokens(reported: &mut HashMap<SequenceId, Vec<u32>>, step: &StepOutp
 fn generate(
     model: &Model,
     setting: Setup,
-    sampling: Sampling,
+    sampling: SamplingParams,
     ends: &[u32],
     alone: &Alone,
 ) -> (Vec<FinishedSequence>, EngineTotals, usize) {
@@ -154,8 +154,10 @@ fn generate(
         for (index, (prompt, most)) in ASKED.iter().enumerate() {
             let sampler = Sampler::new(sampling_of(index, sampling));
             let request = GenerationRequest::new(prompt.to_vec(), *most, vec![sampler]);
-            let (prompt_logprobs, logprobs) = (is_scored(index), is_scored(index).then_some(TOP));
-            ids.extend(engine.submit_request(GenerationRequest { prompt_logprobs, logprobs, ..request }).unwrap());
+            let (wants_prompt_logprobs, logprobs) = (is_scored(index), is_scored(index).then_some(TOP));
+            ids.extend(
+                engine.submit_request(GenerationRequest { wants_prompt_logprobs, logprobs, ..request }).unwrap(),
+            );
         }
         let (mut reported, mut scores) = (HashMap::new(), HashMap::new());
         let finished = run_to_end(&mut engine, |engine, step| {
@@ -204,7 +206,7 @@ fn settings() -> Vec<Setup> {
 fn each_sequence_is_the_one_generated_alone_in_every_setting_scored_or_not() {
     let model = tiny_model();
     let (mut preempted, mut in_prompts, mut found, mut found_again) = (0, 0, 0, 0);
-    for sampling in [Sampling::GREEDY, SEEDED] {
+    for sampling in [SamplingParams::GREEDY, SEEDED] {
         let ends = ends(&model, sampling);
         let alone = Alone::new(&model, &ends, sampling);
         assert!(alone.ended.iter().any(|(_, end)| *end == Ok(FinishReason::Stop)), "none ends by itself");

@@ -10,7 +10,7 @@ use std::time::Instant;
 use anyhow::{Context, Result, ensure};
 use clap::Args;
 use page_by_page::cache_kind::CacheKind;
-use page_by_page::generation::sampler::{Sampler, SamplingParams, deserialize_f32};
+use page_by_page::generation::sampler::{Sampler, SamplingOverrides, deserialize_f32};
 use page_by_page::model::Model;
 use page_by_page::model::tokenizer::Tokenizer;
 use page_by_page::serving::schedule::SequenceId;
@@ -300,7 +300,7 @@ impl BatchRun<'_> {
     fn submit(&mut self, request: &BatchRequest, prompt: Vec<u32>) -> Result<SequenceId> {
         let BatchRequest { temperature, top_k, top_p, seed, .. } = *request;
         let config = self.model.config();
-        let sampling = sampling(SamplingParams { temperature, top_k, top_p }, seed.unwrap_or(SEED), config)?;
+        let sampling = sampling(SamplingOverrides { temperature, top_k, top_p }, seed.unwrap_or(SEED), config)?;
         if sampling.temperature == 0.0 {
             // Greedy is `argmax`.
             chapters::ensure_started(&[1])?;

@@ -14,7 +14,7 @@ use anyhow::{Context, Result, anyhow, bail, ensure};
 use clap::Args;
 use page_by_page::cache_kind::CacheKind;
 use page_by_page::escape;
-use page_by_page::generation::sampler::{Sampler, Sampling};
+use page_by_page::generation::sampler::{Sampler, SamplingParams};
 use page_by_page::model::Model;
 use page_by_page::model::tokenizer::Tokenizer;
 use page_by_page::serving::schedule::{FinishReason, SequenceId};
@@ -43,7 +43,7 @@ const HELP: &str = "\
 pub struct ConversationOptions {
     #[command(flatten)]
     pub model: ModelOption,
-    #[command(flatten, next_help_heading = "Sampling")]
+    #[command(flatten, next_help_heading = "SamplingParams")]
     sampling: SamplingOptions,
     #[command(flatten, next_help_heading = "Memory")]
     pool: PoolOptions,
@@ -77,7 +77,7 @@ struct Conversation<'m> {
     model: &'m Model,
     tokenizer: &'m Tokenizer,
     engine: Engine<'m>,
-    sampling: Sampling,
+    sampling: SamplingParams,
     /// Tokens of an answer, at most; `None`: as many as fit.
     max_new_tokens: Option<usize>,
     /// Tokens of the text, at most.
@@ -247,7 +247,7 @@ impl Conversation<'_> {
         }
         let max_new_tokens = self.max_new_tokens.map_or(room, |most| most.min(room));
         let rejected = self.turns.last().map_or(0, |turn| turn.rejected);
-        let sampling = Sampling { seed: self.sampling.seed.wrapping_add(rejected), ..self.sampling };
+        let sampling = SamplingParams { seed: self.sampling.seed.wrapping_add(rejected), ..self.sampling };
         Ok((self.engine.submit(prompt, max_new_tokens, Sampler::new(sampling))?, n_prompt))
     }
 

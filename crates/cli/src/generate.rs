@@ -15,8 +15,8 @@ use clap::Args;
 use page_by_page::cache::Usage;
 use page_by_page::cache_kind::CacheKind;
 use page_by_page::generation::read_checker::ReadChecker;
-use page_by_page::generation::sampler::Sampling;
-use page_by_page::kernels::RowFormat;
+use page_by_page::generation::sampler::SamplingParams;
+use page_by_page::kernels::KvDtype;
 use page_by_page::model::Model;
 use page_by_page::model::tokenizer::Tokenizer;
 use serde_json::{Value, json};
@@ -63,7 +63,7 @@ pub struct Generate {
     /// Print one JSON object instead: text, token ids, counters; with a list of outputs for those generated together
     #[arg(long)]
     json: bool,
-    #[command(flatten, next_help_heading = "Sampling")]
+    #[command(flatten, next_help_heading = "SamplingParams")]
     sampling: SamplingOptions,
     #[command(flatten, next_help_heading = "Cache")]
     cache: CacheOptions,
@@ -145,7 +145,7 @@ pub struct OutputRequest<'a> {
     prompt: Vec<u32>,
     max_new_tokens: usize,
     /// With the seed of this output.
-    sampling: Sampling,
+    sampling: SamplingParams,
 }
 
 impl OutputRequest<'_> {
@@ -210,7 +210,7 @@ impl Generate {
             );
         }
         ensure!(
-            !self.cache.check_reads || self.cache.rows.kv_dtype == RowFormat::F32,
+            !self.cache.check_reads || self.cache.rows.kv_dtype == KvDtype::F32,
             "--check-reads needs rows in f32; leave out --kv-dtype"
         );
         let checks_reads = !self.cache.check_reads || !(kv == CacheKind::Recompute || matches!(mode, Mode::Beams(_)));
@@ -235,7 +235,7 @@ impl Generate {
             let which = if self.mode() == Mode::Prompts { format!("sequence {number}: ") } else { String::new() };
             let (prompt, max_new_tokens) = self.encode(&which, beginning, model, tokenizer)?;
             for sample in 0..n_samples {
-                let sampling = Sampling { seed: sampling.seed.wrapping_add(sample), ..sampling };
+                let sampling = SamplingParams { seed: sampling.seed.wrapping_add(sample), ..sampling };
                 requests.push(OutputRequest { beginning, prompt: prompt.clone(), max_new_tokens, sampling });
             }
         }

@@ -10,8 +10,8 @@ use page_by_page::cache::{CacheError, KvLayout};
 use page_by_page::cache_kind::CacheKind;
 use page_by_page::chapters::ch06_paged::{PageSlab, SharedSlab};
 use page_by_page::chapters::chapter;
-use page_by_page::generation::sampler::{Sampling, SamplingParams, narrow_to_f32};
-use page_by_page::kernels::{ProductFormat, RowFormat};
+use page_by_page::generation::sampler::{SamplingOverrides, SamplingParams, narrow_to_f32};
+use page_by_page::kernels::{KvDtype, MatmulDtype};
 use page_by_page::model::checkpoint::Weight;
 use page_by_page::model::tokenizer::Tokenizer;
 use page_by_page::model::{Model, ModelConfig};
@@ -25,7 +25,7 @@ use crate::output::{count, mib, thousands};
 
 pub const SEED: u64 = 23;
 
-/// `--model`, `--weights` and `--products`.
+/// `--model`, `--weights` and `--matmul-dtype`.
 #[derive(Args)]
 pub struct ModelOption {
     /// Model folder, or a bundled model: storyteller, storyteller-draft
@@ -36,14 +36,14 @@ pub struct ModelOption {
     #[arg(long, value_name = "WHERE", value_enum, hide_possible_values = true, default_value = "auto")]
     pub weights: Weights,
     /// How numbers are multiplied with weights in bf16, f32 or bf16 (rounded to 16 bits first)
-    #[arg(long, value_name = "TYPE", value_parser = named(&PRODUCTS), hide_possible_values = true, default_value = "f32")]
-    pub products: ProductFormat,
+    #[arg(long, value_name = "TYPE", value_parser = named(&MATMUL_DTYPES), hide_possible_values = true, default_value = "f32")]
+    pub matmul_dtype: MatmulDtype,
 }
 
 impl ModelOption {
     pub fn open(&self) -> Result<Model> {
         let mut model = self.weights.open(&model_dir(&self.dir))?;
-        model.products = self.products;
+        model.matmul_dtype = self.matmul_dtype;
         Ok(model)
     }
 
@@ -55,7 +55,7 @@ impl ModelOption {
     pub fn with_rows(&self, rows: RowOptions, kv: CacheKind) -> Result<Model> {
         chapters::ensure_started(&rows.chapters(kv))?;
         let mut model = self.open()?;
-        (model.attention, model.row_format) = (rows.attention(), rows.kv_dtype);
+        (model.attention, model.kv_dtype) = (rows.attention(), rows.kv_dtype);
         Ok(model)
     }
 
@@ -106,8 +106,8 @@ pub fn notes_on_weights(model: &Model) -> String {
         Some(large) => format!(", copied, {:.0} % in large pages", 100.0 * large as f64 / model.weight_bytes() as f64),
         None => ", copied".into(),
     };
-    match model.products {
-        ProductFormat::F32 => place,
+    match model.matmul_dtype {
+        MatmulDtype::F32 => place,
         products => format!("{place}, products in {}", products.name()),
     }
 }
@@ -131,15 +131,15 @@ pub struct SamplingOptions {
 
 impl SamplingOptions {
     /// What the command asks for, or else the model's folder, or else our defaults.
-    pub fn sampling(&self, config: &ModelConfig) -> Result<Sampling> {
-        let given = SamplingParams { temperature: self.temperature, top_k: self.top_k, top_p: self.top_p };
+    pub fn sampling(&self, config: &ModelConfig) -> Result<SamplingParams> {
+        let given = SamplingOverrides { temperature: self.temperature, top_k: self.top_k, top_p: self.top_p };
         sampling(given, self.seed, config)
     }
 }
 
 /// What a request asks for, or else the model's folder, or else our defaults.
-pub fn sampling(given: SamplingParams, seed: u64, config: &ModelConfig) -> Result<Sampling> {
-    let ours = Sampling { temperature: 0.8, top_k: 0, top_p: 0.95, seed };
+pub fn sampling(given: SamplingOverrides, seed: u64, config: &ModelConfig) -> Result<SamplingParams> {
+    let ours = SamplingParams { temperature: 0.8, top_k: 0, top_p: 0.95, seed };
     Ok(given.over(config.sampling.over(ours)).check()?)
 }
 
@@ -157,14 +157,14 @@ pub struct RowOptions {
     attention: Option<AttentionBackend>,
     /// How the numbers of keys and values are stored: f32, f16, bf16 or int8
     #[arg(long, value_name = "TYPE", value_parser = named(&FORMATS), hide_possible_values = true, default_value = "f32")]
-    pub kv_dtype: RowFormat,
+    pub kv_dtype: KvDtype,
 }
 
 pub const ATTENTIONS: [(&str, AttentionBackend); 3] =
     [("gather", AttentionBackend::Gather), ("paged", AttentionBackend::Paged), ("loops", AttentionBackend::Loops)];
-const PRODUCTS: [(&str, ProductFormat); 2] = [("f32", ProductFormat::F32), ("bf16", ProductFormat::Bf16)];
-pub const FORMATS: [(&str, RowFormat); 4] =
-    [("f32", RowFormat::F32), ("f16", RowFormat::F16), ("bf16", RowFormat::Bf16), ("int8", RowFormat::Int8)];
+const MATMUL_DTYPES: [(&str, MatmulDtype); 2] = [("f32", MatmulDtype::F32), ("bf16", MatmulDtype::Bf16)];
+pub const FORMATS: [(&str, KvDtype); 4] =
+    [("f32", KvDtype::F32), ("f16", KvDtype::F16), ("bf16", KvDtype::Bf16), ("int8", KvDtype::Int8)];
 
 pub fn named<T: Copy + Send + Sync>(values: &'static [(&'static str, T)]) -> impl TypedValueParser<Value = T> {
     let names = values.iter().map(|(name, _)| *name).collect::<Vec<_>>();
@@ -190,7 +190,7 @@ impl RowOptions {
         if is_in_place || self.attention() == AttentionBackend::Loops {
             chapters.push(13);
         }
-        if self.kv_dtype != RowFormat::F32 {
+        if self.kv_dtype != KvDtype::F32 {
             chapters.push(14);
         }
         chapters

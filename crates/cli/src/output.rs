@@ -12,7 +12,7 @@ use anyhow::{Context, Result};
 use console::{Term, measure_text_width};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 pub use page_by_page::english::{count, thousands};
-use page_by_page::generation::sampler::Sampling;
+use page_by_page::generation::sampler::SamplingParams;
 use page_by_page::serving::EngineTotals;
 use page_by_page::{escape, files};
 use serde::Serialize;
@@ -151,7 +151,7 @@ impl WordWrap {
     }
 }
 
-pub fn describe_sampling(sampling: Sampling) -> String {
+pub fn describe_sampling(sampling: SamplingParams) -> String {
     if sampling.temperature == 0.0 {
         return "greedy".into();
     }

@@ -4,7 +4,7 @@
 //! |---|---|
 //! | [`chapters`] | Which chapters are there, where are their files, how far has the reader come, what depends on what? |
 //! | [`marks`] | Which stub does a solution give? |
-//! | [`stub`] | Is this file the stub that was handed out, and may it be compiled? |
+//! | [`source`] | Is this file the stub that was handed out, and may it be compiled? |
 //! | [`figures`] | Which figures are there, and which chapters does each depend on? |
 //! | [`watch`] | Which files have been edited since the last look? |
 //! | [`includes`] | What does a page say once mdBook has put its includes in? |

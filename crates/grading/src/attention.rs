@@ -1,7 +1,7 @@
 //! Attention of queries over the rows of a sequence: what it gives, and in words what a wrong output looks like.
 
 use page_by_page::cache::attention::{Run, SequenceRows};
-use page_by_page::kernels::{Heads, RowFormat, add_scaled, attend, dot, softmax_scaled};
+use page_by_page::kernels::{Heads, KvDtype, add_scaled, attend, dot, softmax_scaled};
 
 use crate::limits::heartbeat;
 use crate::oracle::TestRng;
@@ -107,7 +107,7 @@ impl ScatteredRows {
         let [keys, values] = self.dense.each_ref().map(|rows| &rows[..len * kv_width(self.heads)]);
         let rows = SequenceRows { queries, keys, values, runs: &[Run { start: 0, rows: len }] };
         let mut out = vec![0.0; q.len()];
-        attend(self.heads, RowFormat::F32, &[rows], q, &mut out);
+        attend(self.heads, KvDtype::F32, &[rows], q, &mut out);
         out
     }
 

@@ -9,7 +9,7 @@ use std::rc::Rc;
 
 use page_by_page::disk::memory_disk::MemoryDisk;
 use page_by_page::disk::{Disk, FILE_HEADER_BYTES, PageFormat};
-use page_by_page::kernels::{ProductFormat, RowFormat};
+use page_by_page::kernels::{KvDtype, MatmulDtype};
 
 use crate::limits;
 use crate::pools::LAYOUT;
@@ -17,8 +17,8 @@ use crate::pools::LAYOUT;
 /// Numbers that cannot be taken for one another: a header has 40 bytes, a record 1,000.
 pub const FORMAT: PageFormat = PageFormat {
     fingerprint: 0xC0FF_EE16,
-    row_format: RowFormat::F32,
-    products: ProductFormat::F32,
+    kv_dtype: KvDtype::F32,
+    matmul_dtype: MatmulDtype::F32,
     layout: LAYOUT,
     page_size: 4,
 };

@@ -1,34 +1,34 @@
 //! Packed rows, worked out number by number from what chapter 14 says of them.
 
 use half::{bf16, f16};
-use page_by_page::kernels::{Heads, RowFormat, Run, SequenceRows, attend};
+use page_by_page::kernels::{Heads, KvDtype, Run, SequenceRows, attend};
 
 use crate::oracle::TestRng;
 
-pub const PACKED: [RowFormat; 3] = [RowFormat::F16, RowFormat::Bf16, RowFormat::Int8];
+pub const PACKED: [KvDtype; 3] = [KvDtype::F16, KvDtype::Bf16, KvDtype::Int8];
 
 /// Words of a head.
-pub fn words(format: RowFormat, head_dim: usize) -> usize {
+pub fn words(format: KvDtype, head_dim: usize) -> usize {
     let bits = match format {
-        RowFormat::F32 => 32 * head_dim,
-        RowFormat::F16 | RowFormat::Bf16 => 16 * head_dim,
-        RowFormat::Int8 => 32 + 8 * head_dim,
+        KvDtype::F32 => 32 * head_dim,
+        KvDtype::F16 | KvDtype::Bf16 => 16 * head_dim,
+        KvDtype::Int8 => 32 + 8 * head_dim,
     };
     bits.div_ceil(32)
 }
 
-pub fn half(format: RowFormat, x: f32) -> u16 {
+pub fn half(format: KvDtype, x: f32) -> u16 {
     match format {
-        RowFormat::F16 => f16::from_f32(x).to_bits(),
-        RowFormat::Bf16 => bf16::from_f32(x).to_bits(),
+        KvDtype::F16 => f16::from_f32(x).to_bits(),
+        KvDtype::Bf16 => bf16::from_f32(x).to_bits(),
         other => panic!("{other} has no halves"),
     }
 }
 
-pub fn of_half(format: RowFormat, bits: u16) -> f32 {
+pub fn of_half(format: KvDtype, bits: u16) -> f32 {
     match format {
-        RowFormat::F16 => f16::from_bits(bits).to_f32(),
-        RowFormat::Bf16 => bf16::from_bits(bits).to_f32(),
+        KvDtype::F16 => f16::from_bits(bits).to_f32(),
+        KvDtype::Bf16 => bf16::from_bits(bits).to_f32(),
         other => panic!("{other} has no halves"),
     }
 }
@@ -38,12 +38,12 @@ pub fn scale(head: &[f32]) -> f32 {
 }
 
 /// A head of finite numbers as words.
-pub fn encode(format: RowFormat, head: &[f32]) -> Vec<f32> {
+pub fn encode(format: KvDtype, head: &[f32]) -> Vec<f32> {
     let mut bytes = Vec::new();
     match format {
-        RowFormat::F32 => return head.into(),
-        RowFormat::F16 | RowFormat::Bf16 => bytes.extend(head.iter().flat_map(|x| half(format, *x).to_le_bytes())),
-        RowFormat::Int8 => {
+        KvDtype::F32 => return head.into(),
+        KvDtype::F16 | KvDtype::Bf16 => bytes.extend(head.iter().flat_map(|x| half(format, *x).to_le_bytes())),
+        KvDtype::Int8 => {
             let scale = scale(head);
             bytes.extend(scale.to_bits().to_le_bytes());
             for x in head {
@@ -57,14 +57,14 @@ pub fn encode(format: RowFormat, head: &[f32]) -> Vec<f32> {
 }
 
 /// The numbers of a head again.
-pub fn decode(format: RowFormat, words: &[f32], head_dim: usize) -> Vec<f32> {
+pub fn decode(format: KvDtype, words: &[f32], head_dim: usize) -> Vec<f32> {
     let bytes: Vec<u8> = words.iter().flat_map(|word| word.to_bits().to_le_bytes()).collect();
     let numbers: Vec<f32> = match format {
-        RowFormat::F32 => return words.into(),
-        RowFormat::F16 | RowFormat::Bf16 => {
+        KvDtype::F32 => return words.into(),
+        KvDtype::F16 | KvDtype::Bf16 => {
             bytes.as_chunks().0.iter().map(|half| of_half(format, u16::from_le_bytes(*half))).collect()
         }
-        RowFormat::Int8 => bytes[4..].iter().map(|byte| f32::from(*byte as i8) * words[0]).collect(),
+        KvDtype::Int8 => bytes[4..].iter().map(|byte| f32::from(*byte as i8) * words[0]).collect(),
     };
     numbers[..head_dim].into()
 }
@@ -72,7 +72,7 @@ pub fn decode(format: RowFormat, words: &[f32], head_dim: usize) -> Vec<f32> {
 /// The numbers that the engine's kernel reads from the words of a head.
 ///
 /// A sequence of one token, whose key is all zeros: its weight is 1, and the output is its value.
-pub fn kernel_reads(format: RowFormat, words: &[f32], head_dim: usize) -> Vec<f32> {
+pub fn kernel_reads(format: KvDtype, words: &[f32], head_dim: usize) -> Vec<f32> {
     let heads = Heads { n_heads: 1, n_kv_heads: 1, head_dim };
     let (keys, q) = (vec![0.0; words.len()], vec![0.0; head_dim]);
     let sequence = SequenceRows { queries: 1, keys: &keys, values: words, runs: &[Run { start: 0, rows: 1 }] };

@@ -4,9 +4,9 @@ use std::path::PathBuf;
 
 use page_by_page::cache::attention::AttentionCache;
 use page_by_page::generation::read_checker::{ReadChecker, WrongRead};
-use page_by_page::generation::sampler::{Sampler, Sampling};
+use page_by_page::generation::sampler::{Sampler, SamplingParams};
 use page_by_page::generation::{CachedModel, LanguageModel};
-use page_by_page::kernels::RowFormat;
+use page_by_page::kernels::KvDtype;
 use page_by_page::model::Model;
 use page_by_page::model::tokenizer::Tokenizer;
 
@@ -14,7 +14,7 @@ use crate::calls::{expect_ok, expect_panic};
 use crate::whose_code;
 
 /// How the checks sample: not greedy, because so small a model then falls into loops. The seed fixes the story.
-pub const SAMPLING: Sampling = Sampling { temperature: 0.8, top_k: 0, top_p: 0.95, seed: 7 };
+pub const SAMPLING: SamplingParams = SamplingParams { temperature: 0.8, top_k: 0, top_p: 0.95, seed: 7 };
 
 pub const PROMPT: &str = "Once upon a time";
 
@@ -68,7 +68,7 @@ impl Storyteller {
         let rows = model.tokens_computed();
         if let Ok(parting) = expect_panic(|| self.assert_recomputed(n, &story)) {
             let is_paged = whose_code::grader().is_none_or(|grader| grader.number >= 6);
-            let may_check = is_paged && self.model.row_format == RowFormat::F32;
+            let may_check = is_paged && self.model.kv_dtype == KvDtype::F32;
             // If the cache panics when the story is told again, what failed is still the story.
             match expect_panic(|| may_check.then(|| self.first_wrong_read(cache, &story)).flatten()) {
                 Err(Some(read)) => panic!("{parting}\n  wrong read: {read}"),

@@ -44,10 +44,10 @@ mod vector;
 
 pub use attention::{Heads, attend};
 pub use matmul::{matmul, matmuls};
-pub use matrix::{Dtype, Matrix, ProductFormat};
+pub use matrix::{Dtype, MatmulDtype, Matrix};
 pub use ops::{add_scaled, dot, rms_norm, silu_times, softmax, softmax_scaled};
 pub use peak::multiply_adds;
-pub use rows::{RowFormat, Run, SequenceRows};
+pub use rows::{KvDtype, Run, SequenceRows};
 
 /// Goes up with every change to the bits of a result: another order of a sum, another polynomial of an exponential. It
 /// is part of a model's fingerprint, so no file of rows is taken for what a different arithmetic would have computed.

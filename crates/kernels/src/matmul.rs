@@ -1,18 +1,17 @@
 //! Matrix products: rows of numbers against rows of weights.
 //!
 //! **The order of sums.** Each output is one dot product in sixteen lanes: number `i` goes to lane `i % 16`, lowest `i`
-//! first, and the lanes are added in halves. ([`ProductFormat::Bf16`] has an order of its own.) All ways to compute a product keep to it, so how many rows come together,
-//! and on how many threads, changes nothing but the time.
+//! first, and the lanes are added in halves. ([`MatmulDtype::Bf16`] has an order of its own.) All ways to compute a product
+//! keep to it, so how many rows come together, and on how many threads, changes nothing but the time.
 //!
-//! **The order of work.** With one input row, memory is the limit, so the weights are read in order, once. With a few,
-//! each number that is read and converted meets all of them while it is in a register. With many, arithmetic is the
-//! limit, so a block of weights is converted once, stays in the second cache, and meets the rows in tiles, five rows
-//! and five columns at a time.
+//! **The order of work.** With a few input rows, memory is the limit, so the weights are read once, in order, and each number
+//! that is converted meets several rows while it is in a register. With many, arithmetic is the limit, so a block of weights
+//! is converted once, stays in the second cache, and meets the rows in tiles, five rows and five columns at a time.
 
 use std::borrow::Cow;
 use std::ops::Range;
 
-use crate::matrix::{Dtype, Factors, Matrix, ProductFormat};
+use crate::matrix::{Dtype, Factors, MatmulDtype, Matrix};
 use crate::parallel::{Columns, for_each, threads};
 use crate::registers::{Kernel, vectorized, vectorized_pairs};
 use crate::tiles::{InTiles, in_tiles, pack, tile};
@@ -21,14 +20,14 @@ use crate::vector::{LANES, LEAST, Lanes, Vector, lane_sums, padded, rows_of};
 /// `out[r] = x[r] · w[o]` for every row `r` of `x` and every row `o` of `w`.
 ///
 /// `x`: `[n, w.cols]`, `out`: `[n, w.rows]`. The weights are read once, whatever `n` is.
-pub fn matmul(products: ProductFormat, x: &[f32], w: &Matrix<'_>, out: &mut [f32]) {
-    matmuls(products, x, &mut [(*w, out)]);
+pub fn matmul(matmul_dtype: MatmulDtype, x: &[f32], w: &Matrix<'_>, out: &mut [f32]) {
+    matmuls(matmul_dtype, x, &mut [(*w, out)]);
 }
 
 /// Several products with the same input at once, each of a matrix and its output: as [`matmul`] one after the other,
 /// but the threads meet only once.
-pub fn matmuls(products: ProductFormat, x: &[f32], outputs: &mut [(Matrix<'_>, &mut [f32])]) {
-    let in_pairs = |w: &Matrix<'_>| products == ProductFormat::Bf16 && w.dtype == Dtype::Bf16;
+pub fn matmuls(matmul_dtype: MatmulDtype, x: &[f32], outputs: &mut [(Matrix<'_>, &mut [f32])]) {
+    let in_pairs = |w: &Matrix<'_>| matmul_dtype == MatmulDtype::Bf16 && w.dtype == Dtype::Bf16;
     let pairs = outputs.iter().find(|(w, _)| in_pairs(w)).map(|(w, _)| paired(x, w.cols)).unwrap_or_default();
     let mut blocks = Vec::new();
     let mut work = 0;
@@ -40,8 +39,7 @@ pub fn matmuls(products: ProductFormat, x: &[f32], outputs: &mut [(Matrix<'_>, &
             if in_pairs(w) { (Factors::Pairs, pairs.as_flattened()) } else { (Factors::Numbers(w.dtype), x) };
         let strategy = match n {
             0 => return,
-            1 if w.cols * w.dtype.size() > SHORT => Strategy::Stream,
-            1..=FEW => Strategy::Few,
+            1..=FEW => Strategy::Stream,
             _ => Strategy::Tiles,
         };
         let out = Columns::new(out, w.rows);
@@ -51,11 +49,9 @@ pub fn matmuls(products: ProductFormat, x: &[f32], outputs: &mut [(Matrix<'_>, &
         work += n * w.rows * w.cols;
     }
     for_each(blocks.into_iter(), work, |block| match (block.strategy, block.factors) {
-        (Strategy::Stream, Factors::Pairs) => vectorized_pairs(Streamed::<true, true>(block)),
-        (Strategy::Few, Factors::Pairs) => vectorized_pairs(Streamed::<false, true>(block)),
+        (Strategy::Stream, Factors::Pairs) => vectorized_pairs(Streamed::<true>(block)),
         (Strategy::Tiles, Factors::Pairs) => vectorized_pairs(Tiles::<true>(block)),
-        (Strategy::Stream, _) => vectorized(Streamed::<true, false>(block)),
-        (Strategy::Few, _) => vectorized(Streamed::<false, false>(block)),
+        (Strategy::Stream, _) => vectorized(Streamed::<false>(block)),
         (Strategy::Tiles, _) => vectorized(Tiles::<false>(block)),
     });
 }
@@ -87,7 +83,7 @@ impl Kernel for Paired<'_> {
     }
 }
 
-/// The bf16 number that is nearest, as [`ProductFormat::Bf16`] takes it.
+/// The bf16 number that is nearest, as [`MatmulDtype::Bf16`] takes it.
 #[inline(always)]
 fn rounded(bits: u32) -> u32 {
     let nearest = if bits << 1 > f32::INFINITY.to_bits() << 1 {
@@ -103,16 +99,13 @@ fn rounded(bits: u32) -> u32 {
 /// Input rows up to which converting the weights into a buffer costs more than it saves.
 const FEW: usize = 16;
 
-/// Bytes of a weight row up to which four of them side by side are as good as one after the other.
-const SHORT: usize = 1024;
+/// Bytes of weights that stay in the first cache while they meet all input rows.
+const NEAR: usize = 16 << 10;
 
 #[derive(Clone, Copy)]
 enum Strategy {
-    /// One input row: the weights stream past it, straight from memory.
+    /// A few input rows: the weights stream past them, straight from memory, four rows of weights side by side.
     Stream,
-    /// A few input rows: the weights stream past them, straight from memory, and each number that is converted meets
-    /// all.
-    Few,
     /// Many input rows: a block of weights is converted once into a buffer that stays in the cache, then meets every
     /// row.
     Tiles,
@@ -122,8 +115,7 @@ impl Strategy {
     fn columns(self, w: &Matrix<'_>, factors: Factors) -> usize {
         // A block has at most 512 KiB, converted or as it is read, so that it stays in the second cache.
         let (numbers, width) = match self {
-            Strategy::Stream => (1 << 17, 4),
-            Strategy::Few => (1 << 16, 4),
+            Strategy::Stream => (1 << 16, 4),
             Strategy::Tiles => (1 << 17, 5),
         };
         // Each thread gets at least two blocks.
@@ -160,18 +152,18 @@ impl Block<'_> {
     }
 }
 
-/// A block whose weights come straight from memory, for one input row or for a few.
-struct Streamed<'a, const ONE_ROW: bool, const PAIRS: bool>(Block<'a>);
+/// A block whose weights come straight from memory.
+struct Streamed<'a, const PAIRS: bool>(Block<'a>);
 
-impl<const ONE_ROW: bool, const PAIRS: bool> Kernel for Streamed<'_, ONE_ROW, PAIRS> {
+impl<const PAIRS: bool> Kernel for Streamed<'_, PAIRS> {
     #[inline(always)]
     fn run<V: Vector>(self) {
         // The type of the weights is settled here, outside the loops.
         match self.0.w.dtype {
-            _ if PAIRS => self.0.direct::<V, ONE_ROW>(Factors::Pairs),
-            Dtype::F32 => self.0.direct::<V, ONE_ROW>(Factors::Numbers(Dtype::F32)),
-            Dtype::F16 => self.0.direct::<V, ONE_ROW>(Factors::Numbers(Dtype::F16)),
-            Dtype::Bf16 => self.0.direct::<V, ONE_ROW>(Factors::Numbers(Dtype::Bf16)),
+            _ if PAIRS => self.0.stream::<V>(Factors::Pairs),
+            Dtype::F32 => self.0.stream::<V>(Factors::Numbers(Dtype::F32)),
+            Dtype::F16 => self.0.stream::<V>(Factors::Numbers(Dtype::F16)),
+            Dtype::Bf16 => self.0.stream::<V>(Factors::Numbers(Dtype::Bf16)),
         }
     }
 }
@@ -205,58 +197,84 @@ impl<const PAIRS: bool> Kernel for Tiles<'_, PAIRS> {
 
 impl Block<'_> {
     #[inline(always)]
-    fn direct<V: Vector, const ONE_ROW: bool>(&self, factors: Factors) {
-        if ONE_ROW { self.stream::<V>(factors) } else { self.few_rows::<V>(factors) }
-    }
-
-    #[inline(always)]
     fn stream<V: Vector>(&self, factors: Factors) {
-        let last = self.columns.end - 1;
-        for column in self.columns.clone().step_by(4) {
-            let mut sums = [V::splat(0.0); 4];
-            // One row after the other: side by side they would share the loads of `x`, but memory is fastest in order.
-            for (c, sums) in sums.iter_mut().enumerate() {
-                *sums = add_row(self.x, factors, self.w.row((column + c).min(last)));
+        match self.columns.len() {
+            ..4 => self.side_by_side::<V, 1>(factors),
+            _ if V::ONE_BY_ONE => self.side_by_side::<V, 1>(factors),
+            _ if V::MANY_REGISTERS => self.side_by_side::<V, 4>(factors),
+            _ => self.side_by_side::<V, 2>(factors),
+        }
+    }
+
+    /// `C` weight rows at a time. Input rows that one microkernel takes meet one weight row after the other; more of them meet
+    /// all of a few weight rows, which are near by then, before they meet the next.
+    #[inline(always)]
+    fn side_by_side<V: Vector, const C: usize>(&self, factors: Factors) {
+        let len = self.w.row(0).len();
+        if self.n <= most_rows(C) {
+            self.some_rows::<V, C, false>(factors, 0, &self.columns, C * len);
+            return;
+        }
+        let near = (NEAR / (C * len)).max(1) * C;
+        for start in self.columns.clone().step_by(near) {
+            let (columns, mut first) = (start..(start + near).min(self.columns.end), 0);
+            let bytes = columns.len() * len;
+            while first < self.n {
+                // Each input row asks for its share of what comes next, so memory is never idle.
+                first += self.some_rows::<V, C, true>(factors, first, &columns, bytes + bytes * first / self.n);
             }
-            self.write(0, column, &V::sum_4(&sums));
         }
     }
 
+    /// As many input rows from `first` on as a microkernel takes, against some weight rows; returns how many.
     #[inline(always)]
-    fn few_rows<V: Vector>(&self, factors: Factors) {
-        let mut first = 0;
-        while first < self.n {
-            first += match self.n - first {
-                _ if V::ONE_BY_ONE || self.columns.len() < 4 => self.microkernel_rows::<V, 1, 1>(factors, first),
-                1 => self.microkernel_rows::<V, 1, 4>(factors, first),
-                2 => self.microkernel_rows::<V, 2, 4>(factors, first),
-                3 | 5 | 6 | 9 if V::MANY_REGISTERS => self.microkernel_rows::<V, 3, 4>(factors, first),
-                _ if V::MANY_REGISTERS => self.microkernel_rows::<V, 4, 4>(factors, first),
-                _ => self.microkernel_rows::<V, 3, 2>(factors, first),
-            };
+    fn some_rows<V: Vector, const C: usize, const SHARED: bool>(
+        &self,
+        factors: Factors,
+        first: usize,
+        columns: &Range<usize>,
+        ahead: usize,
+    ) -> usize {
+        match (self.n - first, C) {
+            (1, _) | (_, 1) => self.rows::<V, 1, C, SHARED>(factors, first, columns, ahead),
+            (2, _) => self.rows::<V, 2, C, SHARED>(factors, first, columns, ahead),
+            (3 | 5 | 6 | 9, _) | (_, 2) => self.rows::<V, 3, C, SHARED>(factors, first, columns, ahead),
+            _ => self.rows::<V, 4, C, SHARED>(factors, first, columns, ahead),
         }
     }
 
-    /// `R` input rows from `first` on, `C` columns at a time; returns `R`.
+    /// `R` input rows from `first` on, `C` columns at a time; returns `R`. Meanwhile memory is asked for the weights that lie
+    /// `ahead` bytes further on, in the order in which they lie there.
     #[inline(always)]
-    fn microkernel_rows<V: Vector, const R: usize, const C: usize>(&self, factors: Factors, first: usize) -> usize {
+    fn rows<V: Vector, const R: usize, const C: usize, const SHARED: bool>(
+        &self,
+        factors: Factors,
+        first: usize,
+        columns: &Range<usize>,
+        ahead: usize,
+    ) -> usize {
         let words = self.x.len() / self.n;
         let rows: [&[f32]; R] = rows_of(self.x, first, words, words);
-        for column in self.columns.clone().step_by(C) {
+        let share = if SHARED { (C * R).div_ceil(self.n) } else { C };
+        let mut next = self.w.row(columns.start).as_ptr().wrapping_add(ahead);
+        for column in columns.clone().step_by(C) {
             // The last few columns come with some that are known: computed again, they are the same.
-            self.microkernel_at::<V, R, C>(factors, rows, first, column.min(self.columns.end - C));
+            self.microkernel::<V, R, C>(factors, rows, first, column.min(self.columns.end - C), (next, share));
+            next = next.wrapping_add(share * self.w.row(column).len());
         }
         R
     }
 
-    /// `R` input rows against `C` weight rows: every number that is loaded or converted is used `R` or `C` times.
+    /// `R` input rows against `C` weight rows: every number that is loaded or converted is used `R` or `C` times. `next`: as
+    /// many bytes as `share` weight rows have are asked for from there on.
     #[inline(always)]
-    fn microkernel_at<V: Vector, const R: usize, const C: usize>(
+    fn microkernel<V: Vector, const R: usize, const C: usize>(
         &self,
         factors: Factors,
         rows: [&[f32]; R],
         first: usize,
         column: usize,
+        (next, share): (*const u8, usize),
     ) {
         let (cols, size) = (self.w.cols, factors.bytes());
         let full = cols / factors.numbers();
@@ -272,9 +290,10 @@ impl Block<'_> {
         for k in 0..full {
             let mut vectors = [V::splat(0.0); C];
             for c in 0..C {
-                let bytes = &weights[c][k * size..][..size];
-                prefetch(bytes.as_ptr().wrapping_add(PREFETCH));
-                vectors[c] = factors.decode(bytes);
+                if c < share {
+                    prefetch(next.wrapping_add((k * share + c) * size));
+                }
+                vectors[c] = factors.decode(&weights[c][k * size..][..size]);
             }
             for r in 0..R {
                 let row = V::load(&whole[r][k]);
@@ -299,25 +318,14 @@ impl Block<'_> {
     }
 }
 
-/// The running sums of a dot product at its end.
-#[inline(always)]
-fn add_row<V: Vector>(x: &[f32], factors: Factors, row: &[u8]) -> V {
-    let size = factors.bytes();
-    let (row, row_rest) = row.split_at(row.len() / size * size);
-    let (x, x_rest) = x.split_at(row.len() / size * LANES);
-    let mut sums = V::splat(0.0);
-    for (x, bytes) in x.as_chunks().0.iter().zip(row.chunks_exact(size)) {
-        prefetch(bytes.as_ptr().wrapping_add(PREFETCH));
-        sums = factors.mul_add(V::load(x), factors.decode(bytes), sums);
+/// Input rows that a microkernel takes at most, against so many weight rows.
+const fn most_rows(columns: usize) -> usize {
+    match columns {
+        1 => 1,
+        2 => 3,
+        _ => 4,
     }
-    if !row_rest.is_empty() {
-        sums = factors.mul_add(V::load(&padded(x_rest)), V::load(&factors.decode_rest(row_rest)), sums);
-    }
-    sums
 }
-
-/// Bytes between what is added and what is asked for: enough for memory to answer in time.
-const PREFETCH: usize = 8192;
 
 /// Asks for bytes that will soon be read. Any address will do.
 #[inline(always)]

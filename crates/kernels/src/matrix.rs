@@ -87,7 +87,7 @@ fn all_finite(dtype: Dtype, bytes: &[u8]) -> bool {
 
 /// How numbers are multiplied with weights in bf16. With weights of other types all is as with `F32`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum ProductFormat {
+pub enum MatmulDtype {
     /// Both as 32-bit floats, into which every bf16 number fits.
     #[default]
     F32,
@@ -97,15 +97,15 @@ pub enum ProductFormat {
     Bf16,
 }
 
-impl ProductFormat {
+impl MatmulDtype {
     /// All of them.
     pub const ALL: [Self; 2] = [Self::F32, Self::Bf16];
 
-    /// As `--products` takes it.
+    /// As `--matmul-dtype` takes it.
     pub fn name(self) -> &'static str {
         match self {
-            ProductFormat::F32 => "f32",
-            ProductFormat::Bf16 => "bf16",
+            MatmulDtype::F32 => "f32",
+            MatmulDtype::Bf16 => "bf16",
         }
     }
 }

@@ -2,49 +2,54 @@
 
 use std::hint::black_box;
 
-use crate::registers::{Kernel, vectorized};
-use crate::vector::{LANES, Vector};
+use crate::matrix::{Dtype, Factors, MatmulDtype};
+use crate::registers::{Kernel, vectorized, vectorized_pairs};
+use crate::vector::Vector;
 
 /// Multiplies and adds `rounds` times in all the registers that a tile has for its sums; returns how many multiply-adds
 /// that was.
 ///
 /// Products of matrices load numbers besides, and add up lanes: they cannot be faster than this.
-pub fn multiply_adds(rounds: usize) -> usize {
+pub fn multiply_adds(matmul_dtype: MatmulDtype, rounds: usize) -> usize {
     let mut done = 0;
-    vectorized(Peak { rounds, done: &mut done });
+    match matmul_dtype {
+        MatmulDtype::F32 => vectorized(Peak::<false> { rounds, done: &mut done }),
+        MatmulDtype::Bf16 => vectorized_pairs(Peak::<true> { rounds, done: &mut done }),
+    }
     done
 }
 
-struct Peak<'a> {
+struct Peak<'a, const PAIRS: bool> {
     rounds: usize,
     done: &'a mut usize,
 }
 
-impl Kernel for Peak<'_> {
+impl<const PAIRS: bool> Kernel for Peak<'_, PAIRS> {
     #[inline(always)]
     fn run<V: Vector>(self) {
+        let factors = if PAIRS { Factors::Pairs } else { Factors::Numbers(Dtype::F32) };
         *self.done = if V::ONE_BY_ONE {
-            run_in::<V, 1>(self.rounds)
+            run_in::<V, 1>(factors, self.rounds)
         } else if V::MANY_REGISTERS {
-            run_in::<V, 24>(self.rounds)
+            run_in::<V, 24>(factors, self.rounds)
         } else {
-            run_in::<V, 6>(self.rounds)
+            run_in::<V, 6>(factors, self.rounds)
         }
     }
 }
 
 /// `N` sums side by side: none waits for another.
 #[inline(always)]
-fn run_in<V: Vector, const N: usize>(rounds: usize) -> usize {
+fn run_in<V: Vector, const N: usize>(factors: Factors, rounds: usize) -> usize {
     let mut sums = [V::splat(black_box(1.0)); N];
     let (a, b) = (V::splat(black_box(0.5)), V::splat(black_box(0.25)));
     for _ in 0..rounds {
         for sum in &mut sums {
-            *sum = a.mul_add(b, *sum);
+            *sum = factors.mul_add(a, b, *sum);
         }
     }
     for sum in sums {
         black_box(sum.lanes());
     }
-    rounds * N * LANES
+    rounds * N * factors.numbers()
 }

@@ -26,7 +26,7 @@ pub struct Run {
 ///   Int8                 scale | x0 x1 x2 x3 | x4 0 0 0    the lowest byte first; a number is its byte times the scale
 /// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum RowFormat {
+pub enum KvDtype {
     /// 32-bit floats, as they were computed.
     #[default]
     F32,
@@ -38,23 +38,23 @@ pub enum RowFormat {
     Int8,
 }
 
-impl fmt::Display for RowFormat {
+impl fmt::Display for KvDtype {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.pad(self.name())
     }
 }
 
-impl RowFormat {
+impl KvDtype {
     /// All formats, the largest first.
-    pub const ALL: [RowFormat; 4] = [RowFormat::F32, RowFormat::F16, RowFormat::Bf16, RowFormat::Int8];
+    pub const ALL: [KvDtype; 4] = [KvDtype::F32, KvDtype::F16, KvDtype::Bf16, KvDtype::Int8];
 
     /// The name in options and files.
     pub fn name(self) -> &'static str {
         match self {
-            RowFormat::F32 => "f32",
-            RowFormat::F16 => "f16",
-            RowFormat::Bf16 => "bf16",
-            RowFormat::Int8 => "int8",
+            KvDtype::F32 => "f32",
+            KvDtype::F16 => "f16",
+            KvDtype::Bf16 => "bf16",
+            KvDtype::Int8 => "int8",
         }
     }
 }

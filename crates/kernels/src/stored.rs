@@ -1,15 +1,15 @@
 //! Stored heads, sixteen numbers at a time.
 
 use crate::matmul::prefetch;
-use crate::rows::RowFormat;
+use crate::rows::KvDtype;
 use crate::vector::{LANES, Lanes, Plain, Vector, padded};
 
 /// Words that a head of `dim` numbers takes.
-pub(crate) fn words(format: RowFormat, dim: usize) -> usize {
+pub(crate) fn words(format: KvDtype, dim: usize) -> usize {
     match format {
-        RowFormat::F32 => dim,
-        RowFormat::F16 | RowFormat::Bf16 => dim.div_ceil(2),
-        RowFormat::Int8 => 1 + dim.div_ceil(4),
+        KvDtype::F32 => dim,
+        KvDtype::F16 | KvDtype::Bf16 => dim.div_ceil(2),
+        KvDtype::Int8 => 1 + dim.div_ceil(4),
     }
 }
 

@@ -25,7 +25,7 @@ use tokio::sync::mpsc::UnboundedReceiver;
 use tokio::task::spawn_blocking;
 
 use crate::api_error::ApiError;
-use crate::http::ParsedRequest;
+use crate::http::TokenizedRequest;
 use crate::messages::{Event, Output, OutputEnd};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -51,7 +51,7 @@ pub struct Answer {
     pub created: i64,
     pub model: String,
     pub tokenizer: Arc<Tokenizer>,
-    pub request: ParsedRequest,
+    pub request: TokenizedRequest,
 }
 
 impl Answer {

@@ -24,7 +24,7 @@ use page_by_page::serving::{
 };
 
 use crate::api_error::ApiError;
-use crate::messages::{Command, NewRequest, Output, OutputEnd, Requester};
+use crate::messages::{Command, Output, OutputEnd, Requester, Submission};
 use crate::metrics::Metrics;
 use crate::pace::{Pace, PaceRequest};
 use crate::views::ViewPublisher;
@@ -39,7 +39,7 @@ pub struct EngineThread<'m> {
     /// Sequences that can wait or run at the same time.
     max_open: usize,
     /// Requests whose pages are being read.
-    prefetcher: Prefetcher<NewRequest>,
+    prefetcher: Prefetcher<Submission>,
     open: HashMap<SequenceId, OpenSequence>,
     /// In the order of arrival.
     backlogs: Vec<Backlog>,
@@ -166,7 +166,7 @@ impl<'m> EngineThread<'m> {
                     return Ok(());
                 }
                 // A scored prompt is computed even where its rows are cached.
-                let looked_up = request.requests.iter().filter(|request| !request.prompt_logprobs);
+                let looked_up = request.requests.iter().filter(|request| !request.wants_prompt_logprobs);
                 match self.prefetcher.prefetch(&mut self.engine, looked_up.map(|request| &request.prompt[..]))? {
                     Some(ticket) => self.prefetcher.park(ticket, request),
                     None => self.begin(request)?,
@@ -176,8 +176,8 @@ impl<'m> EngineThread<'m> {
         Ok(())
     }
 
-    fn begin(&mut self, request: NewRequest) -> Result<(), EngineFault> {
-        let NewRequest { requests, requester, accepted } = request;
+    fn begin(&mut self, request: Submission) -> Result<(), EngineFault> {
+        let Submission { requests, requester, accepted } = request;
         // All of them are accepted, or none.
         if let Some(error) = requests.iter().find_map(|request| self.engine.check(request).err()) {
             let _ = accepted.send(Err(refusal_of(&error)));

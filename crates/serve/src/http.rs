@@ -17,7 +17,7 @@ use axum::routing::{delete, get, post};
 use futures_util::StreamExt;
 use page_by_page::escape;
 use page_by_page::files::FileError;
-use page_by_page::generation::sampler::{Sampler, Sampling, SamplingParams};
+use page_by_page::generation::sampler::{Sampler, SamplingOverrides, SamplingParams};
 use page_by_page::model::tokenizer::Tokenizer;
 use page_by_page::serving::GenerationRequest;
 use page_by_page::serving::schedule::SequenceId;
@@ -28,7 +28,7 @@ use crate::Settings;
 use crate::access;
 use crate::answer::{Answer, Endpoint, blocking};
 use crate::api_error::ApiError;
-use crate::messages::{Command, Event, NewRequest, Requester};
+use crate::messages::{Command, Event, Requester, Submission};
 use crate::metrics::{self, Metrics};
 use crate::pace::PaceRequest;
 use crate::page;
@@ -48,7 +48,7 @@ pub const MAX_OPEN_LOGPROBS: usize = 1 << 19;
 pub struct ServerState {
     pub settings: Settings,
     /// How the model is sampled where a request leaves it open.
-    pub sampling: SamplingParams,
+    pub sampling: SamplingOverrides,
     /// Tokens of a sequence at most, prompt included: limited by the model's positions and the pool's slots.
     pub max_model_len: usize,
     pub tokenizer: Arc<Tokenizer>,
@@ -166,7 +166,7 @@ async fn models(State(state): AppState) -> Response<Body> {
 }
 
 /// A request whose fields are checked, with its prompts as tokens.
-pub struct ParsedRequest {
+pub struct TokenizedRequest {
     pub options: GenerationOptions,
     pub prompts: Vec<Vec<u32>>,
     /// The prompts as text; empty without `echo`.
@@ -218,7 +218,7 @@ fn until_read(answer: Response<Body>, taken: OwnedSemaphorePermit) -> Response<B
 
 impl ServerState {
     /// Reads a request; a long prompt takes time.
-    async fn parse(self: Arc<Self>, endpoint: Endpoint, body: Vec<u8>) -> Result<ParsedRequest, ApiError> {
+    async fn parse(self: Arc<Self>, endpoint: Endpoint, body: Vec<u8>) -> Result<TokenizedRequest, ApiError> {
         let this = self.clone();
         match endpoint {
             Endpoint::Completion if body.len() <= SHORT_BODY => this.read_completion(&body),
@@ -265,7 +265,7 @@ impl ServerState {
     /// sequences has some for each token. They are given back when this is dropped.
     fn take_logprob_permits(&self, requests: &[GenerationRequest]) -> Result<OwnedSemaphorePermit, ApiError> {
         let of = |request: &GenerationRequest| {
-            let prompt = if request.prompt_logprobs { request.prompt.len() } else { 0 };
+            let prompt = if request.wants_prompt_logprobs { request.prompt.len() } else { 0 };
             let each = request.logprobs.map_or(0, |top| top + 1);
             prompt.saturating_add(request.max_new_tokens).saturating_mul(each).saturating_mul(request.samplers.len())
         };
@@ -287,7 +287,7 @@ impl ServerState {
         })
     }
 
-    fn read_completion(&self, body: &[u8]) -> Result<ParsedRequest, ApiError> {
+    fn read_completion(&self, body: &[u8]) -> Result<TokenizedRequest, ApiError> {
         let Completion { prompts, echo: is_echoed, options } = Completion::read(body, self.sampling)?;
         self.check_model(options.model.as_deref())?;
         self.check_places(prompts.len(), options.n)?;
@@ -311,10 +311,10 @@ impl ServerState {
                 echo.push(text.map_err(untokenizable)?);
             }
         }
-        Ok(ParsedRequest { options, prompts: tokens, echo })
+        Ok(TokenizedRequest { options, prompts: tokens, echo })
     }
 
-    fn read_chat(&self, body: &[u8]) -> Result<ParsedRequest, ApiError> {
+    fn read_chat(&self, body: &[u8]) -> Result<TokenizedRequest, ApiError> {
         let Chat { messages, for_template, options } = Chat::read(body, self.sampling)?;
         self.check_model(options.model.as_deref())?;
         self.check_places(1, options.n)?;
@@ -328,7 +328,7 @@ impl ServerState {
         let text = template.render(&messages, &for_template).map_err(|error| refused(error.to_string()))?;
         self.check_bytes(Endpoint::Chat, &text)?;
         let tokens = self.tokenizer.encode_without_special_tokens(&text).map_err(|error| refused(error.to_string()))?;
-        Ok(ParsedRequest { options, prompts: vec![tokens], echo: Vec::new() })
+        Ok(TokenizedRequest { options, prompts: vec![tokens], echo: Vec::new() })
     }
 
     /// How many tokens can follow a prompt of so many. `max_tokens`: what the client asks for.
@@ -367,18 +367,18 @@ impl ServerState {
     }
 
     /// What a request asks for: `n` sequences of each prompt.
-    fn requests(&self, endpoint: Endpoint, request: &ParsedRequest) -> Result<Vec<GenerationRequest>, ApiError> {
-        let ParsedRequest { options, prompts, echo } = request;
+    fn requests(&self, endpoint: Endpoint, request: &TokenizedRequest) -> Result<Vec<GenerationRequest>, ApiError> {
+        let TokenizedRequest { options, prompts, echo } = request;
         let new = |tokens: &Vec<u32>| {
             // The seeds of `generate --samples`.
             let seeds = (0..options.n as u64).map(|sample| options.sampling.seed.wrapping_add(sample));
             Ok(GenerationRequest {
                 prompt: tokens.clone(),
-                samplers: seeds.map(|seed| Sampler::new(Sampling { seed, ..options.sampling })).collect(),
+                samplers: seeds.map(|seed| Sampler::new(SamplingParams { seed, ..options.sampling })).collect(),
                 max_new_tokens: self.max_new_tokens(endpoint, options, tokens.len())?,
                 stop_params: options.stop_params.clone(),
                 logprobs: options.logprobs,
-                prompt_logprobs: options.logprobs.is_some() && !echo.is_empty(),
+                wants_prompt_logprobs: options.logprobs.is_some() && !echo.is_empty(),
             })
         };
         prompts.iter().map(new).collect()
@@ -398,7 +398,7 @@ impl ServerState {
     ) -> Result<mpsc::UnboundedReceiver<Event>, ApiError> {
         let (events, received) = mpsc::unbounded_channel();
         let requester = Requester { events, arrived, until: arrived + self.settings.client_limits.request };
-        self.ask(|accepted| Command::Submit(NewRequest { requests, requester, accepted })).await??;
+        self.ask(|accepted| Command::Submit(Submission { requests, requester, accepted })).await??;
         Ok(received)
     }
 

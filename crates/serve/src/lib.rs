@@ -142,7 +142,7 @@ pub fn serve(
     shutdown: &Shutdown,
 ) -> Result<(), ServerError> {
     let Memory { slab, prefixes, tier, slots } = memory;
-    let (tokenizer, metrics) = (Arc::new(tokenizer), Arc::new(Metrics::new(&settings.model, model.products)));
+    let (tokenizer, metrics) = (Arc::new(tokenizer), Arc::new(Metrics::new(&settings.model, model.matmul_dtype)));
     let engine =
         Engine::new(model, &slab, prefixes, settings.limits, &model.config().eos_token_ids)?.with_tokenizer(&tokenizer);
     let (to_engine, commands) = mpsc::channel();

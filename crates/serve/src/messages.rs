@@ -19,7 +19,7 @@ use crate::pace::PaceRequest;
 use crate::views::ViewRequest;
 
 pub enum Command {
-    Submit(NewRequest),
+    Submit(Submission),
     /// The sender receives whether there is such a sequence.
     Cancel(SequenceId, oneshot::Sender<bool>),
     ViewRequest(ViewRequest),
@@ -32,7 +32,7 @@ pub enum Command {
 }
 
 /// What a client asks for: sequences of one prompt, or of several. They are accepted together, or not at all.
-pub struct NewRequest {
+pub struct Submission {
     pub requests: Vec<GenerationRequest>,
     pub requester: Requester,
     pub accepted: oneshot::Sender<Result<(), ApiError>>,

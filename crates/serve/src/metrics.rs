@@ -9,7 +9,7 @@
 use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 
-use page_by_page::kernels::ProductFormat;
+use page_by_page::kernels::MatmulDtype;
 use page_by_page::serving::disk_tier::TierCounters;
 use page_by_page::serving::schedule::FinishReason;
 use page_by_page::serving::{EngineTotals, PagesByState};
@@ -64,7 +64,7 @@ pub struct Metrics {
 
 impl Metrics {
     /// Of a model that is known by this name and multiplies like this. A metric with labels is shown from its first value on.
-    pub fn new(model: &str, products: ProductFormat) -> Self {
+    pub fn new(model: &str, matmul_dtype: MatmulDtype) -> Self {
         let labels = [("engine".into(), "0".into()), ("model_name".into(), model.to_string().into())];
         let mut all = Registry::with_labels(labels.into_iter());
         let [first_token, inter_token, request] = [
@@ -102,9 +102,9 @@ impl Metrics {
             page_file_failed: add(&mut all, "page_by_page:page_file_failed", "1 once the page file cannot be written"),
             registry: all,
         };
-        let of_products: Family<Label, Gauge> =
-            add(&mut metrics.registry, "page_by_page:products", "1 for how the model multiplies");
-        of_products.get_or_create(&[("type", products.name())]).set(1);
+        let of_dtype: Family<Label, Gauge> =
+            add(&mut metrics.registry, "page_by_page:matmul_dtype", "1 for how the model multiplies");
+        of_dtype.get_or_create(&[("type", matmul_dtype.name())]).set(1);
         // A reason that has not occurred is shown as 0.
         for reason in FinishReason::ALL {
             drop(metrics.finished.get_or_create(&[("finished_reason", reason.as_str())]));

@@ -3,7 +3,7 @@
 //! Unknown fields are ignored. A known field with a value that makes no sense is refused by name, and so is one that
 //! asks for what this server does not do: an output that looks right and is not would be worse.
 
-use page_by_page::generation::sampler::{Sampling, SamplingError, SamplingParams};
+use page_by_page::generation::sampler::{SamplingError, SamplingOverrides, SamplingParams};
 use page_by_page::serving::StopParams;
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
@@ -30,7 +30,7 @@ pub struct GenerationOptions {
     /// Tokens to generate at most, if the client gave a limit.
     pub max_tokens: Option<usize>,
     /// How to sample. The first sequence of a prompt has this seed, the next one the next number.
-    pub sampling: Sampling,
+    pub sampling: SamplingParams,
     pub stop_params: StopParams,
     pub stream: bool,
     /// Whether a stream ends with the usage.
@@ -65,7 +65,7 @@ pub struct Chat {
 
 impl Completion {
     /// Reads the body of a request. `defaults`: the model's own sampling, where the request leaves it open.
-    pub fn read(body: &[u8], defaults: SamplingParams) -> Result<Self, ApiError> {
+    pub fn read(body: &[u8], defaults: SamplingOverrides) -> Result<Self, ApiError> {
         let fields = Fields::new(body)?;
         let prompts = prompts(&fields)?;
         let logprobs = fields.whole("logprobs", 0, MAX_LOGPROBS)?;
@@ -79,7 +79,7 @@ impl Completion {
 
 impl Chat {
     /// Reads the body of a request. `defaults`: the model's own sampling, where the request leaves it open.
-    pub fn read(body: &[u8], defaults: SamplingParams) -> Result<Self, ApiError> {
+    pub fn read(body: &[u8], defaults: SamplingOverrides) -> Result<Self, ApiError> {
         let fields = Fields::new(body)?;
         let messages = messages(&fields)?;
         let top = fields.whole("top_logprobs", 0, MAX_LOGPROBS)?;
@@ -123,7 +123,7 @@ const UNSUPPORTED: [(&str, IsHarmless); 9] = [
 
 fn options(
     fields: &Fields,
-    defaults: SamplingParams,
+    defaults: SamplingOverrides,
     max_tokens: Option<usize>,
     logprobs: Option<usize>,
 ) -> Result<GenerationOptions, ApiError> {
@@ -155,7 +155,7 @@ fn options(
 }
 
 /// The request's sampling; else that of the model's folder; else the protocol's: temperature 1.
-fn sampling(fields: &Fields, defaults: SamplingParams) -> Result<Sampling, ApiError> {
+fn sampling(fields: &Fields, defaults: SamplingOverrides) -> Result<SamplingParams, ApiError> {
     // vLLM's value for all tokens.
     let top_k = fields.take("top_k", "a whole number, -1 or 0 for all tokens", |value| match value.as_i64() {
         Some(-1) => Some(0),
@@ -166,8 +166,8 @@ fn sampling(fields: &Fields, defaults: SamplingParams) -> Result<Sampling, ApiEr
     let seed = fields.take("seed", "a whole number of 64 bits", |value| {
         value.as_u64().or_else(|| value.as_i64().map(i64::cast_unsigned))
     })?;
-    let given = SamplingParams { temperature: fields.number("temperature")?, top_k, top_p: fields.number("top_p")? };
-    let plain = Sampling { temperature: 1.0, top_k: 0, top_p: 1.0, seed: seed.unwrap_or_else(any_number) };
+    let given = SamplingOverrides { temperature: fields.number("temperature")?, top_k, top_p: fields.number("top_p")? };
+    let plain = SamplingParams { temperature: 1.0, top_k: 0, top_p: 1.0, seed: seed.unwrap_or_else(any_number) };
     given.over(defaults.over(plain)).check().map_err(|error| match error {
         SamplingError::Temperature(_) => ApiError::of_field("temperature", error.to_string()),
         SamplingError::TopP(_) => ApiError::of_field("top_p", error.to_string()),
@@ -256,7 +256,7 @@ mod tests {
 
     use super::*;
 
-    const MODEL: SamplingParams = SamplingParams { temperature: Some(0.8), top_k: None, top_p: Some(0.95) };
+    const MODEL: SamplingOverrides = SamplingOverrides { temperature: Some(0.8), top_k: None, top_p: Some(0.95) };
 
     /// Reads a completion with these fields, and a prompt if they have none.
     fn completion(mut fields: Value) -> Result<Completion, ApiError> {
@@ -282,7 +282,7 @@ mod tests {
     fn what_is_left_out_is_as_the_model_and_the_protocol_say() {
         let options = completion(json!({ "seed": 7 })).unwrap().options;
         assert_eq!((options.n, options.max_tokens, &options.stop_params), (1, None, &StopParams::default()));
-        assert_eq!(options.sampling, Sampling { temperature: 0.8, top_k: 0, top_p: 0.95, seed: 7 });
+        assert_eq!(options.sampling, SamplingParams { temperature: 0.8, top_k: 0, top_p: 0.95, seed: 7 });
         assert_eq!((options.stream, options.logprobs), (false, None));
         let nulls = json!({ "n": null, "temperature": null, "stop": null, "logprobs": null, "seed": 7, "new": [1] });
         assert_eq!(completion(nulls).unwrap().options, options, "null is missing, and unknown fields are ignored");
@@ -303,7 +303,7 @@ mod tests {
             model: Some("m".into()),
             n: 3,
             max_tokens: Some(0),
-            sampling: Sampling { temperature: 0.0, top_k: 4, top_p: 0.5, seed: u64::MAX },
+            sampling: SamplingParams { temperature: 0.0, top_k: 4, top_p: 0.5, seed: u64::MAX },
             stop_params: StopParams {
                 stop_token_ids: vec![7, 9],
                 stop_strings: vec!["x".into(), "yz".into()],

@@ -3,7 +3,7 @@
 use std::num::NonZero;
 
 use page_by_page::cache::attention::AttentionBackend;
-use page_by_page::generation::sampler::{Sampler, Sampling, SamplingParams};
+use page_by_page::generation::sampler::{Sampler, SamplingOverrides, SamplingParams};
 use page_by_page::model::checkpoint::Checkpoint;
 use page_by_page::model::tokenizer::Tokenizer;
 use page_by_page::model::{Model, ModelConfig};
@@ -68,10 +68,10 @@ pub struct Start {
 
 impl Start {
     /// A sampler for each sequence.
-    pub(crate) fn samplers(&self, defaults: SamplingParams) -> impl Iterator<Item = Sampler> + use<> {
+    pub(crate) fn samplers(&self, defaults: SamplingOverrides) -> impl Iterator<Item = Sampler> + use<> {
         let (first, n) = (self.seed, self.samples.get() as u64);
-        let sampling = if self.greedy { Sampling::GREEDY } else { defaults.over(Sampling::GREEDY) };
-        (0..n).map(move |sample| Sampler::new(Sampling { seed: first.wrapping_add(sample), ..sampling }))
+        let sampling = if self.greedy { SamplingParams::GREEDY } else { defaults.over(SamplingParams::GREEDY) };
+        (0..n).map(move |sample| Sampler::new(SamplingParams { seed: first.wrapping_add(sample), ..sampling }))
     }
 }
 

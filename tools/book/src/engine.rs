@@ -24,7 +24,7 @@ const FOLDER: &str = "engine";
 const MODULE: &str = "engine.wasm";
 const TARGET: &str = "wasm32-unknown-unknown";
 /// Where cargo puts what it compiles.
-const BUILT: &str = "target/page/wasm32-unknown-unknown/page";
+const BUILT: &str = "target/wasm/wasm32-unknown-unknown/wasm";
 /// Where each file is in the repository, and its name beside the pages.
 const FILES: [(&str, &str); 11] = [
     ("crates/wasm/engine.js", "engine.js"),
@@ -139,8 +139,8 @@ impl Compiler {
     /// cargo, for this target.
     fn cargo(&self, root: &Path, arguments: &[&str]) -> Command {
         let mut command = cargo::cargo(root, Environment::Shell);
-        command.args(arguments).args(["--features", "page-by-page-wasm/solution", "--profile", "page"]);
-        command.args(["--target", TARGET, "--target-dir", "target/page"]).env("CARGO_TERM_COLOR", "never");
+        command.args(arguments).args(["--features", "page-by-page-wasm/solution", "--profile", "wasm"]);
+        command.args(["--target", TARGET, "--target-dir", "target/wasm"]).env("CARGO_TERM_COLOR", "never");
         // Every machine makes the same module.
         let home =
             std::env::var_os("CARGO_HOME").map(PathBuf::from).or(std::env::home_dir().map(|home| home.join(".cargo")));

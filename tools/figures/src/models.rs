@@ -2,7 +2,7 @@
 
 use anyhow::Result;
 use page_by_page::experiments::bundled;
-use page_by_page::generation::sampler::{Sampler, Sampling};
+use page_by_page::generation::sampler::{Sampler, SamplingParams};
 use page_by_page::model::Model;
 use page_by_page::model::tokenizer::Tokenizer;
 
@@ -15,7 +15,7 @@ pub fn model(name: &str) -> Result<Model> {
 
 /// The sampling of `generate` by default.
 pub fn sampler(seed: u64) -> Sampler {
-    Sampler::new(Sampling { temperature: 0.8, top_k: 0, top_p: 0.95, seed })
+    Sampler::new(SamplingParams { temperature: 0.8, top_k: 0, top_p: 0.95, seed })
 }
 
 /// Both bundled models have it.

@@ -10,9 +10,9 @@ use page_by_page::cache::KvCache;
 use page_by_page::cache::attention::{AttentionBackend, AttentionCache};
 use page_by_page::chapters::ch03_contiguous::ContiguousCache;
 use page_by_page::chapters::ch06_paged::{PageSlab, PagedCache, SharedSlab};
-use page_by_page::chapters::ch14_half_the_bytes::encode_rows;
+use page_by_page::chapters::ch14_kv_quantization::encode_rows;
 use page_by_page::experiments::paged_attention::{copied, same_bits, step};
-use page_by_page::kernels::RowFormat;
+use page_by_page::kernels::KvDtype;
 use page_by_page::model::Model;
 use serde_json::json;
 
@@ -49,7 +49,7 @@ pub struct AttentionBench {
     attention: Vec<AttentionBackend>,
     /// How the numbers of keys and values are stored: f32, f16, bf16 or int8
     #[arg(long, value_name = "TYPE", value_parser = named(&FORMATS), hide_possible_values = true, default_value = "f32")]
-    kv_dtype: RowFormat,
+    kv_dtype: KvDtype,
     /// Slots in a page
     #[arg(long, value_name = "P", default_value_t = 16, value_parser = clap::value_parser!(u32).range(1..))]
     page_size: u32,
@@ -79,9 +79,9 @@ impl AttentionBench {
     pub fn run(self) -> Result<Report> {
         let in_place = self.attention.iter().any(|way| *way != AttentionBackend::Gather);
         chapters::ensure_started(if in_place { &[3, 4, 5, 6, 7, 13] } else { &[3, 4, 5, 6, 7] })?;
-        chapters::ensure_started(if self.kv_dtype == RowFormat::F32 { &[] } else { &[14] })?;
+        chapters::ensure_started(if self.kv_dtype == KvDtype::F32 { &[] } else { &[14] })?;
         let mut model = self.model.open()?;
-        model.row_format = self.kv_dtype;
+        model.kv_dtype = self.kv_dtype;
         let contexts = self.contexts(model.config().max_positions)?;
         let longest = contexts.iter().copied().max().unwrap_or(0) + 1;
         let slots = longest.next_multiple_of(self.page_size as usize);
@@ -182,8 +182,8 @@ fn second_step<C: AttentionCache>(model: &Model, caches: &mut [C], times: &mut T
 pub fn filled<C: KvCache>(mut cache: C, tokens: usize, model: &Model, seed: u64) -> Result<C> {
     let (layout, numbers) = (cache.layout(), model.config().kv_layout());
     let mut rows = online::RandomNumbers(seed).take(PIECE * numbers.kv_width() * 2);
-    if model.row_format != RowFormat::F32 {
-        rows = encode_rows(model.row_format, numbers, &rows);
+    if model.kv_dtype != KvDtype::F32 {
+        rows = encode_rows(model.kv_dtype, numbers, &rows);
     }
     let (keys, values) = rows.split_at(PIECE * layout.kv_width());
     for first in (0..tokens).step_by(PIECE) {

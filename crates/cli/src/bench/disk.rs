@@ -85,7 +85,7 @@ impl DiskBench {
              long as reading, checking and copying\nreading pays as long as the disk gives more than {} MB/s\n",
             count(n_tokens, "token"),
             count(pages, "page"),
-            model.row_format.name(),
+            model.kv_dtype.name(),
             thousands(2 * format.numbers() * size_of::<f32>()),
             thousands(record_bytes),
             table(1, rows.len(), &rows),

@@ -149,7 +149,8 @@ impl Measured {
         let start = Instant::now();
         self.prefills.measure(|| model.step(prefill, Some(&mut cache(prefill.len()))))?;
         let prefill_time = start.elapsed();
-        self.in_loop = self.loops.measure(|| rayon::broadcast(|_| multiply_adds(LOOP)).into_iter().sum());
+        self.in_loop =
+            self.loops.measure(|| rayon::broadcast(|_| multiply_adds(model.matmul_dtype, LOOP)).into_iter().sum());
 
         let start = Instant::now();
         let (mut cache, mut beside) = (cache(decode.len()), cache(decode.len()));

@@ -9,7 +9,7 @@ use page_by_page::cache::{CacheError, KvLayout, Usage};
 use page_by_page::cache_kind::{CacheKind, CacheSize};
 use page_by_page::chapters::ch03_contiguous::wasted_share;
 use page_by_page::experiments::{self, append, bundled, forks, generation, rows};
-use page_by_page::generation::sampler::{Sampler, Sampling};
+use page_by_page::generation::sampler::{Sampler, SamplingParams};
 use page_by_page::model::{Model, ModelConfig};
 use serde_json::json;
 
@@ -168,7 +168,7 @@ fn compare_caches(model: &Model, tokens: usize) -> Result<Vec<Row>> {
     for _ in turns("generating", 1..usize::MAX, PATIENCE) {
         runs.clear();
         for (kind, times) in CacheKind::ALL.into_iter().zip(&mut times) {
-            let mut sampler = Sampler::new(Sampling { temperature: 0.8, top_k: 0, top_p: 0.95, seed: 1 });
+            let mut sampler = Sampler::new(SamplingParams { temperature: 0.8, top_k: 0, top_p: 0.95, seed: 1 });
             let mut pick = |logits: &[f32]| sampler.pick(logits);
             let cache = (kind, config.max_positions);
             runs.push(times.measure(|| generation::generate(model, cache, prompt, tokens, &mut pick))?);

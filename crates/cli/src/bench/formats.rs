@@ -4,10 +4,10 @@ use anyhow::Result;
 use clap::Args;
 use page_by_page::chapters::ch01_recompute::{argmax, generate};
 use page_by_page::chapters::ch03_contiguous::ContiguousCache;
-use page_by_page::chapters::ch14_half_the_bytes::token_bytes;
+use page_by_page::chapters::ch14_kv_quantization::token_bytes;
 use page_by_page::generation::logprobs::log_softmax;
 use page_by_page::generation::{CachedModel, StopConditions};
-use page_by_page::kernels::{ProductFormat, RowFormat};
+use page_by_page::kernels::{KvDtype, MatmulDtype};
 use page_by_page::model::Model;
 use page_by_page::model::tokenizer::Tokenizer;
 use serde_json::json;
@@ -69,13 +69,13 @@ impl FormatsBench {
         let prompts = PROMPTS.iter().map(|prompt| tokenizer.encode(prompt)).collect::<Result<Vec<_>, _>>()?;
         self.check(&model, &text, &prompts)?;
         // Last come rows in f32 that are made with products in 16 bits.
-        let all = RowFormat::ALL.map(|format| (format, self.model.products)).into_iter();
-        let all: Vec<_> = all.chain([(RowFormat::F32, ProductFormat::Bf16)]).collect();
+        let all = KvDtype::ALL.map(|format| (format, self.model.matmul_dtype)).into_iter();
+        let all: Vec<_> = all.chain([(KvDtype::F32, MatmulDtype::Bf16)]).collect();
         let progress = Progress::new("reading and writing", (all.len() * (1 + prompts.len())) as u64);
         let mut formats = Vec::new();
         let mut plain: Option<Answers> = None;
         for (format, products) in all {
-            (model.row_format, model.products) = (format, products);
+            (model.kv_dtype, model.matmul_dtype) = (format, products);
             let answers = self.answers(&model, &text, &prompts, &progress)?;
             let of_f32 = plain.as_ref().unwrap_or(&answers);
             formats.push(compare(&model, &text, &answers, of_f32));
@@ -115,7 +115,7 @@ impl FormatsBench {
 }
 
 fn compare(model: &Model, text: &[u32], answers: &Answers, of_f32: &Answers) -> Row {
-    let (config, format) = (model.config(), model.row_format);
+    let (config, format) = (model.config(), model.kv_dtype);
     let rows = || answers.logits.chunks_exact(config.vocab_size).zip(of_f32.logits.chunks_exact(config.vocab_size));
     let flips = rows().filter(|(row, plain)| argmax(row) != argmax(plain)).count();
     let largest = answers.logits.iter().zip(&of_f32.logits).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);
@@ -129,7 +129,7 @@ fn compare(model: &Model, text: &[u32], answers: &Answers, of_f32: &Answers) -> 
     let pages = POOL / (bytes_a_token * PAGE_SIZE);
     Row::default()
         .text("rows", format.name())
-        .text("products", model.products.name())
+        .text("matmul_dtype", model.matmul_dtype.name())
         .count("bytes a token", bytes_a_token)
         .cell("loss", loss, format!("{loss:.5}"))
         .cell("above f32", above, format!("{above:+.5}"))

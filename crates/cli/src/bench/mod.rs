@@ -64,7 +64,7 @@ impl Report {
     /// Of one model. `more`: an object, which follows its name and how many threads compute.
     fn of_model(model: &ModelOption, text: String, more: Value) -> Result<Self> {
         let mut json = json!({
-            "model": model.name(), "products": model.products.name(), "threads": rayon::current_num_threads()
+            "model": model.name(), "matmul_dtype": model.matmul_dtype.name(), "threads": rayon::current_num_threads()
         });
         if let (Value::Object(json), Value::Object(more)) = (&mut json, more) {
             json.extend(more);

@@ -9,7 +9,7 @@ use page_by_page::cache_kind::{CacheKind, CacheSize};
 use page_by_page::experiments::drafts::{Drafted, Drafts, Stories};
 use page_by_page::experiments::{PAGE_SIZE, PROMPTS};
 use page_by_page::generation::drafting::{AcceptRule, DraftSource};
-use page_by_page::generation::sampler::Sampling;
+use page_by_page::generation::sampler::SamplingParams;
 use page_by_page::model::tokenizer::Tokenizer;
 use serde_json::json;
 
@@ -63,7 +63,7 @@ const TURNS: usize = 5;
 impl SpeculationBench {
     pub fn run(self) -> Result<Report> {
         chapters::ensure_started(&[KV.chapters(), self.accept.chapters()].concat())?;
-        Sampling { temperature: self.temperature, top_k: 0, top_p: 0.95, seed: 0 }.check()?;
+        SamplingParams { temperature: self.temperature, top_k: 0, top_p: 0.95, seed: 0 }.check()?;
         ensure!(self.max_new_tokens > 0, "sequences of 0 tokens: expected at least 1");
         let model = self.model.open()?;
         let tokenizer = Tokenizer::open(&model_dir(&self.model.dir))?;

@@ -6,14 +6,14 @@ use page_by_page::cache::Usage;
 use page_by_page::cache_kind::CacheKind;
 use page_by_page::chapters::ch01_recompute::argmax;
 use page_by_page::chapters::ch03_contiguous::{cache_bytes, wasted_share};
-use page_by_page::chapters::ch14_half_the_bytes::token_bytes;
+use page_by_page::chapters::ch14_kv_quantization::token_bytes;
 use page_by_page::experiments::drafts::Bundled;
 use page_by_page::experiments::forks::Samples;
 use page_by_page::experiments::prefixes::{passes_for_sixteen, replay};
 use page_by_page::experiments::{PAGE_SIZE, SMALL, bundled, disk, generation, memory, paged_attention, rewind};
 use page_by_page::generation::drafting::{AcceptRule, DraftCounters};
 use page_by_page::generation::one_sequence::Generated;
-use page_by_page::kernels::RowFormat;
+use page_by_page::kernels::KvDtype;
 use page_by_page::model::tokenizer::Tokenizer;
 use page_by_page::model::{Model, ModelConfig};
 use page_by_page::serving::schedule::StepLimits;
@@ -224,8 +224,8 @@ fn bits() -> Result<Vec<String>> {
     let sequences = |format| POOL / (token_bytes(format, layout) * PAGE_SIZE).max(1) / 200_usize.div_ceil(PAGE_SIZE);
     let plain = cache_bytes(layout, 1, size_of::<f32>());
     Ok(vec![
-        counts("bytes of a token's rows, in f16", [plain, token_bytes(RowFormat::F16, layout)]),
-        counts("sequences of 200 tokens in 16 MiB, in int8", [RowFormat::F32, RowFormat::Int8].map(sequences)),
+        counts("bytes of a token's rows, in f16", [plain, token_bytes(KvDtype::F16, layout)]),
+        counts("sequences of 200 tokens in 16 MiB, in int8", [KvDtype::F32, KvDtype::Int8].map(sequences)),
     ])
 }
 

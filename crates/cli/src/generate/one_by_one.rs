@@ -14,7 +14,7 @@ use page_by_page::generation::one_sequence::{Generated, Generation};
 use page_by_page::generation::read_checker::ReadChecker;
 use page_by_page::generation::sampler::Sampler;
 use page_by_page::generation::{Draft, StopConditions};
-use page_by_page::kernels::RowFormat;
+use page_by_page::kernels::KvDtype;
 use page_by_page::model::Model;
 use page_by_page::model::tokenizer::{TextStream, Tokenizer};
 use serde::Serialize;
@@ -213,8 +213,8 @@ impl Generate {
 
     fn lines(&self, setup: &SingleSetup<'_>, outcome: &SingleOutcome, saved: Option<&Saved>) -> ReportLines {
         let SingleOutcome { generated, prefill, decode, drafts, reads } = outcome;
-        let format = setup.model.row_format;
-        let packed = if format == RowFormat::F32 { String::new() } else { format!(", rows in {format}") };
+        let format = setup.model.kv_dtype;
+        let packed = if format == KvDtype::F32 { String::new() } else { format!(", rows in {format}") };
         // The first step has computed what the cache did not hold of the prompt.
         let kept = setup.restored.map_or(0, |restored| restored.kept);
         let prefilled = if generated.tokens_computed == 0 { 0 } else { setup.request.prompt.len() - kept };

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Result, bail};
 use page_by_page::cache_kind::CacheKind;
 use page_by_page::chapters::ch06_paged::SharedSlab;
-use page_by_page::generation::sampler::Sampling;
+use page_by_page::generation::sampler::SamplingParams;
 use page_by_page::model::Model;
 
 use super::outputs::{Output, OutputSet};
@@ -67,7 +67,7 @@ impl Generate {
     }
 
     /// The chapters whose code it runs; the `argmax` of chapter 1 chooses where nothing is drawn.
-    pub(super) fn chapters_of_scheduler(&self, sampling: Sampling) -> Vec<usize> {
+    pub(super) fn chapters_of_scheduler(&self, sampling: SamplingParams) -> Vec<usize> {
         let chapters = if sampling.temperature == 0.0 { &SCHEDULER_AND_ARGMAX[..] } else { &SCHEDULER };
         [chapters, &self.cache.rows.chapters(CacheKind::Paged)].concat()
     }

@@ -4,7 +4,7 @@
 //! with a search without a cache in `tests/engine/beams.rs`.
 
 use grading::story::Storyteller;
-use page_by_page::generation::sampler::{Sampler, Sampling};
+use page_by_page::generation::sampler::{Sampler, SamplingParams};
 use serde_json::{Value, json};
 
 use crate::program::{Run, limited, ok, run_with};
@@ -29,8 +29,8 @@ const LOOKUP: &str = "--draft=prompt-lookup";
 fn alone(storyteller: &Storyteller, prompt: &str, seed: Option<u64>, n: usize) -> Vec<u32> {
     let mut tokens = storyteller.tokenizer.encode(prompt).unwrap();
     let n_prompt = tokens.len();
-    let drawn = |seed| Sampling { temperature: 0.8, top_k: 0, top_p: 0.95, seed };
-    let mut sampler = Sampler::new(seed.map_or(Sampling::GREEDY, drawn));
+    let drawn = |seed| SamplingParams { temperature: 0.8, top_k: 0, top_p: 0.95, seed };
+    let mut sampler = Sampler::new(seed.map_or(SamplingParams::GREEDY, drawn));
     for _ in 0..n {
         tokens.push(sampler.pick(&storyteller.model.step(&tokens, None).unwrap()));
     }

@@ -2,7 +2,7 @@
 
 use std::thread;
 
-use page_by_page::generation::sampler::Sampling;
+use page_by_page::generation::sampler::SamplingParams;
 use page_by_page::serving::schedule::StepLimits;
 use serde_json::{Value, json};
 
@@ -75,11 +75,11 @@ fn samples_have_the_seeds_of_generate_alone_and_in_company() {
             scope.spawn(move || {
                 for round in 0..4 {
                     let (seed, prompt) = (client * 10 + round, PROMPTS[(client + round) as usize % 4]);
-                    let sampling = Sampling { temperature: 1.2, top_k: 50, top_p: 0.9, seed };
+                    let sampling = SamplingParams { temperature: 1.2, top_k: 50, top_p: 0.9, seed };
                     let body = json!({
                         "prompt": prompt, "max_tokens": 25, "seed": seed, "temperature": 1.2, "top_k": 50, "top_p": 0.9, "n": 2,
                     });
-                    let next = Sampling { seed: seed + 1, ..sampling };
+                    let next = SamplingParams { seed: seed + 1, ..sampling };
                     let expected = [sampling, next].map(|sampling| alone.complete(prompt, 25, sampling).text);
                     assert_eq!(texts(&server.complete(&body)), expected, "{prompt}, seed {seed}");
                 }
@@ -134,7 +134,7 @@ fn characters_of_several_tokens_come_whole() {
     let (server, alone) = (Server::start(Options::default()), storyteller());
     let mut broken = 0;
     for seed in 0..12 {
-        let sampling = Sampling { temperature: 1000.0, top_k: 0, top_p: 1.0, seed };
+        let sampling = SamplingParams { temperature: 1000.0, top_k: 0, top_p: 1.0, seed };
         let output = alone.complete("The dragon 🐉", 60, sampling);
         // Tokens at random: some are bytes that never become a character.
         broken += output.text.matches('\u{FFFD}').count();

@@ -12,7 +12,7 @@ use page_by_page::chapters::ch03_contiguous::ContiguousCache;
 use page_by_page::chapters::ch06_paged::PageSlab;
 use page_by_page::chapters::ch11_prefix_cache::PrefixTrie;
 use page_by_page::experiments::bundled;
-use page_by_page::generation::sampler::{Sampler, Sampling};
+use page_by_page::generation::sampler::{Sampler, SamplingParams};
 use page_by_page::generation::{CachedModel, StopConditions};
 use page_by_page::model::Model;
 use page_by_page::model::tokenizer::Tokenizer;
@@ -203,11 +203,11 @@ pub fn all_pages_come_back(server: &Server, n_pages: usize) {
     assert_eq!(server.metric("vllm:kv_cache_usage_perc", ""), 0.0);
 }
 
-pub const GREEDY: Sampling = Sampling::GREEDY;
+pub const GREEDY: SamplingParams = SamplingParams::GREEDY;
 pub const PROMPTS: [&str; 4] = ["Once upon a time", "The king had a", "One day the", "Once upon a time there"];
 
-pub fn drawn(seed: u64) -> Sampling {
-    Sampling { temperature: 1.0, top_k: 0, top_p: 0.9, seed }
+pub fn drawn(seed: u64) -> SamplingParams {
+    SamplingParams { temperature: 1.0, top_k: 0, top_p: 0.9, seed }
 }
 
 pub fn storyteller() -> Alone {
@@ -237,7 +237,7 @@ impl Alone {
         &self,
         prompt: &[u32],
         max_new_tokens: usize,
-        sampling: Sampling,
+        sampling: SamplingParams,
         ends: &[u32],
         mut change: impl FnMut(&mut [f32]),
     ) -> Vec<u32> {
@@ -254,14 +254,14 @@ impl Alone {
     }
 
     /// What `generate` prints.
-    pub fn generate(&self, prompt: &[u32], max_new_tokens: usize, sampling: Sampling) -> Output {
+    pub fn generate(&self, prompt: &[u32], max_new_tokens: usize, sampling: SamplingParams) -> Output {
         let ends = &self.model.config().eos_token_ids;
         let tokens = self.generate_until(prompt, max_new_tokens, sampling, ends, |_| {});
         let reason = if tokens.len() == max_new_tokens { "length" } else { "stop" };
         Output { text: self.tokenizer.decode(&tokens).unwrap(), tokens, reason }
     }
 
-    pub fn complete(&self, prompt: &str, max_new_tokens: usize, sampling: Sampling) -> Output {
+    pub fn complete(&self, prompt: &str, max_new_tokens: usize, sampling: SamplingParams) -> Output {
         self.generate(&self.tokenizer.encode(prompt).unwrap(), max_new_tokens, sampling)
     }
 }

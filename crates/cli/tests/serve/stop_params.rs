@@ -1,7 +1,7 @@
 //! What ends a sequence: token ids, stop strings, and the model's end of text, each after a least number of tokens.
 //! What a request asks for is compared with a model that generates alone, and whose logits are changed here.
 
-use page_by_page::generation::sampler::Sampling;
+use page_by_page::generation::sampler::SamplingParams;
 use page_by_page::serving::schedule::StepLimits;
 use serde_json::{Value, json};
 
@@ -13,7 +13,7 @@ const EOS: u32 = 0;
 /// The tokens that follow the prompt, up to one of `ends`. The first `min_tokens` of them are none of `never_early`.
 fn tokens_alone(
     alone: &Alone,
-    sampling: Sampling,
+    sampling: SamplingParams,
     max_tokens: usize,
     ends: &[u32],
     (min_tokens, never_early): (usize, &[u32]),
@@ -30,8 +30,8 @@ fn tokens_alone(
 }
 
 /// Asks for the prompt's continuation, with these fields beside it.
-fn ask(server: &Server, sampling: Sampling, max_tokens: usize, more: &Value) -> Value {
-    let Sampling { temperature, top_p, seed, .. } = sampling;
+fn ask(server: &Server, sampling: SamplingParams, max_tokens: usize, more: &Value) -> Value {
+    let SamplingParams { temperature, top_p, seed, .. } = sampling;
     let mut body = json!({
         "prompt": PROMPT, "temperature": temperature, "top_p": top_p, "seed": seed, "max_tokens": max_tokens,
         "return_token_ids": true,
@@ -53,7 +53,7 @@ fn is_answer(alone: &Alone, answer: &Value, tokens: &[u32], reason: &str) {
 #[test]
 fn a_stop_token_ends_a_sequence_and_is_no_part_of_it() {
     let (server, alone) = (Server::start(Options::default()), storyteller());
-    for sampling in [Sampling::GREEDY, drawn(1), drawn(2)] {
+    for sampling in [SamplingParams::GREEDY, drawn(1), drawn(2)] {
         let plain = tokens_alone(&alone, sampling, 40, &[EOS], (0, &[]));
         // A request that spells out the defaults is the plain one.
         let defaults = json!({ "stop_token_ids": [], "min_tokens": 0, "ignore_eos": false });
@@ -85,7 +85,7 @@ fn an_end_of_text_that_is_ignored_is_a_token_like_all_others() {
 #[test]
 fn before_min_tokens_nothing_ends_a_sequence() {
     let (server, alone) = (Server::start(Options::default()), storyteller());
-    for sampling in [Sampling::GREEDY, drawn(1), drawn(2)] {
+    for sampling in [SamplingParams::GREEDY, drawn(1), drawn(2)] {
         let stop = tokens_alone(&alone, sampling, 40, &[EOS], (0, &[]))[5];
         for min_tokens in [5, 6, 20, 40] {
             let expected = tokens_alone(&alone, sampling, 40, &[EOS, stop], (min_tokens, &[EOS, stop]));
@@ -95,12 +95,12 @@ fn before_min_tokens_nothing_ends_a_sequence() {
         }
     }
     // A stop string counts where it ends after those tokens.
-    let plain = tokens_alone(&alone, Sampling::GREEDY, 60, &[EOS], (0, &[]));
+    let plain = tokens_alone(&alone, SamplingParams::GREEDY, 60, &[EOS], (0, &[]));
     let whole = alone.tokenizer.decode(&plain).unwrap();
     let early = alone.tokenizer.decode(&plain[..20]).unwrap();
     let end = early.len() + whole[early.len()..].find("he").expect("a frequent one");
     assert!(early.contains("he"));
-    let answer = ask(&server, Sampling::GREEDY, 60, &json!({ "stop": "he", "min_tokens": 20 }));
+    let answer = ask(&server, SamplingParams::GREEDY, 60, &json!({ "stop": "he", "min_tokens": 20 }));
     let choice = &answer["choices"][0];
     assert_eq!((&choice["text"], &choice["finish_reason"]), (&json!(whole[..end]), &json!("stop")));
 }
@@ -123,13 +123,13 @@ fn a_preempted_sequence_keeps_its_rules() {
 #[test]
 fn a_stop_ends_the_output_before_it_is_shown() {
     let (server, alone) = (Server::start(Options::default()), storyteller());
-    let plain = tokens_alone(&alone, Sampling::GREEDY, 60, &[EOS], (0, &[]));
+    let plain = tokens_alone(&alone, SamplingParams::GREEDY, 60, &[EOS], (0, &[]));
     let whole = alone.tokenizer.decode(&plain).unwrap();
     let shown = |tokens: &[u32]| alone.tokenizer.decode(tokens).unwrap();
     for (from, len) in [(0, 2), (5, 1), (21, 9), (40, 15), (60, 3)] {
         let stop = &whole[from..from + len];
         for stops in [json!(stop), json!(["never said 1", stop]), json!([stop, "never said 2"])] {
-            let choice = ask(&server, Sampling::GREEDY, 60, &json!({ "stop": stops }))["choices"][0].clone();
+            let choice = ask(&server, SamplingParams::GREEDY, 60, &json!({ "stop": stops }))["choices"][0].clone();
             let (text, ids) = (choice["text"].as_str().unwrap(), choice["token_ids"].as_array().unwrap());
             assert_eq!((text, &choice["finish_reason"]), (&whole[..whole.find(stop).unwrap()], &json!("stop")));
             let (ids, more) = plain.split_at(ids.len());
@@ -140,6 +140,6 @@ fn a_stop_ends_the_output_before_it_is_shown() {
         }
     }
     // What is echoed ends nothing.
-    let echoed = ask(&server, Sampling::GREEDY, 9, &json!({ "stop": "upon", "echo": true }));
+    let echoed = ask(&server, SamplingParams::GREEDY, 9, &json!({ "stop": "upon", "echo": true }));
     assert!(echoed["choices"][0]["text"].as_str().unwrap().starts_with(PROMPT));
 }

@@ -6,7 +6,7 @@ use std::thread;
 use std::time::Duration;
 
 use page_by_page::experiments::bundled;
-use page_by_page::generation::sampler::Sampling;
+use page_by_page::generation::sampler::SamplingParams;
 use page_by_page::serving::schedule::StepLimits;
 use serde_json::{Value, json};
 
@@ -36,8 +36,8 @@ fn jobs(alone: &Alone) -> Vec<(Value, Vec<Value>)> {
         let body = json!({
             "prompt": prompt, "seed": seed, "max_tokens": max_tokens, "temperature": temperature, "top_p": 0.95, "n": n,
         });
-        let sampling = Sampling { temperature, top_k: 0, top_p: 0.95, seed };
-        let samplings = (0..n as u64).map(|sample| Sampling { seed: seed + sample, ..sampling });
+        let sampling = SamplingParams { temperature, top_k: 0, top_p: 0.95, seed };
+        let samplings = (0..n as u64).map(|sample| SamplingParams { seed: seed + sample, ..sampling });
         let outputs = samplings.map(|sampling| alone.complete(prompt, max_tokens, sampling));
         (body, outputs.map(|output| json!([output.text, output.reason])).collect())
     };

@@ -17,7 +17,7 @@ use std::ops::Range;
 
 use crate::ops::softmax_scaled;
 use crate::parallel::{Columns, for_each, threads};
-use crate::rows::{RowFormat, SequenceRows};
+use crate::rows::{KvDtype, SequenceRows};
 use crate::stored::{Bf16, F16, F32, HeadColumn, Int8, Stored, words};
 use crate::vector::{LANES, Lanes, Vector, padded};
 
@@ -41,7 +41,7 @@ pub struct Heads {
 /// # Panics
 /// If the sequences do not have as many queries as `q` and `out` have rows, or one has more queries than tokens, or a
 /// run does not lie within its memory.
-pub fn attend(heads: Heads, format: RowFormat, sequences: &[SequenceRows<'_>], q: &[f32], out: &mut [f32]) {
+pub fn attend(heads: Heads, format: KvDtype, sequences: &[SequenceRows<'_>], q: &[f32], out: &mut [f32]) {
     let (row, q_width) = (heads.n_kv_heads * words(format, heads.head_dim), heads.n_heads * heads.head_dim);
     for sequence in sequences {
         check(sequence, row);
@@ -81,7 +81,7 @@ const FEW: usize = 4;
 #[derive(Clone)]
 struct Attention<'a> {
     heads: Heads,
-    format: RowFormat,
+    format: KvDtype,
     sequence: &'a SequenceRows<'a>,
     kv_heads: Range<usize>,
     /// Of the sequence's queries.
@@ -122,10 +122,10 @@ impl<'a> Attention<'a> {
 
     fn compute(self) {
         match self.format {
-            RowFormat::F32 => self.compute_as(F32),
-            RowFormat::F16 => self.compute_as(F16),
-            RowFormat::Bf16 => self.compute_as(Bf16),
-            RowFormat::Int8 => self.compute_as(Int8),
+            KvDtype::F32 => self.compute_as(F32),
+            KvDtype::F16 => self.compute_as(F16),
+            KvDtype::Bf16 => self.compute_as(Bf16),
+            KvDtype::Int8 => self.compute_as(Int8),
         }
     }
 

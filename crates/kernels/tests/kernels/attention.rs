@@ -1,12 +1,12 @@
 //! Attention, wherever the rows lie and however many queries come together.
 
-use page_by_page_kernels::{Heads, RowFormat, Run, SequenceRows, attend};
+use page_by_page_kernels::{Heads, KvDtype, Run, SequenceRows, attend};
 
 use crate::definition::{self, bits, dot, numbers};
 use crate::on_three_threads;
 
 /// Query by query, position by position.
-fn by_definition(heads: Heads, format: RowFormat, sequences: &[SequenceRows<'_>], q: &[f32]) -> Vec<f32> {
+fn by_definition(heads: Heads, format: KvDtype, sequences: &[SequenceRows<'_>], q: &[f32]) -> Vec<f32> {
     let Heads { n_heads, n_kv_heads, head_dim } = heads;
     let words = words(format, head_dim);
     let head_at = |memory: &[f32], place: usize| unpacked(format, &memory[place..][..words], head_dim);
@@ -39,41 +39,41 @@ fn by_definition(heads: Heads, format: RowFormat, sequences: &[SequenceRows<'_>]
     out
 }
 
-fn words(format: RowFormat, dim: usize) -> usize {
+fn words(format: KvDtype, dim: usize) -> usize {
     match format {
-        RowFormat::F32 => dim,
-        RowFormat::F16 | RowFormat::Bf16 => dim.div_ceil(2),
-        RowFormat::Int8 => 1 + dim.div_ceil(4),
+        KvDtype::F32 => dim,
+        KvDtype::F16 | KvDtype::Bf16 => dim.div_ceil(2),
+        KvDtype::Int8 => 1 + dim.div_ceil(4),
     }
 }
 
 /// The numbers of a stored head.
-fn unpacked(format: RowFormat, words: &[f32], dim: usize) -> Vec<f32> {
+fn unpacked(format: KvDtype, words: &[f32], dim: usize) -> Vec<f32> {
     let halves = words.iter().flat_map(|word| [word.to_bits() as u16, (word.to_bits() >> 16) as u16]);
     let bytes = words.iter().skip(1).flat_map(|word| word.to_le_bytes());
     match format {
-        RowFormat::F32 => words.to_vec(),
-        RowFormat::F16 => halves.map(|half| half::f16::from_bits(half).to_f32()).take(dim).collect(),
-        RowFormat::Bf16 => halves.map(|half| half::bf16::from_bits(half).to_f32()).take(dim).collect(),
-        RowFormat::Int8 => bytes.map(|byte| f32::from(byte as i8) * words[0]).take(dim).collect(),
+        KvDtype::F32 => words.to_vec(),
+        KvDtype::F16 => halves.map(|half| half::f16::from_bits(half).to_f32()).take(dim).collect(),
+        KvDtype::Bf16 => halves.map(|half| half::bf16::from_bits(half).to_f32()).take(dim).collect(),
+        KvDtype::Int8 => bytes.map(|byte| f32::from(byte as i8) * words[0]).take(dim).collect(),
     }
 }
 
 /// A head as a cache stores it. What is left of the last word is NaN, or -128, since it must not be read.
-fn pack(format: RowFormat, numbers: &[f32], words: &mut [f32]) {
+fn pack(format: KvDtype, numbers: &[f32], words: &mut [f32]) {
     let half = |number: f32| match format {
-        RowFormat::F16 => half::f16::from_f32(number).to_bits(),
+        KvDtype::F16 => half::f16::from_f32(number).to_bits(),
         _ => half::bf16::from_f32(number).to_bits(),
     };
     match format {
-        RowFormat::F32 => words.copy_from_slice(numbers),
-        RowFormat::F16 | RowFormat::Bf16 => {
+        KvDtype::F32 => words.copy_from_slice(numbers),
+        KvDtype::F16 | KvDtype::Bf16 => {
             for (word, pair) in words.iter_mut().zip(numbers.chunks(2)) {
                 let high = pair.get(1).map_or(0x7fff, |number| half(*number));
                 *word = f32::from_bits(u32::from(half(pair[0])) | u32::from(high) << 16);
             }
         }
-        RowFormat::Int8 => {
+        KvDtype::Int8 => {
             words[0] = 0.5 / 127.0;
             for (word, four) in words[1..].iter_mut().zip(numbers.chunks(4)) {
                 let mut bytes = [0x80; 4];
@@ -94,7 +94,7 @@ struct Pages {
 }
 
 impl Pages {
-    fn new(heads: Heads, format: RowFormat, n: usize, page_size: usize, seed: u32) -> Self {
+    fn new(heads: Heads, format: KvDtype, n: usize, page_size: usize, seed: u32) -> Self {
         let words = words(format, heads.head_dim);
         let width = heads.n_kv_heads * words;
         let n_pages = n.div_ceil(page_size);
@@ -126,7 +126,7 @@ impl Pages {
 /// A batch of sequences: tokens, queries, page size.
 type Batch = [(usize, usize, usize)];
 
-fn check(heads: Heads, format: RowFormat, batch: &Batch) {
+fn check(heads: Heads, format: KvDtype, batch: &Batch) {
     let pages = |(i, (n, _, page_size)): (usize, &(usize, usize, usize))| {
         Pages::new(heads, format, *n, *page_size, 100 * i as u32 + 1)
     };
@@ -164,7 +164,7 @@ const BATCHES: [&Batch; 6] = [
 #[test]
 fn a_batch_in_pages_is_attention_by_its_definition() {
     for heads in SHAPES {
-        for format in RowFormat::ALL {
+        for format in KvDtype::ALL {
             for batch in BATCHES {
                 check(heads, format, if cfg!(miri) { &batch[..1] } else { batch });
             }
@@ -179,7 +179,7 @@ fn a_long_sequence_is_attention_by_its_definition() {
     }
     let heads = Heads { n_heads: 2, n_kv_heads: 1, head_dim: 16 };
     for sequence in [(9000, 1, 16), (9000, 30, 16), (300, 300, 64)] {
-        check(heads, RowFormat::F32, &[sequence]);
+        check(heads, KvDtype::F32, &[sequence]);
     }
 }
 
@@ -188,7 +188,7 @@ fn a_long_sequence_is_attention_by_its_definition() {
 fn several_threads_fill_one_output() {
     let heads = Heads { n_heads: 4, n_kv_heads: 2, head_dim: 6 };
     // Enough work to be shared.
-    on_three_threads(|| check(heads, RowFormat::F32, &[(20, 1, 4), (24, 20, 4), (20, 1, 4)]));
+    on_three_threads(|| check(heads, KvDtype::F32, &[(20, 1, 4), (24, 20, 4), (20, 1, 4)]));
 }
 
 #[test]
@@ -200,7 +200,7 @@ fn what_cannot_be_attended_is_refused() {
         let sequences = [SequenceRows { queries, keys: &memory, values: &memory, runs }];
         let mut out = vec![0.0; out];
         let attended = std::panic::AssertUnwindSafe(|| {
-            attend(heads, RowFormat::F32, &sequences, &vec![1.0; q], &mut out);
+            attend(heads, KvDtype::F32, &sequences, &vec![1.0; q], &mut out);
         });
         let panic = std::panic::catch_unwind(attended).err()?;
         Some(*panic.downcast::<String>().expect("a message"))

@@ -1,6 +1,6 @@
 //! Matrix products: every output is one dot product, whatever comes along with it.
 
-use page_by_page_kernels::{Dtype, Matrix, ProductFormat, matmul, matmuls};
+use page_by_page_kernels::{Dtype, MatmulDtype, Matrix, matmul, matmuls};
 
 use crate::definition::{bits, dot, dot_of_pairs, numbers, rounded, stored};
 use crate::on_three_threads;
@@ -16,13 +16,13 @@ fn check(dtype: Dtype, n: usize, rows: usize, cols: usize) {
 fn check_numbers(dtype: Dtype, (x, n): (&[f32], usize), (values, rows): (&[f32], usize), cols: usize) {
     let w = stored(dtype, values);
     let values: Vec<f32> = values.iter().map(|value| rounded(dtype, *value)).collect();
-    for products in [ProductFormat::F32, ProductFormat::Bf16] {
+    for matmul_dtype in [MatmulDtype::F32, MatmulDtype::Bf16] {
         let mut out = vec![f32::NAN; n * rows];
-        matmul(products, x, &Matrix::new(&w, dtype, rows, cols), &mut out);
-        let dot = if products == ProductFormat::Bf16 && dtype == Dtype::Bf16 { dot_of_pairs } else { dot };
+        matmul(matmul_dtype, x, &Matrix::new(&w, dtype, rows, cols), &mut out);
+        let dot = if matmul_dtype == MatmulDtype::Bf16 && dtype == Dtype::Bf16 { dot_of_pairs } else { dot };
         let columns = || values.chunks_exact(cols);
         let expected: Vec<f32> = x.chunks_exact(cols).flat_map(|x| columns().map(|w| dot(x, w))).collect();
-        let what = format!("{n} rows against {dtype:?} [{rows}, {cols}], products in {products:?}");
+        let what = format!("{n} rows against {dtype:?} [{rows}, {cols}], products in {matmul_dtype:?}");
         // Which NaN it is depends on the processor.
         let is_other = |(x, by_definition): (&f32, &f32)| {
             x.to_bits() != by_definition.to_bits() && !(x.is_nan() && by_definition.is_nan())
@@ -104,11 +104,11 @@ fn products_of_one_input_are_the_same_together() {
     let (a, b) = (stored(Dtype::Bf16, &numbers(30 * cols, 2)), stored(Dtype::F32, &numbers(7 * cols, 3)));
     let (a, b) = (Matrix::new(&a, Dtype::Bf16, 30, cols), Matrix::new(&b, Dtype::F32, 7, cols));
     let (mut one, mut other) = (vec![0.0; n * 30], vec![0.0; n * 7]);
-    for products in [ProductFormat::F32, ProductFormat::Bf16] {
-        matmul(products, &x, &a, &mut one);
-        matmul(products, &x, &b, &mut other);
+    for matmul_dtype in [MatmulDtype::F32, MatmulDtype::Bf16] {
+        matmul(matmul_dtype, &x, &a, &mut one);
+        matmul(matmul_dtype, &x, &b, &mut other);
         let (mut together, mut with) = (vec![0.0; n * 30], vec![0.0; n * 7]);
-        matmuls(products, &x, &mut [(a, &mut together), (b, &mut with)]);
+        matmuls(matmul_dtype, &x, &mut [(a, &mut together), (b, &mut with)]);
         assert_eq!((&one, &other), (&together, &with));
     }
 }

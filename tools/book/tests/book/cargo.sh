@@ -3,8 +3,8 @@ echo "$@" >> calls
 case "$1" in
 build)
     if [ -f broken ]; then cat broken >&2; exit 101; fi
-    mkdir -p target/page/wasm32-unknown-unknown/page
-    echo mine > target/page/wasm32-unknown-unknown/page/page_by_page_wasm.wasm
+    mkdir -p target/wasm/wasm32-unknown-unknown/wasm
+    echo mine > target/wasm/wasm32-unknown-unknown/wasm/page_by_page_wasm.wasm
     ;;
 test) [ ! -f red ] ;;
 run)

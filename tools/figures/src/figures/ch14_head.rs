@@ -1,14 +1,14 @@
 //! Chapter 14: the numbers of a key of the storyteller, and the nearest ones that each format has.
 
 use page_by_page::chapters::ch03_contiguous::ContiguousCache;
-use page_by_page::chapters::ch14_half_the_bytes::{decode, encode, words};
-use page_by_page::kernels::RowFormat;
+use page_by_page::chapters::ch14_kv_quantization::{decode, encode, words};
+use page_by_page::kernels::KvDtype;
 
 use super::prelude::*;
 use crate::chart::circle;
 
 const PROMPT: &str = "Once upon a time";
-const FORMATS: [RowFormat; 3] = [RowFormat::F16, RowFormat::Bf16, RowFormat::Int8];
+const FORMATS: [KvDtype; 3] = [KvDtype::F16, KvDtype::Bf16, KvDtype::Int8];
 /// How much of the number line is shown, around zero and up to the largest number.
 const SHOWN: f32 = 0.21;
 
@@ -23,7 +23,7 @@ fn key() -> Result<Vec<f32>> {
 }
 
 /// The words of a head, and the numbers that are read from them.
-fn packed(format: RowFormat, head: &[f32]) -> (Vec<f32>, Vec<f32>) {
+fn packed(format: KvDtype, head: &[f32]) -> (Vec<f32>, Vec<f32>) {
     let (mut words, mut again) = (vec![0.0; words(format, head.len())], vec![0.0; head.len()]);
     encode(format, head, &mut words);
     decode(format, &words, &mut again);
@@ -31,7 +31,7 @@ fn packed(format: RowFormat, head: &[f32]) -> (Vec<f32>, Vec<f32>) {
 }
 
 /// The numbers that a format has in the stretch, in a head with this largest number.
-fn between(format: RowFormat, from: f32, largest: f32) -> Vec<f32> {
+fn between(format: KvDtype, from: f32, largest: f32) -> Vec<f32> {
     const SAMPLES: usize = 1000;
     let sample = |n: usize| from + SHOWN * n as f32 / SAMPLES as f32;
     let mut found: Vec<f32> = (0..=SAMPLES).map(|n| packed(format, &[largest, sample(n).min(largest)]).1[1]).collect();
@@ -45,8 +45,8 @@ pub fn figure() -> Result<Figure> {
     let largest = key.iter().copied().fold(0.0, f32::max);
     let bytes = |format| size_of_val(&packed(format, &key).0[..]);
     let sizes = listed(&FORMATS.map(|format| format!("{} as {}", bytes(format), format.name())));
-    let (n, in_f32, apart) = (key.len(), bytes(RowFormat::F32), largest / 127.0);
-    let lost = packed(RowFormat::Int8, &key).1.iter().filter(|again| **again == 0.0).count();
+    let (n, in_f32, apart) = (key.len(), bytes(KvDtype::F32), largest / 127.0);
+    let lost = packed(KvDtype::Int8, &key).1.iter().filter(|again| **again == 0.0).count();
     let figure = Figure {
         label: format!(
             "Two stretches of the number line, up from zero and up to the key\u{2019}s largest number, {largest:.2}, with the \

@@ -9,14 +9,14 @@ use page_by_page::chapters::ch16_pages_on_disk::decode;
 use page_by_page::disk::memory_disk::MemoryDisk;
 use page_by_page::disk::record::RecordError;
 use page_by_page::disk::{PageFile, PageFormat};
-use page_by_page::kernels::{ProductFormat, RowFormat};
+use page_by_page::kernels::{KvDtype, MatmulDtype};
 
 use super::prelude::*;
 
 const FORMAT: PageFormat = PageFormat {
     fingerprint: 16,
-    row_format: RowFormat::F32,
-    products: ProductFormat::F32,
+    kv_dtype: KvDtype::F32,
+    matmul_dtype: MatmulDtype::F32,
     layout: KvLayout { n_layers: 1, n_kv_heads: 1, head_dim: 2 },
     page_size: 2,
 };

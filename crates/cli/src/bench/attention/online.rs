@@ -1,6 +1,6 @@
 //! An online softmax, to see by how much its results differ from those of two passes.
 
-use page_by_page::kernels::{Heads, RowFormat, Run, SequenceRows, add_scaled, attend, dot};
+use page_by_page::kernels::{Heads, KvDtype, Run, SequenceRows, add_scaled, attend, dot};
 
 use crate::bench::Row;
 
@@ -56,7 +56,7 @@ pub fn differences(heads: Heads, tokens: usize) -> Vec<Row> {
     let runs = [Run { start: 0, rows: tokens }];
     let sequence = SequenceRows { queries: 1, keys: &dense[0], values: &dense[1], runs: &runs };
     let mut two_passes = vec![0.0; rows];
-    attend(heads, RowFormat::F32, &[sequence], &q, &mut two_passes);
+    attend(heads, KvDtype::F32, &[sequence], &q, &mut two_passes);
     let [by_16, by_256] = [16, 256].map(|block| {
         let mut out = vec![0.0; rows];
         for head in 0..n_heads {

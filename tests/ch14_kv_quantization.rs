@@ -3,7 +3,7 @@
 
 grading::grader!();
 
-#[cfg(not(stub = "ch14_half_the_bytes"))]
+#[cfg(not(stub = "ch14_kv_quantization"))]
 mod checks {
     use page_by_page::cache::attention::{AttentionBackend, AttentionCache, HeadReader};
     use page_by_page::cache::{KvLayout, Rewind};
@@ -11,11 +11,11 @@ mod checks {
     use page_by_page::chapters::ch03_contiguous::ContiguousCache;
     use page_by_page::chapters::ch10_fork::ForkCache;
     use page_by_page::chapters::ch13_paged_attention::attend_batch;
-    use page_by_page::chapters::ch14_half_the_bytes::{
+    use page_by_page::chapters::ch14_kv_quantization::{
         PackedHeads, decode, encode, encode_rows, packed, token_bytes, words,
     };
     use page_by_page::generation::sampler::Sampler;
-    use page_by_page::kernels::{Heads, RowFormat, SequenceRows, attend};
+    use page_by_page::kernels::{Heads, KvDtype, SequenceRows, attend};
     use page_by_page::model::Model;
     use page_by_page::prefix_cache::new_prefix_cache;
     use page_by_page::serving::Engine;
@@ -28,7 +28,7 @@ mod checks {
     use grading::prelude::*;
 
     /// Asks for the words of a head. What the words were before must not matter.
-    fn encoded(format: RowFormat, head: &[f32]) -> Vec<f32> {
+    fn encoded(format: KvDtype, head: &[f32]) -> Vec<f32> {
         let mut out = vec![POISON; plain::words(format, head.len())];
         let question = format!("encode({format:?}) of {}", shown(head));
         in_call(question.as_str(), || encode(format, head, &mut out));
@@ -37,7 +37,7 @@ mod checks {
     }
 
     /// Asks for the numbers of a head.
-    fn decoded(format: RowFormat, words: &[f32], head_dim: usize) -> Vec<f32> {
+    fn decoded(format: KvDtype, words: &[f32], head_dim: usize) -> Vec<f32> {
         let mut head = vec![POISON; head_dim];
         let question = format!("decode({format:?}) of {} from the words {}", count(head_dim, "number"), hex(words));
         in_call(question.as_str(), || decode(format, words, &mut head));
@@ -79,7 +79,7 @@ mod checks {
 
     #[test]
     fn task_1_a_head_in_words() {
-        for format in RowFormat::ALL {
+        for format in KvDtype::ALL {
             for head_dim in 1..=300 {
                 let expected = plain::words(format, head_dim);
                 same!(words(format, head_dim), expected, "words({format:?}, {head_dim})");
@@ -90,7 +90,7 @@ mod checks {
     #[test]
     fn task_1_layouts_that_a_cache_is_made_with() {
         let layout = KvLayout { n_layers: 300, n_kv_heads: 7, head_dim: 5 };
-        for (format, head_dim) in RowFormat::ALL.into_iter().zip([5, 3, 3, 3]) {
+        for (format, head_dim) in KvDtype::ALL.into_iter().zip([5, 3, 3, 3]) {
             same!(packed(format, layout), KvLayout { head_dim, ..layout }, "packed({format:?}) of {layout:?}");
         }
     }
@@ -105,7 +105,7 @@ mod checks {
             (qwen3, [229_376, 114_688, 114_688, 59_136]),
             (odd, [840, 480, 480, 360]),
         ] {
-            for (format, expected) in RowFormat::ALL.into_iter().zip(expected) {
+            for (format, expected) in KvDtype::ALL.into_iter().zip(expected) {
                 same!(token_bytes(format, layout), expected, "token_bytes({format:?}) of {layout:?}");
             }
         }
@@ -113,10 +113,10 @@ mod checks {
 
     // Task 2: 16 bits
 
-    const HALVES: [RowFormat; 2] = [RowFormat::F16, RowFormat::Bf16];
+    const HALVES: [KvDtype; 2] = [KvDtype::F16, KvDtype::Bf16];
 
     /// A head whose numbers these words are, without loss.
-    fn check_head(format: RowFormat, head: &[f32], words: &[f32]) {
+    fn check_head(format: KvDtype, head: &[f32], words: &[f32]) {
         same_words(&encoded(format, head), words, &format!("encode({format:?}) of {}", shown(head)));
         let what = format!("decode({format:?}) of {}, encoded as {}", shown(head), hex(words));
         same_numbers(&decoded(format, words, head.len()), head, &what);
@@ -125,10 +125,10 @@ mod checks {
     #[test]
     fn task_2_a_head_and_its_words() {
         let three = [1.0, -2.0, 0.5];
-        check_head(RowFormat::F16, &three, &[0xC000_3C00, 0x0000_3800].map(f32::from_bits));
-        check_head(RowFormat::Bf16, &three, &[0xC000_3F80, 0x3F00].map(f32::from_bits));
+        check_head(KvDtype::F16, &three, &[0xC000_3C00, 0x0000_3800].map(f32::from_bits));
+        check_head(KvDtype::Bf16, &three, &[0xC000_3F80, 0x3F00].map(f32::from_bits));
         let as_it_is = [1.5, -0.0, f32::from_bits(0x7FC0_1234), 1e-40, f32::MAX];
-        check_head(RowFormat::F32, &as_it_is, &as_it_is);
+        check_head(KvDtype::F32, &as_it_is, &as_it_is);
         for (format, head_dim) in
             HALVES.into_iter().flat_map(|format| (1..=257).chain([1100]).map(move |n| (format, n)))
         {
@@ -213,10 +213,10 @@ mod checks {
 
     /// Encodes a head of finite numbers, looks at each byte, and decodes it.
     fn check_bytes(head: &[f32]) {
-        let found = encoded(RowFormat::Int8, head);
+        let found = encoded(KvDtype::Int8, head);
         let (scale, what) = (plain::scale(head), format!("encode(Int8) of {}", shown(head)));
         same!(found[0], scale, "{what}: the scale, which is the largest number, whatever its sign, divided by 127");
-        let right = plain::encode(RowFormat::Int8, head);
+        let right = plain::encode(KvDtype::Int8, head);
         let highest_first = found[1..].iter().zip(&right[1..]).all(|(a, b)| a.to_bits().swap_bytes() == b.to_bits());
         let [bytes, expected] = [&found, &right].map(|words| bytes(words, head.len()));
         for (i, (byte, expected)) in bytes.iter().zip(expected).enumerate() {
@@ -234,11 +234,11 @@ mod checks {
             same!(*byte, expected, "{what}: the byte of number {i}, {x:?}, which is {scales:.3} scales{hint}");
         }
         same_words(&found, &right, &format!("{what}, with zeros after the last number"));
-        let again = decoded(RowFormat::Int8, &found, head.len());
+        let again = decoded(KvDtype::Int8, &found, head.len());
         // No scale is negative, so no zero has a sign.
-        let expected = plain::decode(RowFormat::Int8, &right, head.len());
+        let expected = plain::decode(KvDtype::Int8, &right, head.len());
         same_numbers(&again, &expected, &format!("decode(Int8) of {}, each its byte times the scale", shown(head)));
-        let kernel = kernel_reads(RowFormat::Int8, &found, head.len());
+        let kernel = kernel_reads(KvDtype::Int8, &found, head.len());
         same_numbers(&again, &kernel, &format!("decode(Int8) of {}, against the engine's kernel", shown(head)));
     }
 
@@ -248,7 +248,7 @@ mod checks {
         check_bytes(&head);
         let expected = [2.0 / 127.0, f32::from_bits(0x0040_8120)];
         let what = format!("encode(Int8) of {}", shown(&head));
-        same_words(&encoded(RowFormat::Int8, &head), &expected, &what);
+        same_words(&encoded(KvDtype::Int8, &head), &expected, &what);
     }
 
     #[test]
@@ -294,7 +294,7 @@ mod checks {
         for largest in [1, 63, 64, 126, 127, 128, 180, 190, 191, 700, 50_000] {
             let head = [tiny(largest), -tiny(largest), tiny(largest / 2), -tiny(largest / 3), 0.0];
             check_bytes(&head);
-            let bytes = bytes(&encoded(RowFormat::Int8, &head), 5);
+            let bytes = bytes(&encoded(KvDtype::Int8, &head), 5);
             same!(bytes[1], -bytes[0], "the byte of -x, where x = {:?}: bytes go from -127 to 127", head[0]);
         }
     }
@@ -307,7 +307,7 @@ mod checks {
             {
                 let mut head: Vec<f32> = (0..head_dim).map(|i| 1.0 + i as f32).collect();
                 places.iter().for_each(|place| head[*place] = number);
-                let found = decoded(RowFormat::Int8, &encoded(RowFormat::Int8, &head), head_dim);
+                let found = decoded(KvDtype::Int8, &encoded(KvDtype::Int8, &head), head_dim);
                 let n_nan = found.iter().filter(|x| x.is_nan()).count();
                 let what = format!("{}, where number {places:?} is {number:?}", shown(&head));
                 same!(n_nan, head_dim, "numbers that are NaN when {what} is encoded in Int8 and decoded");
@@ -321,7 +321,7 @@ mod checks {
         let layout = KvLayout { n_layers: 9, n_kv_heads: 3, head_dim: 5 };
         let sizes = [1000.0, 0.001, 1.0, 0.5, 30.0, 0.0];
         let many = if cfg!(miri) { 60 } else { 18_000 };
-        for (format, n_heads) in RowFormat::ALL.into_iter().flat_map(|format| [6, many].map(|n| (format, n))) {
+        for (format, n_heads) in KvDtype::ALL.into_iter().flat_map(|format| [6, many].map(|n| (format, n))) {
             let rows: Vec<f32> = (0..n_heads * 5).map(|i| ((i % 30) as f32 - 14.5) * sizes[i / 5 % 6]).collect();
             let what = format!("encode_rows({format:?}) of {} rows of 3 heads of 5 numbers", n_heads / 3);
             let n_words = plain::words(format, 5);
@@ -332,7 +332,7 @@ mod checks {
             let heads = found.chunks_exact(n_words).zip(rows.chunks_exact(5)).enumerate();
             for (i, (found, head)) in heads.step_by(1 + n_heads / 100) {
                 let what = format!("encode_rows({format:?}), row {}, head {}, {}", i / 3, i % 3, shown(head));
-                if format == RowFormat::Int8 {
+                if format == KvDtype::Int8 {
                     same!(found[0], plain::scale(head), "{what}: the scale");
                 }
                 same_words(found, &plain::encode(format, head), &what);
@@ -344,7 +344,7 @@ mod checks {
     // Task 4: attention
 
     /// Packed rows of a sequence.
-    fn pages(heads: Heads, format: RowFormat, tokens: usize, page_size: usize, rng: &mut TestRng) -> ScatteredRows {
+    fn pages(heads: Heads, format: KvDtype, tokens: usize, page_size: usize, rng: &mut TestRng) -> ScatteredRows {
         let rounded = |head: &[f32]| plain::decode(format, &plain::encode(format, head), head.len());
         let dense = [0, 1].map(|_| {
             numbers(tokens * kv_width(heads), rng).chunks_exact(heads.head_dim).flat_map(rounded).collect::<Vec<f32>>()
@@ -364,7 +364,7 @@ mod checks {
     /// One reader reads head after head: what it gave before must not matter.
     #[test]
     fn task_4_a_reader_gives_the_numbers_of_each_head() {
-        for (format, head_dim) in RowFormat::ALL.into_iter().flat_map(|format| [1, 5, 32].map(|n| (format, n))) {
+        for (format, head_dim) in KvDtype::ALL.into_iter().flat_map(|format| [1, 5, 32].map(|n| (format, n))) {
             let mut reader = PackedHeads::new(format, head_dim);
             let what = format!("PackedHeads::new({format:?}, {head_dim})");
             same!(reader.words(), plain::words(format, head_dim), "words() of {what}");
@@ -406,9 +406,9 @@ mod checks {
     // All tasks
 
     /// The storyteller, with rows in this format.
-    fn storyteller(format: RowFormat, attention: AttentionBackend) -> Storyteller {
+    fn storyteller(format: KvDtype, attention: AttentionBackend) -> Storyteller {
         let mut storyteller = Storyteller::open();
-        storyteller.model.row_format = format;
+        storyteller.model.kv_dtype = format;
         storyteller.model.attention = attention;
         storyteller
     }
@@ -416,7 +416,7 @@ mod checks {
     /// The layout of the model's packed rows.
     fn kv_layout(model: &Model) -> KvLayout {
         let layout = model.config().kv_layout();
-        in_call(format!("packed({:?}) of {layout:?}", model.row_format), || model.kv_layout())
+        in_call(format!("packed({:?}) of {layout:?}", model.kv_dtype), || model.kv_layout())
     }
 
     /// `n` tokens that begin with the prompt.
@@ -479,9 +479,9 @@ mod checks {
     #[test]
     fn whole_story() {
         let mut storyteller = Storyteller::open();
-        for format in RowFormat::ALL {
+        for format in KvDtype::ALL {
             for attention in [AttentionBackend::Loops, AttentionBackend::Gather, AttentionBackend::Paged] {
-                (storyteller.model.row_format, storyteller.model.attention) = (format, attention);
+                (storyteller.model.kv_dtype, storyteller.model.attention) = (format, attention);
                 let slab = slab_of(kv_layout(&storyteller.model), 3, 20);
                 let what = format!("paged cache in {format:?}, attention {attention:?}");
                 storyteller.assert_through(&mut cache(&slab), &what, 12, || {});
@@ -492,9 +492,7 @@ mod checks {
     /// Generated together in a pool that is too small: the output is that of each request alone in the same format.
     #[test]
     fn whole_a_preempted_sequence_generates_the_same_story() {
-        for (format, attention) in
-            [(RowFormat::Int8, AttentionBackend::Paged), (RowFormat::F16, AttentionBackend::Loops)]
-        {
+        for (format, attention) in [(KvDtype::Int8, AttentionBackend::Paged), (KvDtype::F16, AttentionBackend::Loops)] {
             let storyteller = storyteller(format, attention);
             let begin = storyteller.prompt();
             let prompts = [&[][..], &[12, 77, 301], &[12, 77, 44, 8]].map(|end| [&begin[..], end].concat());
@@ -524,7 +522,7 @@ mod checks {
     fn whole_transcript() {
         let mut transcript = Transcript::default();
         let bytes_of = |word: &f32| word.to_bits().to_le_bytes().map(|byte| format!("{byte:02x}")).join(" ");
-        let tell = |transcript: &mut Transcript, format: RowFormat, head: &[f32]| {
+        let tell = |transcript: &mut Transcript, format: KvDtype, head: &[f32]| {
             let words: Vec<String> = encoded(format, head).iter().map(bytes_of).collect();
             transcript.line(format!("{format:<4} {}", words.join(" | ")));
         };
@@ -533,7 +531,7 @@ mod checks {
         for head in [&exact[..], &[0.1, -0.3, 127.0, 0.5, 1.5, -126.6], &[0.0, 0.0]] {
             transcript.line("");
             transcript.line(format!("encode {}", shown(head)));
-            for format in RowFormat::ALL {
+            for format in KvDtype::ALL {
                 tell(&mut transcript, format, head);
             }
         }
@@ -548,11 +546,11 @@ mod checks {
         let layout = KvLayout { n_layers: 6, n_kv_heads: 2, head_dim: 32 };
         transcript.line("the story teller: 6 layers, 2 heads of 32 numbers");
         let _call = enter_call("packed and token_bytes, in the transcript");
-        for format in RowFormat::ALL {
+        for format in KvDtype::ALL {
             let words = packed(format, layout).head_dim;
             transcript
                 .line(format!("{format:<4} {words:>2} words a head, {:>5} bytes a token", token_bytes(format, layout)));
         }
-        assert_transcript("ch14_half_the_bytes", &transcript);
+        assert_transcript("ch14_kv_quantization", &transcript);
     }
 }

@@ -15,43 +15,36 @@
 //! A row is rounded before it is written and never read earlier, so every reader gets the same
 //! numbers, and all caches of one format agree bit for bit. Formats with fewer than 8 bits are
 //! left out. So are scales shared by several rows, because a row would have to wait for the others.
+//!
+//! Check your work with `cargo test --features solution --test ch14_kv_quantization`.
 
 use half::{bf16, f16};
 
 use crate::cache::KvLayout;
 use crate::cache::attention::HeadReader;
-use crate::kernels::RowFormat;
+use crate::kernels::KvDtype;
 
 /// Returns how many 32-bit words a head of `head_dim` numbers takes.
 ///
 /// 5 numbers take 5 words in `F32`, 3 in `F16` and `Bf16`, and 3 in `Int8`, where one is the scale.
-// ANCHOR: words
-pub fn words(format: RowFormat, head_dim: usize) -> usize {
-    // ch14 task 1: how many words a head takes
-    match format {
-        RowFormat::F32 => head_dim,
-        RowFormat::F16 | RowFormat::Bf16 => head_dim.div_ceil(2),
-        RowFormat::Int8 => 1 + head_dim.div_ceil(4),
-    }
+pub fn words(format: KvDtype, head_dim: usize) -> usize {
+    todo!("ch14 task 1: how many words a head takes")
 }
 
 /// Returns the layout of such rows as a cache sees it, in which `head_dim` counts words.
 ///
 /// 6 layers of 2 heads of 32 numbers in `Int8` → 6 layers of 2 heads of 9.
-pub fn packed(format: RowFormat, layout: KvLayout) -> KvLayout {
-    // ch14 task 1: the layout that a cache is made with
-    KvLayout { head_dim: words(format, layout.head_dim), ..layout }
+pub fn packed(format: KvDtype, layout: KvLayout) -> KvLayout {
+    todo!("ch14 task 1: the layout that a cache is made with")
 }
 
 /// Returns how many bytes a token takes, with a row of keys and a row of values in each layer.
 ///
 /// `layout` is that of the numbers. The storyteller's, 6 layers of 2 heads of 32, takes 3,072
 /// bytes in `F32`, 1,536 in `F16` and `Bf16`, and 864 in `Int8`.
-pub fn token_bytes(format: RowFormat, layout: KvLayout) -> usize {
-    // ch14 task 1: the bytes of a token, in all layers
-    2 * layout.n_layers * packed(format, layout).kv_width() * size_of::<f32>()
+pub fn token_bytes(format: KvDtype, layout: KvLayout) -> usize {
+    todo!("ch14 task 1: the bytes of a token, in all layers")
 }
-// ANCHOR_END: words
 
 /// Rounds the numbers of a head and packs them into words. The rest of the last word is 0.
 ///
@@ -60,13 +53,12 @@ pub fn token_bytes(format: RowFormat, layout: KvLayout) -> usize {
 /// `Int8`, numbers within a rounding error of `f32::MAX` can read back as infinite.
 ///
 /// `head`: `[head_dim]`, `out`: `[words(format, head_dim)]`.
-// ANCHOR: encode
-pub fn encode(format: RowFormat, head: &[f32], out: &mut [f32]) {
+pub fn encode(format: KvDtype, head: &[f32], out: &mut [f32]) {
     match format {
-        RowFormat::F32 => out.copy_from_slice(head),
-        RowFormat::F16 => encode_halves(head, out, |x| f16::from_f32(x).to_bits()),
-        RowFormat::Bf16 => encode_halves(head, out, |x| bf16::from_f32(x).to_bits()),
-        RowFormat::Int8 => encode_bytes(head, out),
+        KvDtype::F32 => out.copy_from_slice(head),
+        KvDtype::F16 => encode_halves(head, out, |x| f16::from_f32(x).to_bits()),
+        KvDtype::Bf16 => encode_halves(head, out, |x| bf16::from_f32(x).to_bits()),
+        KvDtype::Int8 => encode_bytes(head, out),
     }
 }
 
@@ -74,14 +66,8 @@ pub fn encode(format: RowFormat, head: &[f32], out: &mut [f32]) {
 ///
 /// With [`f16`], `[1.0, -2.0, 0.5]` → words with the bits `0xC000_3C00`, `0x0000_3800`.
 fn encode_halves(head: &[f32], out: &mut [f32], half: impl Fn(f32) -> u16) {
-    // ch14 task 2: two numbers a word
-    for (word, pair) in out.iter_mut().zip(head.chunks(2)) {
-        let low = half(pair[0]);
-        let high = pair.get(1).map_or(0, |x| half(*x));
-        *word = f32::from_bits(u32::from(high) << 16 | u32::from(low));
-    }
+    todo!("ch14 task 2: two numbers a word")
 }
-// ANCHOR_END: encode
 
 /// Packs a head as its scale, then four bytes in each word, the first of them the lowest.
 ///
@@ -94,105 +80,60 @@ fn encode_halves(head: &[f32], out: &mut [f32], half: impl Fn(f32) -> u16) {
 ///
 /// `[0.5, -2.0, 1.0]` → the scale 2/127, then a word with the bits `0x0040_8120`, which are the
 /// bytes 32, -127, 64 and 0, the lowest first.
-// ANCHOR: encode_bytes
 fn encode_bytes(head: &[f32], out: &mut [f32]) {
-    // ch14 task 3: a scale, and four numbers a word
-    let largest = head.iter().fold(0.0_f32, |largest, x| largest.max(x.abs()));
-    // `max` ignores NaN.
-    let scale = if head.iter().any(|x| x.is_nan()) { f32::NAN } else { largest / 127.0 };
-    out[0] = scale;
-    for (word, four) in out[1..].iter_mut().zip(head.chunks(4)) {
-        let mut bytes = [0; 4];
-        for (byte, x) in bytes.iter_mut().zip(four) {
-            let quotient = if scale == 0.0 { 0.0 } else { x / scale };
-            *byte = (quotient.round_ties_even().clamp(-127.0, 127.0) as i8).cast_unsigned();
-        }
-        *word = f32::from_bits(u32::from_le_bytes(bytes));
-    }
+    todo!("ch14 task 3: a scale, and four numbers a word")
 }
-// ANCHOR_END: encode_bytes
 
 /// Turns the words of a head back into its numbers, as they were rounded.
 ///
 /// `words`: `[words(format, head_dim)]`, `head`: `[head_dim]`.
-// ANCHOR: decode
-pub fn decode(format: RowFormat, words: &[f32], head: &mut [f32]) {
+pub fn decode(format: KvDtype, words: &[f32], head: &mut [f32]) {
     match format {
-        RowFormat::F32 => head.copy_from_slice(words),
-        RowFormat::F16 => decode_halves(words, head, |bits| f16::from_bits(bits).to_f32()),
-        RowFormat::Bf16 => decode_halves(words, head, |bits| bf16::from_bits(bits).to_f32()),
-        RowFormat::Int8 => decode_bytes(words, head),
+        KvDtype::F32 => head.copy_from_slice(words),
+        KvDtype::F16 => decode_halves(words, head, |bits| f16::from_bits(bits).to_f32()),
+        KvDtype::Bf16 => decode_halves(words, head, |bits| bf16::from_bits(bits).to_f32()),
+        KvDtype::Int8 => decode_bytes(words, head),
     }
 }
 
 /// The reverse of [`encode_halves`]. `number` turns the bits of a half into a number.
 fn decode_halves(words: &[f32], head: &mut [f32], number: impl Fn(u16) -> f32) {
-    // ch14 task 2: the two numbers of a word
-    for (pair, word) in head.chunks_mut(2).zip(words) {
-        let bits = word.to_bits();
-        pair[0] = number(bits as u16);
-        if let Some(second) = pair.get_mut(1) {
-            *second = number((bits >> 16) as u16);
-        }
-    }
+    todo!("ch14 task 2: the two numbers of a word")
 }
-// ANCHOR_END: decode
 
 /// The reverse of [`encode_bytes`]. A number is its byte, -127 to 127, times the scale.
-// ANCHOR: decode_bytes
 fn decode_bytes(words: &[f32], head: &mut [f32]) {
-    // ch14 task 3: each byte times the scale
-    let scale = words[0];
-    for (four, word) in head.chunks_mut(4).zip(&words[1..]) {
-        for (x, byte) in four.iter_mut().zip(word.to_bits().to_le_bytes()) {
-            *x = f32::from(byte.cast_signed()) * scale;
-        }
-    }
+    todo!("ch14 task 3: each byte times the scale")
 }
-// ANCHOR_END: decode_bytes
 
 /// Packs rows of keys, or of values, head by head.
 ///
 /// `rows`: `[n, kv_width]` → `[n, n_kv_heads * words]`. `layout` is that of the numbers.
-// ANCHOR: encode_rows
-pub fn encode_rows(format: RowFormat, layout: KvLayout, rows: &[f32]) -> Vec<f32> {
-    // ch14 task 3: rows, head by head
-    let n_words = words(format, layout.head_dim);
-    let heads = rows.chunks_exact(layout.head_dim);
-    let mut packed = vec![0.0; heads.len() * n_words];
-    for (head, out) in heads.zip(packed.chunks_exact_mut(n_words)) {
-        encode(format, head, out);
-    }
-    packed
+pub fn encode_rows(format: KvDtype, layout: KvLayout, rows: &[f32]) -> Vec<f32> {
+    todo!("ch14 task 3: rows, head by head")
 }
-// ANCHOR_END: encode_rows
 
-// ANCHOR: packed_heads
 /// Reads heads of rows in this format, for chapter 13's attention.
 pub struct PackedHeads {
-    format: RowFormat,
+    format: KvDtype,
     /// Room for the numbers of one head.
     numbers: Vec<f32>,
 }
 
 impl PackedHeads {
     /// `head_dim`: numbers in a head.
-    pub fn new(format: RowFormat, head_dim: usize) -> Self {
+    pub fn new(format: KvDtype, head_dim: usize) -> Self {
         PackedHeads { format, numbers: vec![0.0; head_dim] }
     }
 }
 
 impl HeadReader for PackedHeads {
     fn words(&self) -> usize {
-        // ch14 task 4: how many words a head takes
-        words(self.format, self.numbers.len())
+        todo!("ch14 task 4: how many words a head takes")
     }
 
     /// Decodes the head into the room for one, and takes no more memory than that.
     fn read<'a>(&'a mut self, words: &'a [f32]) -> &'a [f32] {
-        // ch14 task 4: the numbers of the head in these words
-        decode(self.format, words, &mut self.numbers);
-        &self.numbers
+        todo!("ch14 task 4: the numbers of the head in these words")
     }
 }
-// ANCHOR_END: packed_heads
