@@ -129,7 +129,7 @@ fn compare(model: &Model, text: &[u32], answers: &Answers, of_f32: &Answers) -> 
     let pages = POOL / (bytes_a_token * PAGE_SIZE);
     Row::default()
         .text("rows", format.name())
-        .text("matmul_dtype", model.matmul_dtype.name())
+        .text("products", model.matmul_dtype.name())
         .count("bytes a token", bytes_a_token)
         .cell("loss", loss, format!("{loss:.5}"))
         .cell("above f32", above, format!("{above:+.5}"))
