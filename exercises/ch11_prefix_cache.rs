@@ -2,8 +2,7 @@
 //!
 //! It is a *trie* of full pages. Each *node* is a page, and the path to it from the start spells
 //! the tokens whose rows are in it and in the pages before it. The trie *owns* its pages, as a
-//! sequence does, so they stay after the sequence that filled them has ended, until they are
-//! evicted.
+//! sequence does, so they stay when the sequence that filled them has ended, until evicted.
 //!
 //! ```text
 //!   page size 2                                     the trie
@@ -12,8 +11,7 @@
 //!   "once upon a king"         pages 0 2                           └─ (a king) 2
 //! ```
 //!
-//! The first sequence's page 2 never gets into the trie, because it is only partly filled and the
-//! next token would still go into it. It is free when the sequence ends, and the next one fills it.
+//! Page 2 of the first sequence is not full, and never gets into the trie.
 //!
 //! The trait [`PrefixCache`], in `src/prefix_cache/mod.rs`, documents what each call promises.
 //!

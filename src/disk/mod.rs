@@ -95,7 +95,7 @@ impl PageFormat {
     ///
     /// ```text
     ///   0   "pbppages"
-    ///   8   version, model, row format + 256 * products         u32 each
+    ///   8   version, model, KV dtype + 256 * matmul dtype       u32 each
     ///   20  page size, layers, key/value heads, head dimension  u64 each
     ///   52  zeros
     ///   60  CRC-32 of what is before                            u32
@@ -152,7 +152,7 @@ impl PageFormat {
         if found == self { Ok(()) } else { Err(PageFileError::WrongFormat { found: *found, expected: *self }) }
     }
 
-    /// The first that differs of products, row format, layout, model and page size, in words.
+    /// The first that differs of matmul dtype, KV dtype, layout, model and page size, in words.
     fn difference(&self, expected: &PageFormat) -> String {
         let PageFormat { fingerprint, kv_dtype, matmul_dtype, layout, page_size } = self;
         if *matmul_dtype != expected.matmul_dtype {

@@ -4,7 +4,7 @@
 //! with a single page that has as many slots as the sequence has tokens:
 //!
 //! ```text
-//!   0     header     model, row format, layout, tokens; a checksum
+//!   0     header     model, dtypes, layout, tokens; a checksum
 //!   64    a record   checksums, id 1, parent 0; the tokens, the keys of all layers, their values
 //! ```
 //!

@@ -13,7 +13,7 @@ pub(crate) fn words(format: KvDtype, dim: usize) -> usize {
     }
 }
 
-/// A row format as a type, so that each loop is compiled for each format.
+/// A KV dtype as a type, so that each loop is compiled for each of them.
 pub(crate) trait Stored: Copy + Send + Sync {
     /// The words of sixteen numbers.
     type Chunk: Words;
