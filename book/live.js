@@ -36,7 +36,7 @@
      */
     const EXPERIMENTS = {
         home: {
-            settings: { pages: 100, page_size: 16, budget: 256, running: 8, prefix_cache: false },
+            settings: { pages: 100, page_size: 16, token_budget: 256, max_running: 8, prefix_cache: false },
             starts: [{ prompt: KING, max_new_tokens: 240, seed: 65, samples: 8, fork: true }],
             stepsPerSecond: 15,
             view: { legend: ["own", "shared", "free"] },
@@ -49,7 +49,7 @@
             },
         },
         wolf: {
-            settings: { pages: 15, page_size: 8, budget: 64, running: 2, prefix_cache: false },
+            settings: { pages: 15, page_size: 8, token_budget: 64, max_running: 2, prefix_cache: false },
             starts: [
                 { prompt: "Once upon a time there was a wolf", max_new_tokens: 34, seed: 7, samples: 1 },
                 { prompt: "Once upon a time there was a princess", max_new_tokens: 34, seed: 7, samples: 1 },
@@ -59,14 +59,14 @@
             view: { legend: [], events: ["started", "ended"], names: ["the wolf", "the princess"], lists: true },
         },
         table: {
-            settings: { pages: 24, page_size: 16, budget: 64, running: 1, prefix_cache: false },
+            settings: { pages: 24, page_size: 16, token_budget: 64, max_running: 1, prefix_cache: false },
             starts: [{ prompt: "Once upon a time", max_new_tokens: 49, seed: 23, samples: 1 }],
             breaks: { "new-page-first": "Put new pages first", "page-too-few": "Round pages down" },
             stepsPerSecond: 6,
             view: { legend: [], events: ["started", "page", "ended"] },
         },
         server: {
-            settings: { pages: 256, page_size: 16, budget: 256, running: 8, prefix_cache: true },
+            settings: { pages: 256, page_size: 16, token_budget: 256, max_running: 8, prefix_cache: true },
             starts: [{ prompt: KING, max_new_tokens: 300, seed: 1, samples: 8 }],
             controls: [
                 { key: "pages", label: "Pages", values: [32, 48, 64, 96, 128, 256] },
@@ -77,7 +77,7 @@
             keepsPool: true,
         },
         paged: {
-            settings: { pages: 32, page_size: 8, budget: 64, running: 2, prefix_cache: false },
+            settings: { pages: 32, page_size: 8, token_budget: 64, max_running: 2, prefix_cache: false },
             starts: [
                 { prompt: "The old fox said to the wolf", max_new_tokens: 90, seed: 2, samples: 1 },
                 { prompt: "Once upon a time there was a poor miller", max_new_tokens: 110, seed: 3, samples: 1 },
@@ -92,7 +92,7 @@
             },
         },
         drafts: {
-            settings: { pages: 16, page_size: 8, budget: 1, running: 1, prefix_cache: false, drafts: 4 },
+            settings: { pages: 16, page_size: 8, token_budget: 1, max_running: 1, prefix_cache: false, drafts: 4 },
             starts: [{ prompt: "The king lived in a great castle", max_new_tokens: 100, seed: 0, samples: 1, greedy: true }],
             controls: [{ key: "drafts", label: "Draft tokens per step", values: [1, 2, 3, 4, 6, 8] }],
             view: { legend: [], events: ["rejected", "ended"] },
@@ -104,7 +104,7 @@
             },
         },
         fork: {
-            settings: { pages: 128, page_size: 8, budget: 512, running: 8, prefix_cache: false },
+            settings: { pages: 128, page_size: 8, token_budget: 512, max_running: 8, prefix_cache: false },
             starts: [{ prompt: KING, max_new_tokens: 47, seed: 1, samples: 8, fork: true }],
             controls: [{ key: "fork", label: "Fork the first sample" }],
             breaks: { "write-without-copy": "Write without copying" },
@@ -113,7 +113,7 @@
             summary: (view, most) => `${plural(pagesTaken(view), "page")} taken, at most ${most} so far.`,
         },
         prefix: {
-            settings: { pages: 48, page_size: 8, budget: 256, running: 4, prefix_cache: true },
+            settings: { pages: 48, page_size: 8, token_budget: 256, max_running: 4, prefix_cache: true },
             starts: [{ prompt: KING, max_new_tokens: 40, seed: 1, samples: 1 }],
             controls: [{ key: "prompt", label: "Prompt" }],
             breaks: { "key-without-parent": "Look up without the parent", "cached-before-full": "Cache pages before they are full" },
@@ -125,11 +125,11 @@
             },
         },
         scheduler: {
-            settings: { pages: 64, page_size: 8, budget: 128, running: 8, prefix_cache: true },
+            settings: { pages: 64, page_size: 8, token_budget: 128, max_running: 8, prefix_cache: true },
             starts: [{ prompt: KING, max_new_tokens: 100, seed: 1, samples: 8 }],
             controls: [
                 { key: "pages", label: "Pages", values: [24, 32, 48, 64, 96, 128, 160] },
-                { key: "budget", label: "Token budget", values: [8, 16, 32, 64, 128, 256, 512] },
+                { key: "token_budget", label: "Token budget", values: [8, 16, 32, 64, 128, 256, 512] },
             ],
             breaks: { "victim-in-plan": "Plan a victim" },
             stepsPerSecond: 12,

@@ -17,7 +17,7 @@
 //!
 //! Check your work with `cargo test --features solution --test ch13_paged_attention`.
 
-use crate::cache::attention::{AttentionCache, BatchError, HeadReader, Rows, Run, SequenceRows, check_batch};
+use crate::cache::attention::{AttentionCache, AttentionError, HeadReader, Rows, Run, SequenceRows, check_attention};
 use crate::chapters::ch06_paged::PagedCache;
 use crate::chapters::ch10_fork::ForkCache;
 use crate::kernels::{Heads, add_scaled, dot, softmax_scaled};
@@ -99,14 +99,14 @@ pub fn attend_chunk(
 /// of the second, and so on. A sequence without queries has none.
 ///
 /// # Errors
-/// [`BatchError`], as the engine's [`check_batch`] finds it. Nothing is written then.
+/// [`AttentionError`], as the engine's [`check_attention`] finds it. Nothing is written then.
 pub fn attend_batch(
     heads: Heads,
     reader: &mut impl HeadReader,
     sequences: &[SequenceRows<'_>],
     q: &[f32],
     out: &mut [f32],
-) -> Result<(), BatchError> {
-    check_batch(heads, reader.words(), sequences, q, out)?;
+) -> Result<(), AttentionError> {
+    check_attention(heads, reader.words(), sequences, q, out)?;
     todo!("ch13 task 3: each sequence's rows of the queries and of the output")
 }

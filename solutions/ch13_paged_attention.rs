@@ -15,7 +15,7 @@
 //!   runs     Run { start: 64, rows: 4 }, Run { start: 0, rows: 2 }
 //! ```
 
-use crate::cache::attention::{AttentionCache, BatchError, HeadReader, Rows, Run, SequenceRows, check_batch};
+use crate::cache::attention::{AttentionCache, AttentionError, HeadReader, Rows, Run, SequenceRows, check_attention};
 use crate::chapters::ch06_paged::PagedCache;
 use crate::chapters::ch10_fork::ForkCache;
 use crate::kernels::{Heads, add_scaled, dot, softmax_scaled};
@@ -140,7 +140,7 @@ pub fn attend_chunk(
 /// of the second, and so on. A sequence without queries has none.
 ///
 /// # Errors
-/// [`BatchError`], as the engine's [`check_batch`] finds it. Nothing is written then.
+/// [`AttentionError`], as the engine's [`check_attention`] finds it. Nothing is written then.
 // ANCHOR: attend_batch
 pub fn attend_batch(
     heads: Heads,
@@ -148,8 +148,8 @@ pub fn attend_batch(
     sequences: &[SequenceRows<'_>],
     q: &[f32],
     out: &mut [f32],
-) -> Result<(), BatchError> {
-    check_batch(heads, reader.words(), sequences, q, out)?;
+) -> Result<(), AttentionError> {
+    check_attention(heads, reader.words(), sequences, q, out)?;
     // ch13 task 3: each sequence's rows of the queries and of the output
     let width = heads.n_heads * heads.head_dim;
     let mut first = 0;

@@ -1,7 +1,6 @@
 //! The caches by name: what `--kv` takes, which chapters each needs, and how one is made.
 
 use std::fmt;
-use std::str::FromStr;
 
 use crate::cache::attention::AttentionCache;
 use crate::cache::{CacheError, KvLayout};
@@ -20,15 +19,6 @@ pub enum CacheKind {
     Contiguous,
     /// Pages of a shared slab.
     Paged,
-}
-
-impl FromStr for CacheKind {
-    type Err = String;
-
-    fn from_str(name: &str) -> Result<Self, String> {
-        let named = CacheKind::ALL.into_iter().find(|kind| kind.name() == name);
-        named.ok_or_else(|| format!("unknown kv cache {name:?} (supported: {})", CacheKind::names(&CacheKind::ALL)))
-    }
 }
 
 impl fmt::Display for CacheKind {
@@ -50,7 +40,7 @@ impl CacheKind {
     }
 
     /// As `--kv` takes it.
-    fn name(self) -> &'static str {
+    pub fn name(self) -> &'static str {
         match self {
             CacheKind::Recompute => "recompute",
             CacheKind::Flat => "flat",

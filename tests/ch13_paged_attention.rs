@@ -5,7 +5,7 @@ grading::grader!();
 #[cfg(not(stub = "ch13_paged_attention"))]
 mod checks {
     use page_by_page::cache::attention::{
-        AttentionBackend, AttentionCache, BatchError, F32Heads, HeadReader, Run, SequenceRows,
+        AttentionBackend, AttentionCache, AttentionError, F32Heads, HeadReader, Run, SequenceRows,
     };
     use page_by_page::cache::{KvCache, KvLayout, PageId, Rewind};
     use page_by_page::chapters::ch06_paged::{PagedCache, SharedSlab};
@@ -362,8 +362,8 @@ mod checks {
         let width = q_width(heads);
         let (a, b) = (ScatteredRows::new(heads, 6, 4, 1), ScatteredRows::new(heads, 3, 4, 2));
         for (queries, given, error) in [
-            (2, 3, BatchError::WrongQueries { queries: 4, given: 3, width }),
-            (4, 6, BatchError::TooFewTokens { sequence: 1, queries: 4, tokens: 3 }),
+            (2, 3, AttentionError::WrongQueries { queries: 4, given: 3, width }),
+            (4, 6, AttentionError::TooFewTokens { sequence: 1, queries: 4, tokens: 3 }),
         ] {
             let (q, mut out) = (numbers(given * width, 1), vec![INITIAL_OUTPUT; given * width]);
             let what = format!("attend_batch of 2 of 6 tokens and {queries} of 3, given {given} rows of queries");
@@ -380,7 +380,7 @@ mod checks {
             let (q, mut out) = (numbers(queries * width, 1), vec![INITIAL_OUTPUT; queries * width]);
             let mut reader = CountingHeads { words: 6, head_dim: 5, n_read: 0 };
             let what = format!("attend_batch with 6 words a head, 5 rows of 2 heads in 59 numbers, {queries} queries");
-            let error = BatchError::RunBeyondMemory { sequence: 0, end: 60, numbers: 59 };
+            let error = AttentionError::RunBeyondMemory { sequence: 0, end: 60, numbers: 59 };
             same!(attend_batch(heads, &mut reader, &[rows], &q, &mut out), Err(error), "{what}");
         }
     }

@@ -416,7 +416,7 @@ mod checks {
     /// The layout of the model's packed rows.
     fn kv_layout(model: &Model) -> KvLayout {
         let layout = model.config().kv_layout();
-        in_call(format!("packed({:?}) of {layout:?}", model.kv_dtype), || model.kv_layout())
+        in_call(format!("packed({:?}) of {layout:?}", model.kv_dtype), || model.cache_layout())
     }
 
     /// `n` tokens that begin with the prompt.

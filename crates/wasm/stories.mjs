@@ -16,7 +16,7 @@ const { openEngine, files } = runInThisContext(`(() => {${engine}; return { open
 const ask = await openEngine(await readFile(module), await Promise.all(files.map((file) => readFile(root(`assets/${file}`)))));
 
 const PROMPT = "Once upon a time there was a king";
-const POOL = { pages: 256, page_size: 16, budget: 256, running: 8, prefix_cache: true };
+const POOL = { pages: 256, page_size: 16, token_budget: 256, max_running: 8, prefix_cache: true };
 const EIGHT = { prompt: PROMPT, max_new_tokens: 120, seed: 1, samples: 8 };
 
 /** The outputs that these sequences get, in order, and the counters at the end. Without `starts`, those of the mistake that is on. */

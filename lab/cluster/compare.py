@@ -2,15 +2,13 @@
 
 import datetime
 import json
-import os
 import re
-import time
 from pathlib import Path
 
 from client import NEW_TOKENS, PROMPTS, Server, ask
 from drafts import counted_by_vllm, earliest
 from machine import PROGRAM, answer_of, processor, python_of
-from servers import PAGE_SIZE, PAGES, Running, free_port, our_server, say, versions_of
+from servers import PAGE_SIZE, PAGES, cores, our_server, say, versions_of, vllm_server
 
 POSITIONS = 1024  # the longest sequence; what the story teller has
 DRAFT_LEN, NGRAM = 4, 3
@@ -42,39 +40,21 @@ def can(way: str, args) -> bool:
     return not (way == "draft" and args.draft is None) and not (way == "tp2" and len(cores()) < 2)
 
 
-def cores() -> list[int]:
-    """The cores that this process may use."""
-    return sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else list(range(os.cpu_count() or 1))
-
-
 def ask_vllm(python: Path, way: str, args) -> dict:
     heading, options, parts = WAYS[way]
     if options is None:
         options = ["--speculative-config", json.dumps(speculation(way, args))]
-    port = free_port()
-    command = [
-        python, "-m", "vllm.entrypoints.openai.api_server", "--model", args.model, "--served-model-name", args.model.name,
-        "--dtype", "float32", "--enforce-eager", "--enable-prefix-caching", "--block-size", PAGE_SIZE,
+    options = [
+        "--dtype", "float32", "--enforce-eager", "--block-size", PAGE_SIZE,
         # Block 0 is never handed out.
-        "--num-gpu-blocks-override", PAGES + 1, "--max-model-len", POSITIONS,
-        "--host", "127.0.0.1", "--port", port, *options,
+        "--num-gpu-blocks-override", PAGES + 1, "--max-model-len", POSITIONS, *options,
     ]
     mine = cores()
     halves = [mine[: len(mine) // 2], mine[len(mine) // 2 :]] if way == "tp2" else [mine]
-    environment = {
-        "VLLM_CPU_KVCACHE_SPACE": "1",  # GiB
-        "VLLM_CPU_OMP_THREADS_BIND": "|".join(",".join(map(str, half)) for half in halves),
-        "HF_HUB_OFFLINE": "1",
-        "VLLM_NO_USAGE_STATS": "1",
-    }
-    start = time.monotonic()
     say(f"vLLM, {heading}")
-    with Running(f"vllm-{way}", command, environment) as running:
-        address = f"http://127.0.0.1:{port}"
-        running.wait_for(address)
-        say(f"    ready after {time.monotonic() - start:.0f} s")
+    with vllm_server(python, args.model, way, 1, options, halves) as (address, log):
         # What vLLM found room for in each process's GiB, before it was given a number.
-        room = re.search(r"Overriding num_gpu_blocks=(\d+)", running.log.read_text(errors="replace"))
+        room = re.search(r"Overriding num_gpu_blocks=(\d+)", log.read_text(errors="replace"))
         return ask(address, parts) | {"room": int(room[1]) if room else None}
 
 

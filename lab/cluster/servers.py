@@ -67,9 +67,10 @@ class Running:
 
 
 @contextlib.contextmanager
-def our_server(model: Path, name: str):
+def our_server(model: Path, name: str, *options):
     """Our server with a model; its address."""
-    command = [PROGRAM, "serve", "--model", model, "--port", "0", "--page-size", PAGE_SIZE, "--pages", PAGES]
+    options = options or ["--page-size", PAGE_SIZE, "--pages", PAGES]
+    command = [PROGRAM, "serve", "--model", model, "--port", "0", *options]
     with Running(name, command) as running:
         # The first line of its output is its address. It comes, or the output ends.
         address = running.process.stdout.readline().strip()
@@ -78,6 +79,30 @@ def our_server(model: Path, name: str):
             raise RuntimeError(f"our server did not start:\n{running.last_words()}")
         running.wait_for(address)
         yield address
+
+
+@contextlib.contextmanager
+def vllm_server(python: Path, model: Path, name: str, space: int, options: list, processes: list[list[int]] | None = None):
+    """vLLM's server with a model; its address and its log. `space`: GiB for its pool; `processes`: the cores of each."""
+    port = free_port()
+    command = [python, "-m", "vllm.entrypoints.openai.api_server", "--model", model, "--served-model-name", model.name,
+               "--enable-prefix-caching", "--host", "127.0.0.1", "--port", port, *options]
+    environment = {
+        "VLLM_CPU_KVCACHE_SPACE": str(space),
+        "VLLM_CPU_OMP_THREADS_BIND": "|".join(",".join(map(str, of_one)) for of_one in processes or [cores()]),
+        "HF_HUB_OFFLINE": "1",
+        "VLLM_NO_USAGE_STATS": "1",
+    }
+    start = time.monotonic()
+    with Running(f"vllm-{name}", command, environment) as running:
+        running.wait_for(address := f"http://127.0.0.1:{port}")
+        say(f"    ready after {time.monotonic() - start:.0f} s")
+        yield address, running.log
+
+
+def cores() -> list[int]:
+    """The cores that this process may use."""
+    return sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else list(range(os.cpu_count() or 1))
 
 
 def free_port() -> int:

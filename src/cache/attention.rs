@@ -36,10 +36,10 @@ pub enum AttentionBackend {
     Loops,
 }
 
-/// Why attention of a batch was refused, by [`check_batch`]. Nothing was written.
+/// Why attention of a batch was refused, by [`check_attention`]. Nothing was written.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[allow(missing_docs)] // The messages say what each one means.
-pub enum BatchError {
+pub enum AttentionError {
     #[error("the queries are {numbers} numbers, which are no whole rows of {width}; give a row for each query")]
     NotRows { numbers: usize, width: usize },
     #[error(
@@ -71,38 +71,38 @@ pub enum BatchError {
 /// Sums and ends that are more than `usize` counts are `usize::MAX`.
 ///
 /// # Errors
-/// The first [`BatchError`] in this order: `NotRows`, `WrongQueries`, `WrongOutput`; then, sequence by sequence and
+/// The first [`AttentionError`] in this order: `NotRows`, `WrongQueries`, `WrongOutput`; then, sequence by sequence and
 /// whether or not it has queries, `RunBeyondMemory`, `TooFewTokens`.
-pub fn check_batch(
+pub fn check_attention(
     heads: Heads,
     words: usize,
     sequences: &[SequenceRows<'_>],
     q: &[f32],
     out: &[f32],
-) -> Result<(), BatchError> {
+) -> Result<(), AttentionError> {
     let width = heads.n_heads * heads.head_dim;
     if !q.len().is_multiple_of(width) {
-        return Err(BatchError::NotRows { numbers: q.len(), width });
+        return Err(AttentionError::NotRows { numbers: q.len(), width });
     }
     let given = q.len() / width;
     let queries = sequences.iter().fold(0, |sum: usize, sequence| sum.saturating_add(sequence.queries));
     if queries != given {
-        return Err(BatchError::WrongQueries { queries, given, width });
+        return Err(AttentionError::WrongQueries { queries, given, width });
     }
     if out.len() != q.len() {
-        return Err(BatchError::WrongOutput { found: out.len(), expected: q.len() });
+        return Err(AttentionError::WrongOutput { found: out.len(), expected: q.len() });
     }
     for (sequence, rows) in sequences.iter().enumerate() {
         let numbers = rows.keys.len().min(rows.values.len());
         for run in rows.runs {
             let end = run.start.saturating_add(run.rows.saturating_mul(heads.n_kv_heads * words));
             if end > numbers {
-                return Err(BatchError::RunBeyondMemory { sequence, end, numbers });
+                return Err(AttentionError::RunBeyondMemory { sequence, end, numbers });
             }
         }
         let (queries, tokens) = (rows.queries, rows.len());
         if queries > tokens {
-            return Err(BatchError::TooFewTokens { sequence, queries, tokens });
+            return Err(AttentionError::TooFewTokens { sequence, queries, tokens });
         }
     }
     Ok(())

@@ -77,7 +77,7 @@ pub struct PageFormat {
 impl PageFormat {
     /// What this model's pages have in common. Reads all weights once, for the fingerprint.
     pub fn for_model(model: &Model, page_size: usize) -> Self {
-        let (kv_dtype, matmul_dtype, layout) = (model.kv_dtype, model.matmul_dtype, model.kv_layout());
+        let (kv_dtype, matmul_dtype, layout) = (model.kv_dtype, model.matmul_dtype, model.cache_layout());
         PageFormat { fingerprint: model.fingerprint(), kv_dtype, matmul_dtype, layout, page_size }
     }
 

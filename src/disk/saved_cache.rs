@@ -172,7 +172,7 @@ fn damaged(problem: impl std::fmt::Display) -> String {
 
 /// The first number of some rows that is NaN or an infinity, and the index of its head among all of the rows.
 fn not_finite(rows: &[f32], model: &Model) -> Option<(usize, f32)> {
-    let (format, n_numbers, n_words) = (model.kv_dtype, model.config().head_dim, model.kv_layout().head_dim);
+    let (format, n_numbers, n_words) = (model.kv_dtype, model.config().head_dim, model.cache_layout().head_dim);
     let mut numbers = vec![0.0; n_numbers];
     for (index, head) in rows.chunks_exact(n_words).enumerate() {
         // A word of packed numbers may look like NaN, and one that holds NaN like any number.
@@ -190,7 +190,7 @@ fn not_finite(rows: &[f32], model: &Model) -> Option<(usize, f32)> {
 /// A MiB more than the longest sequence of a model takes: what is a little too long, or in a different format, is read
 /// as well, and refused by its header.
 fn max_bytes(model: &Model) -> usize {
-    let [layout, other] = [model.kv_layout(), model.config().kv_layout()];
+    let [layout, other] = [model.cache_layout(), model.config().kv_layout()];
     let layout = if other.kv_width() > layout.kv_width() { other } else { layout };
     let longest = PageFormat {
         fingerprint: 0,

@@ -22,7 +22,7 @@ use crate::model::{Model, StepError};
 use crate::prefix_cache::NoPrefixCache;
 use crate::serving::schedule::{NextToken, StepLimits};
 use crate::simulation::buggy_scheduler::{Bug, Policy, with_bug, with_policy};
-use crate::simulation::{LAYOUT, SchedulerFactory, chapter_12, search, story};
+use crate::simulation::{LAYOUT, SchedulerFactory, event_log, new_scheduler, search};
 
 /// The right lines, then those of the mistake.
 type Cost = Result<[Vec<String>; 2]>;
@@ -95,7 +95,7 @@ pub(super) fn drafts() -> Cost {
     let (target, small) = (target?, small?);
     let prompt = Tokenizer::open(&bundled("storyteller"))?.encode("Once upon a time")?;
     let size = CacheSize::for_tokens(1000, 16)?;
-    let cache = |model: &Model| CacheKind::Contiguous.new_cache(model.kv_layout(), size)?.context("a cache");
+    let cache = |model: &Model| CacheKind::Contiguous.new_cache(model.cache_layout(), size)?.context("a cache");
     let generate = |is_stubborn: bool| -> Result<(Vec<u32>, DraftCounters)> {
         let (mut target_cache, mut draft_cache) = (cache(&target)?, cache(&small)?);
         let (mut counters, mut sampler) = (DraftCounters::default(), Sampler::new(SamplingParams::GREEDY));
@@ -155,7 +155,7 @@ pub(super) fn victims() -> Cost {
         let computed = format!("{} tokens computed for 1,898", thousands(computed));
         Ok(vec![computed, count(preemptions, "preemption"), count(steps, "step")])
     };
-    Ok([lines(&chapter_12)?, lines(&with_policy(Policy::OldestVictim))?])
+    Ok([lines(&new_scheduler)?, lines(&with_policy(Policy::OldestVictim))?])
 }
 
 /// Chapter 15: which engine had a bug, the rule that it breaks, and the events to which a simulation shrinks it.
@@ -165,8 +165,8 @@ pub fn shrunk_events(bug: Bug) -> String {
         return "no rule is broken in 1,000 worlds\n".into();
     };
     let (message, rule) = (&found.failure.violation.message, found.failure.violation.rule);
-    let story = story(&*factory, &found.case, &found.shrunk);
-    format!("reported  {}\nrule      {rule}: {message}\n\n{story}", bug.reported_in())
+    let log = event_log(&*factory, &found.case, &found.shrunk);
+    format!("reported  {}\nrule      {rule}: {message}\n\n{log}", bug.reported_in())
 }
 
 /// Schedules all requests, as (prompt, new tokens), to their end, `batch` of them at first and as many when these have

@@ -38,7 +38,7 @@ pub fn restart() -> Result<[EngineTotals; 2]> {
 fn run_with(model: &Model, tokenizer: &Tokenizer, disk: MemoryDisk) -> Result<(EngineTotals, Vec<Vec<u32>>)> {
     const PAGE_SIZE: usize = 4;
     const N_PAGES: usize = 1024;
-    let slab = PageSlab::new(model.kv_layout(), PAGE_SIZE, N_PAGES)?;
+    let slab = PageSlab::new(model.cache_layout(), PAGE_SIZE, N_PAGES)?;
     let prefixes = Box::new(PrefixTrie::new(PAGE_SIZE)?);
     let mut tier = DiskTier::open(disk, model, PAGE_SIZE, 1 << 30)?;
     let limits = StepLimits { token_budget: 256, max_running: 16 };

@@ -76,7 +76,7 @@ impl Stories<'_> {
         for (seed, prompt) in (0..).zip(self.prompts) {
             let sampling = SamplingParams { temperature: self.temperature, top_k: 0, top_p: 0.95, seed };
             let size = CacheSize::for_tokens(prompt.len() + self.new_tokens, PAGE_SIZE)?;
-            let mut cache = self.cache.new_cache(self.target.kv_layout(), size)?;
+            let mut cache = self.cache.new_cache(self.target.cache_layout(), size)?;
             let stop = StopConditions { max_new_tokens: self.new_tokens, end_of_text: &[] };
             let generation = Generation { model: self.target, prompt, stop, is_cancelled: None, checker: None };
             let mut sampler = Sampler::new(sampling);

@@ -18,7 +18,7 @@ pub fn generate(
     new_tokens: usize,
     pick: &mut dyn FnMut(&[f32]) -> u32,
 ) -> Result<Generated> {
-    let mut cache = kind.new_cache(model.kv_layout(), CacheSize::for_tokens(capacity, PAGE_SIZE)?)?;
+    let mut cache = kind.new_cache(model.cache_layout(), CacheSize::for_tokens(capacity, PAGE_SIZE)?)?;
     let stop = StopConditions { max_new_tokens: new_tokens, end_of_text: &[] };
     let generated = Generation { model, prompt, stop, is_cancelled: None, checker: None }.run(
         cache.as_deref_mut(),

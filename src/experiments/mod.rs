@@ -8,7 +8,6 @@
 // Fields whose name says all have no doc.
 #![allow(missing_docs)]
 
-pub mod breakages;
 mod costs;
 pub mod disk;
 pub mod drafts;
@@ -16,6 +15,7 @@ pub mod first_fit;
 pub mod forks;
 pub mod generation;
 pub mod memory;
+pub mod mistakes;
 pub mod paged_attention;
 pub mod prefixes;
 pub mod rewind;

@@ -116,7 +116,7 @@ impl DraftSource {
     pub fn model(mut model: Model, target: &Model, kind: CacheKind, size: CacheSize) -> Result<Self, CacheError> {
         model.attention = target.attention;
         (model.kv_dtype, model.matmul_dtype) = (target.kv_dtype, target.matmul_dtype);
-        let cache = kind.new_cache(model.kv_layout(), size)?;
+        let cache = kind.new_cache(model.cache_layout(), size)?;
         Ok(DraftSource::Model { model: Box::new(model), cache })
     }
 

@@ -45,7 +45,7 @@ impl Model {
         }
         let rows = batch.iter().zip(new_rows).map(|(chunk, new_rows)| match &chunk.cache {
             Some(cache) => self.attention.rows(&**cache, layer),
-            None => Rows::dense(new_rows, self.kv_layout()),
+            None => Rows::dense(new_rows, self.cache_layout()),
         });
         let rows: Vec<Rows<'_>> = rows.collect();
         let sequences = batch.iter().zip(&rows).map(|(chunk, rows)| rows.sequence_rows(chunk.tokens.len()));

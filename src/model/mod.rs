@@ -77,7 +77,7 @@ impl Model {
 
     /// The shape of the rows that the model gives its caches: of numbers, or of the 32-bit words that they are packed
     /// into.
-    pub fn kv_layout(&self) -> KvLayout {
+    pub fn cache_layout(&self) -> KvLayout {
         match self.kv_dtype {
             KvDtype::F32 => self.config.kv_layout(),
             format => packed(format, self.config.kv_layout()),

@@ -122,7 +122,7 @@ impl Model {
         if n_logits > tokens.len() {
             return Err(StepError::TooFewTokens { wanted: n_logits, tokens: tokens.len() });
         }
-        let expected = self.kv_layout();
+        let expected = self.cache_layout();
         match found.filter(|found| *found != expected) {
             Some(found) => Err(StepError::WrongLayout { found, expected }),
             None => Ok(()),

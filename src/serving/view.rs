@@ -38,7 +38,7 @@ pub struct PoolView {
     /// Tokens computed in the last step.
     pub scheduled_tokens: usize,
     /// The most tokens computed in a step: the token budget.
-    pub budget: usize,
+    pub token_budget: usize,
     pub max_running: usize,
     /// What was counted since the first sequence came.
     pub counts: EngineTotals,
@@ -145,7 +145,7 @@ impl PoolView {
             owners: owners(slab.pool()),
             sequences: sequences.collect(),
             scheduled_tokens: step.iter().map(|chunk| chunk.n_tokens).sum(),
-            budget: limits.token_budget,
+            token_budget: limits.token_budget,
             max_running: limits.max_running,
             counts: totals,
             ..PoolView::default()

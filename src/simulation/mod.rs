@@ -11,25 +11,25 @@
 //! depends on every row that a sequence has, so a page that isn't the sequence's own changes it.
 //!
 //! [`search`](fn@search) tries seeds until a rule is broken, [shrinks](Shrinking) the case and tells it as a
-//! [`story`](fn@story). [`examples`] are a few cases as one writes them by hand, and [`buggy_scheduler`] has
+//! [`event_log`](fn@event_log). [`examples`] are a few cases as one writes them by hand, and [`buggy_scheduler`] has
 //! schedulers with a bug each that an engine had.
 
 pub mod buggy_scheduler;
 mod draw_case;
+mod event_log;
 pub mod examples;
 mod scheduler_under_test;
 mod search;
 mod shrinking;
 mod stand_in_model;
-mod story;
 mod world;
 
 pub use draw_case::smaller;
-pub use scheduler_under_test::{SchedulerFactory, SchedulerUnderTest, chapter_12};
+pub use event_log::{describe_plan, event_log};
+pub use scheduler_under_test::{SchedulerFactory, SchedulerUnderTest, new_scheduler};
 pub use search::{Counterexample, Passed, rule_broken, search};
 pub use shrinking::{Candidate, Shrinking};
 pub use stand_in_model::{END_OF_TEXT, FIRST_NEW, LAYOUT, prompt, run_alone, run_alone_until};
-pub use story::{describe_plan, story};
 pub use world::{CacheCalls, MAX_SEQUENCES, World, heartbeat, in_scheduler_call, record_calls};
 
 use crate::cache::PageId;

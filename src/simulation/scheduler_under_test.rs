@@ -53,7 +53,7 @@ pub type SchedulerFactory<'a> =
     dyn Fn(&SharedSlab, Box<dyn PrefixCache>, StepLimits) -> Result<Box<dyn SchedulerUnderTest>, ScheduleError> + 'a;
 
 /// The scheduler of chapter 12: yours, or the reference.
-pub fn chapter_12(
+pub fn new_scheduler(
     slab: &SharedSlab,
     prefixes: Box<dyn PrefixCache>,
     limits: StepLimits,

@@ -17,7 +17,7 @@ use grading::hostile::sealed;
 /// The bytes of a saved cache of three tokens.
 fn saved(model: &Model) -> Vec<u8> {
     let place = Place::new();
-    saved_cache(model.kv_layout(), &TOKENS).save(&place.file(), model).unwrap();
+    saved_cache(model.cache_layout(), &TOKENS).save(&place.file(), model).unwrap();
     fs::read(place.file()).unwrap()
 }
 
@@ -111,7 +111,7 @@ fn other_files_are_no_saved_caches() {
     refused(|| SavedCache::load(&place.file(), &model), &[&says]);
     // The longest sequence has room.
     let longest: Vec<u32> = (0..128).map(|position| position % 97).collect();
-    saved_cache(model.kv_layout(), &longest).save(&place.file(), &model).unwrap();
+    saved_cache(model.cache_layout(), &longest).save(&place.file(), &model).unwrap();
     assert_eq!(SavedCache::load(&place.file(), &model).unwrap().tokens(), longest);
 }
 
@@ -133,7 +133,7 @@ fn a_sequence_that_the_model_cannot_hold_is_neither_saved_nor_loaded() {
     folder.set("config.json", "max_position_embeddings", json!(2));
     let short = open(&folder);
     let unknown = forged(&saved(&model), IDS + 4, &97u32.to_le_bytes());
-    let layouts = [&other, &model].map(|model| model.kv_layout());
+    let layouts = [&other, &model].map(|model| model.cache_layout());
     let shapes = format!("rows of {:?}, the model makes rows of {:?}", layouts[0], layouts[1]);
     let id = "token id 97 is outside the vocabulary: ids go from 0 to 96";
     for (model, saved, bytes, says) in [

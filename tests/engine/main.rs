@@ -1,7 +1,7 @@
 //! The engine's own tests: what is around the chapters. Run by name, `cargo test --features solution --test engine`.
 
 mod alternative_solutions;
-mod batch_checks;
+mod attention_errors;
 mod batch_invariance;
 mod beams;
 mod broken_stories;

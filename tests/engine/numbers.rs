@@ -51,7 +51,7 @@ fn what_a_format_cannot_hold_is_noticed() {
         for attention in [AttentionBackend::Gather, AttentionBackend::Paged, AttentionBackend::Loops] {
             let mut model = Model::open(folder.path().as_ref()).unwrap();
             (model.kv_dtype, model.attention) = (format, attention);
-            let mut cache = ContiguousCache::new(model.kv_layout(), 9);
+            let mut cache = ContiguousCache::new(model.cache_layout(), 9);
             for stepped in [model.step(&[1, 2, 3], None), model.step(&[1, 2, 3], Some(&mut cache))] {
                 match format {
                     KvDtype::F16 => {

@@ -6,7 +6,7 @@
 use page_by_page::experiments::count_schedule;
 use page_by_page::serving::schedule::{StepLimits, max_rows};
 use page_by_page::simulation::buggy_scheduler::{Bug, Policy, with_bug, with_policy};
-use page_by_page::simulation::{SchedulerFactory, chapter_12};
+use page_by_page::simulation::{SchedulerFactory, new_scheduler};
 use page_by_page::workload::arrivals::TINY_LLM;
 
 /// More pages than all requests of a table's row need together.
@@ -22,7 +22,7 @@ fn useful(requests: &[(usize, usize)]) -> usize {
 
 #[test]
 fn what_the_rules_of_the_chapter_gain() {
-    let (next_chunk, chapter): (_, &SchedulerFactory<'_>) = (&with_bug(Some(Bug::NextChunk)), &chapter_12);
+    let (next_chunk, chapter): (_, &SchedulerFactory<'_>) = (&with_bug(Some(Bug::NextChunk)), &new_scheduler);
     let (prompts_first, oldest) = (&with_policy(Policy::PromptsFirst), &with_policy(Policy::OldestVictim));
     let alone = StepLimits { token_budget: usize::MAX, max_running: 1 };
     let eight = StepLimits { token_budget: 128, max_running: 8 };

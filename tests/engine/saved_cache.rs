@@ -42,7 +42,7 @@ pub fn saved_cache(layout: KvLayout, tokens: &[u32]) -> SavedCache {
 
 /// A saved cache of [`TOKENS`] whose layers all have these rows, in numbers.
 pub fn of_rows(model: &Model, format: KvDtype, k: &[f32], v: &[f32]) -> SavedCache {
-    let mut cache = FlatCache::new(model.kv_layout());
+    let mut cache = FlatCache::new(model.cache_layout());
     cache.extend(TOKENS.len()).unwrap();
     let rows = [k, v].map(|rows| match format {
         KvDtype::F32 => rows.to_vec(),
@@ -87,7 +87,7 @@ fn a_model_goes_on_in_the_format_that_was_saved_and_in_no_other() {
     let place = Place::new();
     for found in KvDtype::ALL {
         let writer = model(found);
-        let mut cache = FlatCache::new(writer.kv_layout());
+        let mut cache = FlatCache::new(writer.cache_layout());
         writer.step(&TOKENS, Some(&mut cache)).unwrap();
         SavedCache::copy(&cache, &TOKENS).save(&place.file(), &writer).unwrap();
         for expected in KvDtype::ALL {

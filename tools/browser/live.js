@@ -22,7 +22,7 @@ export function liveChecks(checkAs, { browser, program }) {
   check("with the keyboard alone", [], {}, keyboard);
   check("slowed down, paused, step by step, until the page is closed", [], {}, paced);
   check("a page with two owners by mistake", [], {}, mistake);
-  check("a refusal is shown in its words", ["--running", "4", "--queue", "0"], {}, refused);
+  check("a refusal is shown in its words", ["--max-running", "4", "--queue", "0"], {}, refused);
   check("a lost connection is shown, and comes back", [], {}, lost);
   check("a key is asked for, and kept nowhere", ["--api-key", "sesame"], {}, withKey);
   check("as many viewers as places", ["--viewers", "1"], {}, full);
@@ -173,7 +173,7 @@ async function mistake(tab) {
   await tab.evaluate(() => {
     const sequence = (id) => ({ id, state: "running", prompt: "", text: "", prompt_tokens: 4, new_tokens: 4, max_new_tokens: 9, rows: 8, pages: [3], cached_tokens: 0, cached_again: 0, preemptions: 0 });
     const counts = { cached_tokens: 0, prompt_tokens: 8, new_tokens: 8, preemptions: 0, recomputed_tokens: 0 };
-    const rest = { version: 1, steps: 4, page_size: 16, ended: [], scheduled_tokens: 2, budget: 64, max_running: 8, counts };
+    const rest = { version: 1, steps: 4, page_size: 16, ended: [], scheduled_tokens: 2, token_budget: 64, max_running: 8, counts };
     newPool("").take([{ ...rest, owners: [0, 0, 0, 1], sequences: [sequence(0), sequence(3)] }]);
   });
   assert.equal(await tab.locator(".grid .mistake").textContent(), "!");

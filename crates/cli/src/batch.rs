@@ -48,7 +48,7 @@ const MAX_WAITING: usize = 4096;
 #[command(after_help = "\
 Examples:
   cargo page batch prompts.jsonl
-  cargo page batch prompts.jsonl --out outputs.jsonl --pages 64 --budget 128
+  cargo page batch prompts.jsonl --out outputs.jsonl --pages 64 --token-budget 128
   cargo page batch prompts.jsonl --page-file prompts.pages --pages 64
   echo '{\"prompt\": \"The king had\", \"seed\": 7}' | cargo page batch -
 
@@ -63,7 +63,7 @@ pub struct Batch {
     pool: PoolOptions,
     /// Sequences that run at the same time, at most
     #[arg(long, value_name = "N", default_value_t = 16)]
-    running: usize,
+    max_running: usize,
     #[command(flatten)]
     rows: RowOptions,
     #[command(flatten)]
@@ -132,10 +132,10 @@ impl Batch {
         chapters::ensure_started(&SCHEDULER)?;
         let lines = self.lines()?;
         let (model, tokenizer) = self.model.with_tokenizer(self.rows, CacheKind::Paged)?;
-        let slab = self.pool.slab(&model, self.running)?;
+        let slab = self.pool.slab(&model, self.max_running)?;
         chapters::ensure_started(self.page_file.chapters())?;
         let tier = self.page_file.open(&model, self.pool.pages.page_size)?;
-        let (prefixes, limits) = (self.pool.prefixes()?, self.pool.limits(self.running));
+        let (prefixes, limits) = (self.pool.prefixes()?, self.pool.limits(self.max_running));
         let engine =
             Engine::new(&model, &slab, prefixes, limits, &model.config().eos_token_ids)?.with_tokenizer(&tokenizer);
         let results = Results::begin(self.out.as_deref(), &self.file)?;
@@ -152,7 +152,7 @@ impl Batch {
             results,
             start: Instant::now(),
         };
-        run.serve_all(self.running.min(MAX_WAITING), &interrupt)?;
+        run.serve_all(self.max_running.min(MAX_WAITING), &interrupt)?;
         self.report(run)
     }
 

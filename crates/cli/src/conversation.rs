@@ -43,7 +43,7 @@ const HELP: &str = "\
 pub struct ConversationOptions {
     #[command(flatten)]
     pub model: ModelOption,
-    #[command(flatten, next_help_heading = "SamplingParams")]
+    #[command(flatten, next_help_heading = "Sampling")]
     sampling: SamplingOptions,
     #[command(flatten, next_help_heading = "Memory")]
     pool: PoolOptions,

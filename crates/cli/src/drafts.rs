@@ -4,7 +4,6 @@ use std::path::PathBuf;
 
 use anyhow::{Result, bail, ensure};
 use clap::Args;
-use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use page_by_page::cache_kind::{CacheKind, CacheSize};
 use page_by_page::generation::drafting::{AcceptRule, DraftCounters, DraftSource};
 use page_by_page::model::Model;
@@ -12,7 +11,7 @@ use page_by_page::model::tokenizer::Tokenizer;
 
 use crate::memory;
 use crate::model_dir;
-use crate::options::Weights;
+use crate::options::{Weights, named};
 use crate::output::{count, percent, thousands};
 
 /// Speculative decoding: what drafts, and how.
@@ -25,8 +24,9 @@ pub struct DraftOptions {
     /// Tokens of a draft, at most
     #[arg(long, value_name = "K", default_value_t = 4, requires = "drafter")]
     pub draft_len: usize,
-    /// Which draft tokens are accepted
-    #[arg(long, value_name = "RULE", value_parser = accept_rules(), default_value = "match", requires = "drafter")]
+    /// Which draft tokens are accepted: those that match the model's own choice, so that the output is the same as without
+    /// drafts; or a sample, with probability min(1, p/q): more are accepted, and each output is as likely as without
+    #[arg(long, value_name = "RULE", value_parser = named(ACCEPT_RULES), default_value = "match", requires = "drafter")]
     pub accept: AcceptRule,
 }
 
@@ -84,7 +84,7 @@ impl DraftOptions {
             count(config.max_positions, "position")
         );
         let size = CacheSize::for_tokens(tokens, page_size)?;
-        memory::ensure_cache(kv, model.kv_layout(), size)?;
+        memory::ensure_cache(kv, model.cache_layout(), size)?;
         Ok(Some(DraftSource::model(model, target, kv, size)?))
     }
 }
@@ -97,15 +97,4 @@ pub fn describe(counters: DraftCounters) -> String {
     format!("{accepted} of {drafted} accepted, {share}; {passes} of the target for {generated}, {each:.2} each")
 }
 
-/// The rules by name, as the help lists them.
-pub fn accept_rules() -> impl TypedValueParser<Value = AcceptRule> {
-    PossibleValuesParser::new([
-        PossibleValue::new("match")
-            .help("Those that the model chooses itself: the output is the same as without drafts"),
-        PossibleValue::new("sample").help(
-            "At random, with probability min(1, p/q): more are accepted, and each output is as likely as without \
-             drafts",
-        ),
-    ])
-    .map(|name| if name == "match" { AcceptRule::Match } else { AcceptRule::Sample })
-}
+pub const ACCEPT_RULES: [(&str, AcceptRule); 2] = [("match", AcceptRule::Match), ("sample", AcceptRule::Sample)];

@@ -22,7 +22,7 @@ use page_by_page::model::tokenizer::Tokenizer;
 use serde_json::{Value, json};
 
 use crate::drafts::DraftOptions;
-use crate::options::{ModelOption, PageOptions, RowOptions, SamplingOptions, notes_on_weights};
+use crate::options::{ModelOption, PageOptions, RowOptions, SamplingOptions, cache_kinds, notes_on_weights};
 use crate::output::{count, mib, per_second, rate, say, thousands, time};
 
 /// Generate text, and say what its cache cost
@@ -63,7 +63,7 @@ pub struct Generate {
     /// Print one JSON object instead: text, token ids, counters; with a list of outputs for those generated together
     #[arg(long)]
     json: bool,
-    #[command(flatten, next_help_heading = "SamplingParams")]
+    #[command(flatten, next_help_heading = "Sampling")]
     sampling: SamplingOptions,
     #[command(flatten, next_help_heading = "Cache")]
     cache: CacheOptions,
@@ -84,7 +84,7 @@ fn help_of_kv() -> String {
 /// The cache: its kind, its memory, its rows, and the files that it is saved to and loaded from.
 #[derive(Args)]
 struct CacheOptions {
-    #[arg(long, value_name = "CACHE", help = help_of_kv())]
+    #[arg(long, value_name = "CACHE", value_parser = cache_kinds(), hide_possible_values = true, help = help_of_kv())]
     kv: Option<CacheKind>,
     /// Slots that the contiguous cache reserves [default: enough for prompt and output]
     #[arg(long, value_name = "N")]

@@ -3,8 +3,8 @@
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, ensure};
+use clap::Args;
 use clap::builder::{PossibleValuesParser, TypedValueParser};
-use clap::{Args, ValueEnum};
 use page_by_page::cache::attention::AttentionBackend;
 use page_by_page::cache::{CacheError, KvLayout};
 use page_by_page::cache_kind::CacheKind;
@@ -33,10 +33,10 @@ pub struct ModelOption {
     pub dir: PathBuf,
     /// Where the weights lie: in their files (mapped), or in memory of their own, in large pages (copied); auto copies
     /// those of a large model if there is memory for twice as much
-    #[arg(long, value_name = "WHERE", value_enum, hide_possible_values = true, default_value = "auto")]
+    #[arg(long, value_name = "WHERE", value_parser = named(WEIGHTS), hide_possible_values = true, default_value = "auto")]
     pub weights: Weights,
     /// How numbers are multiplied with weights in bf16, f32 or bf16 (rounded to 16 bits first)
-    #[arg(long, value_name = "TYPE", value_parser = named(&MATMUL_DTYPES), hide_possible_values = true, default_value = "f32")]
+    #[arg(long, value_name = "TYPE", value_parser = matmul_dtypes(), hide_possible_values = true, default_value = "f32")]
     pub matmul_dtype: MatmulDtype,
 }
 
@@ -65,7 +65,7 @@ impl ModelOption {
 }
 
 /// Where the weights of a model lie.
-#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
+#[derive(Clone, Copy)]
 pub enum Weights {
     /// Copied if they are large and there is room, else mapped.
     Auto,
@@ -153,22 +153,35 @@ pub fn number(text: &str) -> Result<f32, String> {
 pub struct RowOptions {
     /// How attention reads keys and values, gather (copied together first), paged (where they lie) or loops (where they
     /// lie, with the loops of chapter 13) [default: paged, or gather while chapter 13 is unfinished]
-    #[arg(long, value_name = "HOW", value_parser = named(&ATTENTIONS), hide_possible_values = true)]
+    #[arg(long, value_name = "HOW", value_parser = named(ATTENTIONS), hide_possible_values = true)]
     attention: Option<AttentionBackend>,
     /// How the numbers of keys and values are stored: f32, f16, bf16 or int8
-    #[arg(long, value_name = "TYPE", value_parser = named(&FORMATS), hide_possible_values = true, default_value = "f32")]
+    #[arg(long, value_name = "TYPE", value_parser = kv_dtypes(), hide_possible_values = true, default_value = "f32")]
     pub kv_dtype: KvDtype,
 }
 
 pub const ATTENTIONS: [(&str, AttentionBackend); 3] =
     [("gather", AttentionBackend::Gather), ("paged", AttentionBackend::Paged), ("loops", AttentionBackend::Loops)];
-const MATMUL_DTYPES: [(&str, MatmulDtype); 2] = [("f32", MatmulDtype::F32), ("bf16", MatmulDtype::Bf16)];
-pub const FORMATS: [(&str, KvDtype); 4] =
-    [("f32", KvDtype::F32), ("f16", KvDtype::F16), ("bf16", KvDtype::Bf16), ("int8", KvDtype::Int8)];
+const WEIGHTS: [(&str, Weights); 3] =
+    [("auto", Weights::Auto), ("mapped", Weights::Mapped), ("copied", Weights::Copied)];
 
-pub fn named<T: Copy + Send + Sync>(values: &'static [(&'static str, T)]) -> impl TypedValueParser<Value = T> {
-    let names = values.iter().map(|(name, _)| *name).collect::<Vec<_>>();
-    PossibleValuesParser::new(names).map(|given| {
+pub fn cache_kinds() -> impl TypedValueParser<Value = CacheKind> {
+    named(CacheKind::ALL.map(|kind| (kind.name(), kind)))
+}
+
+fn matmul_dtypes() -> impl TypedValueParser<Value = MatmulDtype> {
+    named(MatmulDtype::ALL.map(|dtype| (dtype.name(), dtype)))
+}
+
+pub fn kv_dtypes() -> impl TypedValueParser<Value = KvDtype> {
+    named(KvDtype::ALL.map(|dtype| (dtype.name(), dtype)))
+}
+
+/// Takes one of these values by its name.
+pub fn named<T: Copy + Send + Sync + 'static, const N: usize>(
+    values: [(&'static str, T); N],
+) -> impl TypedValueParser<Value = T> {
+    PossibleValuesParser::new(values.map(|(name, _)| name)).map(move |given| {
         let found = values.iter().find(|(name, _)| *name == given);
         found.expect("no other names are possible").1
     })
@@ -315,30 +328,30 @@ pub struct PoolOptions {
     pub pages: PageOptions,
     /// Tokens that a step computes, at most
     #[arg(long, value_name = "N", default_value_t = 256)]
-    budget: usize,
+    token_budget: usize,
     /// Compute every prompt, whatever was computed before
     #[arg(long)]
     pub no_prefix_cache: bool,
 }
 
 impl PoolOptions {
-    /// What a step may hold. `running`: sequences at the same time, at most.
-    pub fn limits(&self, running: usize) -> StepLimits {
-        StepLimits { token_budget: self.budget, max_running: running }
+    /// What a step may hold. `max_running`: sequences at the same time, at most.
+    pub fn limits(&self, max_running: usize) -> StepLimits {
+        StepLimits { token_budget: self.token_budget, max_running }
     }
 
     /// How large the pool is for this model's rows.
     pub fn size(&self, model: &Model) -> Result<PoolSize> {
-        self.pages.pool(model.kv_layout(), SLOTS.div_ceil(self.pages.page_size.max(1)))
+        self.pages.pool(model.cache_layout(), SLOTS.div_ceil(self.pages.page_size.max(1)))
     }
 
     /// The memory of the pool, if the machine has it, and also that of a step.
-    pub fn slab(&self, model: &Model, running: usize) -> Result<SharedSlab> {
+    pub fn slab(&self, model: &Model, max_running: usize) -> Result<SharedSlab> {
         let pool = self.size(model)?;
         // Each token that is computed has a slot, and each row of logits belongs to such a token.
-        let tokens = self.budget.min(pool.n_slots());
+        let tokens = self.token_budget.min(pool.n_slots());
         let what = format!("computing {} in a step", count(tokens, "token"));
-        memory::ensure(&what, model.step_bytes(tokens, running.min(tokens)), "lower it with --budget")?;
+        memory::ensure(&what, model.step_bytes(tokens, max_running.min(tokens)), "lower it with --token-budget")?;
         pool.slab()
     }
 

@@ -71,7 +71,7 @@ pub struct Serve {
     pool: PoolOptions,
     /// Sequences that run at the same time, at most
     #[arg(long, value_name = "N", default_value_t = 16)]
-    running: usize,
+    max_running: usize,
     #[command(flatten)]
     page_file: PageFileOptions,
     /// Requests that wait for a place, at most; more are refused for the moment
@@ -97,7 +97,7 @@ impl Serve {
             [&SCHEDULER_AND_ARGMAX[..], &self.rows.chapters(CacheKind::Paged), self.page_file.chapters()].concat();
         chapters::ensure_started(&chapters)?;
         let pool = &self.pool;
-        pool.limits(self.running).check()?;
+        pool.limits(self.max_running).check()?;
         let dir = model_dir(&self.model.dir);
         let (model, tokenizer) = self.model.with_tokenizer(self.rows, CacheKind::Paged)?;
         let template = ChatTemplate::open(&dir, &template::this_program()).transpose();
@@ -105,7 +105,7 @@ impl Serve {
             say(&format!("note: no chats: {problem}"));
         }
         // Where a prompt is scored, every row has logits.
-        let slab = pool.slab(&model, self.running.max(MIN_LOGIT_ROWS))?;
+        let slab = pool.slab(&model, self.max_running.max(MIN_LOGIT_ROWS))?;
         let (prefixes, tier) = (pool.prefixes()?, self.page_file.open(&model, pool.pages.page_size)?);
         let size = pool.size(&model)?;
         let memory = Memory { slab, prefixes, tier, slots: size.n_slots() };
@@ -140,7 +140,7 @@ impl Serve {
         );
         let settings = Settings {
             model,
-            limits: self.pool.limits(self.running),
+            limits: self.pool.limits(self.max_running),
             queue: self.queue,
             access: key.map_or(Access::Loopback, Access::Key),
             client_limits: ClientLimits {

@@ -11,7 +11,7 @@ use page_by_page::chapters::{Source, chapter};
 use page_by_page::simulation::buggy_scheduler::{Bug, with_bug};
 use page_by_page::simulation::examples;
 use page_by_page::simulation::{
-    self, Counterexample, Passed, SchedulerFactory, chapter_12, heartbeat, in_scheduler_call, story,
+    self, Counterexample, Passed, SchedulerFactory, event_log, heartbeat, in_scheduler_call, new_scheduler,
 };
 
 use crate::chapters::{self, SCHEDULER, SIMULATION};
@@ -121,7 +121,7 @@ impl Simulate {
             violation.message,
             violation.rule,
             thousands(case.events.len()),
-            story(&*factory(bug), case, shrunk),
+            event_log(&*factory(bug), case, shrunk),
             self.steps,
         ))
     }
@@ -171,7 +171,7 @@ fn show_all(outcomes: &[SearchResult]) -> Result<()> {
 fn factory(bug: Option<Bug>) -> Box<SchedulerFactory<'static>> {
     match bug {
         Some(_) => with_bug(bug),
-        None => Box::new(chapter_12),
+        None => Box::new(new_scheduler),
     }
 }
 

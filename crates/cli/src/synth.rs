@@ -35,7 +35,7 @@ Examples:
   cargo page synth --shape tiny --out /tmp/tiny")]
 pub struct Synth {
     /// The model whose shape it takes
-    #[arg(long, value_parser = named(&SHAPES))]
+    #[arg(long, value_parser = named(SHAPES))]
     shape: Sizes,
     /// The folder to write, which must not exist yet or be empty
     #[arg(long, value_name = "DIR")]

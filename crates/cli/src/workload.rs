@@ -36,7 +36,7 @@ Example:
         requests: usize,
         /// Sequences that run at the same time, at most
         #[arg(long, value_name = "N", default_value_t = Trace::Shared.defaults().max_running)]
-        running: usize,
+        max_running: usize,
         #[command(flatten)]
         common: Common,
     },
@@ -78,7 +78,7 @@ struct Common {
     no_prefix_cache: bool,
     /// Which pages of a finished sequence are evicted first: tails, its last ones, so that what is left of it can still
     /// be found, or heads, its first ones, as in a queue of pages that are freed in the order of the text
-    #[arg(long, value_name = "END", value_parser = named(&EVICTIONS), hide_possible_values = true,
+    #[arg(long, value_name = "END", value_parser = named(EVICTIONS), hide_possible_values = true,
         default_value = "tails", conflicts_with = "no_prefix_cache")]
     evict: PrefixCacheKind,
 }
@@ -96,7 +96,7 @@ const MAX_REQUESTS: u64 = 1_000_000;
 impl Workload {
     pub fn run(self) -> Result<()> {
         match self.trace {
-            TraceCommand::Shared { requests, running, common } => common.run(Trace::Shared, requests, running),
+            TraceCommand::Shared { requests, max_running, common } => common.run(Trace::Shared, requests, max_running),
             TraceCommand::Chats(common) => common.run_whole(Trace::Chats),
             TraceCommand::Documents(common) => common.run_whole(Trace::Documents),
             TraceCommand::Serving(command) => command.run(),

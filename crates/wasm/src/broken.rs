@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::ops::Range;
 use std::rc::Rc;
 
-use page_by_page::experiments::breakages::{self, Effect, Scenario};
+use page_by_page::experiments::mistakes::{self, Effect, Scenario};
 use page_by_page::generation::read_checker::{ReadChecker, RowAddress, WrongRead};
 use page_by_page::generation::sampler::Sampler;
 use page_by_page::model::tokenizer::Tokenizer;
@@ -34,7 +34,7 @@ pub struct Broken {
 impl Broken {
     /// The mistake of this name, if rows that are misplaced show it.
     pub fn find(name: &str) -> Result<(Scenario, ReadChecker), String> {
-        let mistake = breakages::all().into_iter().find(|mistake| mistake.name == name);
+        let mistake = mistakes::all().into_iter().find(|mistake| mistake.name == name);
         match mistake.map(|mistake| mistake.effect) {
             Some(Effect::Story(scenario, placement)) if scenario.rewind.is_none() => {
                 Ok((scenario, ReadChecker::new(Some(placement))))
@@ -66,7 +66,7 @@ impl Broken {
         for requests in prompts[started..end].chunk_by(|(first, _), (second, _)| first == second) {
             for engine in [&mut *engine, &mut self.right] {
                 let tokens = tokenizer.encode(requests[0].0).map_err(text_of)?;
-                let samplers = requests.iter().map(|(_, seed)| Sampler::new(breakages::sampling(*seed))).collect();
+                let samplers = requests.iter().map(|(_, seed)| Sampler::new(mistakes::sampling(*seed))).collect();
                 engine.submit_request(GenerationRequest::new(tokens, n_new, samplers)).map_err(text_of)?;
             }
         }

@@ -36,8 +36,8 @@ pub struct Settings {
     pub(crate) pages: usize,
     pub(crate) page_size: usize,
     /// The token budget of a step.
-    pub(crate) budget: usize,
-    pub(crate) running: usize,
+    pub(crate) token_budget: usize,
+    pub(crate) max_running: usize,
     /// Whether full pages outlive their sequences.
     pub(crate) prefix_cache: bool,
     /// The most draft tokens in a step. With more than 0, one sequence runs alone, and a small model drafts its tokens.

@@ -34,10 +34,10 @@ impl SharedPool {
         let mistake = settings.mistake.as_deref().map(Broken::find).transpose()?;
         let page_size = mistake.as_ref().map_or(settings.page_size, |(scenario, _)| scenario.page_size);
         let open = || {
-            let Settings { pages, budget, running, prefix_cache, .. } = *settings;
-            let slab = PageSlab::new(model.kv_layout(), page_size, pages).map_err(text_of)?;
+            let Settings { pages, token_budget, max_running, prefix_cache, .. } = *settings;
+            let slab = PageSlab::new(model.cache_layout(), page_size, pages).map_err(text_of)?;
             let prefixes = new_prefix_cache(page_size, prefix_cache).map_err(text_of)?;
-            let limits = StepLimits { token_budget: budget, max_running: running };
+            let limits = StepLimits { token_budget, max_running };
             let engine = Engine::new(model, &slab, prefixes, limits, &model.config().eos_token_ids).map_err(text_of)?;
             Ok::<_, String>(engine.with_tokenizer(tokenizer))
         };

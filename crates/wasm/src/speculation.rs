@@ -51,7 +51,7 @@ impl Speculating {
         settings: &Settings,
     ) -> Result<Self, String> {
         let Settings { pages, page_size, drafts, .. } = *settings;
-        let slab = |model: &Model| PageSlab::new(model.kv_layout(), page_size, pages).map_err(text_of);
+        let slab = |model: &Model| PageSlab::new(model.cache_layout(), page_size, pages).map_err(text_of);
         let (slab, of_draft) = (slab(target)?, slab(draft)?);
         let caches = [PagedCache::new(&slab).map_err(text_of)?, PagedCache::new(&of_draft).map_err(text_of)?];
         let models = [target, draft];
@@ -116,7 +116,7 @@ impl Speculating {
         let mut view = PoolView {
             page_size: self.page_size,
             owners: view::owners(self.slab.borrow().pool()),
-            budget: self.drafts + 1,
+            token_budget: self.drafts + 1,
             max_running: 1,
             ..PoolView::default()
         };

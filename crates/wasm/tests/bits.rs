@@ -23,7 +23,7 @@ fn logits_have_the_same_bits_everywhere() {
     let size = CacheSize::for_tokens(n, 16).unwrap();
     let checksums = MatmulDtype::ALL.map(|matmul_dtype| {
         model.matmul_dtype = matmul_dtype;
-        let mut cache = CacheKind::Paged.new_cache(model.kv_layout(), size).unwrap().unwrap();
+        let mut cache = CacheKind::Paged.new_cache(model.cache_layout(), size).unwrap().unwrap();
         let mut cached = CachedModel::new(&model, cache.as_mut());
         let mut checksum = crc32fast::Hasher::new();
         // A long prompt, in chunks of several sizes, then token by token.

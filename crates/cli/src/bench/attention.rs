@@ -20,7 +20,7 @@ use super::{Report, Row, Times, numbers, table, turns};
 use crate::chapters;
 use crate::memory;
 use crate::options::ensure_in_range;
-use crate::options::{ATTENTIONS, FORMATS, ModelOption, named};
+use crate::options::{ATTENTIONS, ModelOption, kv_dtypes, named};
 use crate::output::{count, mib, rate, thousands};
 
 /// Compare decode steps on long sequences: rows gathered, read in their pages, or side by side
@@ -44,11 +44,11 @@ pub struct AttentionBench {
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=256))]
     sequences: u16,
     /// Ways to read pages, separated by commas: gather, paged, loops (where they lie, with the loops of chapter 13)
-    #[arg(long, value_name = "HOW,…", value_delimiter = ',', value_parser = named(&ATTENTIONS), hide_possible_values = true,
+    #[arg(long, value_name = "HOW,…", value_delimiter = ',', value_parser = named(ATTENTIONS), hide_possible_values = true,
           default_values = ["gather", "paged"])]
     attention: Vec<AttentionBackend>,
     /// How the numbers of keys and values are stored: f32, f16, bf16 or int8
-    #[arg(long, value_name = "TYPE", value_parser = named(&FORMATS), hide_possible_values = true, default_value = "f32")]
+    #[arg(long, value_name = "TYPE", value_parser = kv_dtypes(), hide_possible_values = true, default_value = "f32")]
     kv_dtype: KvDtype,
     /// Slots in a page
     #[arg(long, value_name = "P", default_value_t = 16, value_parser = clap::value_parser!(u32).range(1..))]
@@ -86,7 +86,7 @@ impl AttentionBench {
         let longest = contexts.iter().copied().max().unwrap_or(0) + 1;
         let slots = longest.next_multiple_of(self.page_size as usize);
         // A cache of each kind for each sequence.
-        memory::ensure_slots(model.kv_layout(), slots.saturating_mul(2 * usize::from(self.sequences)))?;
+        memory::ensure_slots(model.cache_layout(), slots.saturating_mul(2 * usize::from(self.sequences)))?;
         let mut steps = Vec::new();
         for tokens in &contexts {
             steps.extend(self.measure(&mut model, *tokens)?);
@@ -123,7 +123,7 @@ impl AttentionBench {
     }
 
     fn measure(&self, model: &mut Model, tokens: usize) -> Result<Vec<Row>> {
-        let (layout, page_size) = (model.kv_layout(), self.page_size as usize);
+        let (layout, page_size) = (model.cache_layout(), self.page_size as usize);
         let slab = PageSlab::new(layout, page_size, (tokens + 1).div_ceil(page_size) * usize::from(self.sequences))?;
         scatter(&slab, page_size)?;
         let (mut contiguous, mut paged) = (Vec::new(), Vec::new());

@@ -92,9 +92,9 @@ impl BatchBench {
         let most = model.config().max_positions.saturating_sub(1);
         ensure_in_range(self.context as u64, most as u64, "--context", "the model")?;
         let pages = MAX_SEQUENCES * (self.context + 1).div_ceil(PAGE_SIZE);
-        memory::ensure_pages(model.kv_layout(), PAGE_SIZE, pages)?;
+        memory::ensure_pages(model.cache_layout(), PAGE_SIZE, pages)?;
         memory::ensure("a step", model.step_bytes(MAX_SEQUENCES, MAX_SEQUENCES), "take a smaller model")?;
-        let slab = PageSlab::new(model.kv_layout(), PAGE_SIZE, pages)?;
+        let slab = PageSlab::new(model.cache_layout(), PAGE_SIZE, pages)?;
         (0..MAX_SEQUENCES as u64).map(|seed| filled(PagedCache::new(&slab)?, self.context, model, seed)).collect()
     }
 }

@@ -50,7 +50,7 @@ impl DiskBench {
         let model = self.model.with_rows(self.rows, CacheKind::Paged)?;
         let n_tokens = TOKENS.min(model.config().max_positions);
         ensure!(n_tokens > PAGE_SIZE, "the model has {n_tokens} positions, too few to fill a page");
-        memory::ensure_pages(model.kv_layout(), PAGE_SIZE, 2 * n_tokens.div_ceil(PAGE_SIZE))?;
+        memory::ensure_pages(model.cache_layout(), PAGE_SIZE, 2 * n_tokens.div_ceil(PAGE_SIZE))?;
         memory::ensure("reading the tokens", model.step_bytes(n_tokens, 1), "take a smaller model")?;
 
         let scratch = NamedTempFile::new()?;
@@ -112,13 +112,13 @@ fn measure(model: &Model, tokens: &[u32], file: &mut PageFile, parts: &mut [Time
     let [compute, write, read_back, check_and_copy] = parts;
     let (n_pages, full) = (tokens.len().div_ceil(PAGE_SIZE), full_pages(tokens.len()));
     let (in_pages, rest) = tokens.split_at(full * PAGE_SIZE);
-    let slab = PageSlab::new(model.kv_layout(), PAGE_SIZE, n_pages)?;
+    let slab = PageSlab::new(model.cache_layout(), PAGE_SIZE, n_pages)?;
     let mut cache = ForkCache::new(&slab)?;
     compute.measure(|| read(model, in_pages, &mut cache, 0))?;
     let written = write.measure(|| file.store(in_pages, cache.table(), &slab.borrow()))?;
     let expected = read(model, rest, &mut cache, 1)?;
 
-    let other = PageSlab::new(model.kv_layout(), PAGE_SIZE, n_pages)?;
+    let other = PageSlab::new(model.cache_layout(), PAGE_SIZE, n_pages)?;
     let mut prefixes = PrefixTrie::new(PAGE_SIZE)?;
     let pages = file.pages_to_load(tokens, &mut prefixes, &other)?;
     let pages: Vec<_> = read_back.measure(|| pages.into_iter().map(|page| file.read(page)).collect());

@@ -16,7 +16,7 @@ use serde_json::json;
 use super::{PAGE_SIZE, Report, Row, Times, turns};
 use crate::chapters;
 use crate::memory;
-use crate::options::ensure_in_range;
+use crate::options::{cache_kinds, ensure_in_range};
 use crate::output::{count, rate, thousands};
 
 #[derive(Subcommand)]
@@ -80,7 +80,8 @@ Example:
         #[arg(long, value_name = "N,…", value_delimiter = ',', default_value = "1024,32768")]
         tokens: Vec<usize>,
         /// Caches to append to, separated by commas
-        #[arg(long, value_name = "CACHE,…", value_delimiter = ',', default_values_t = CacheKind::WITH_ROWS.to_vec())]
+        #[arg(long, value_name = "CACHE,…", value_delimiter = ',', value_parser = cache_kinds(),
+              hide_possible_values = true, default_values_t = CacheKind::WITH_ROWS.to_vec())]
         kv: Vec<CacheKind>,
     },
     /// Forget the newest tokens of sequences, and compare that with copying the others

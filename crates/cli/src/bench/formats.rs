@@ -104,8 +104,8 @@ impl FormatsBench {
         let mut stories = Vec::new();
         for prompt in prompts {
             let slots = prompt.len() + self.max_new_tokens;
-            memory::ensure_slots(model.kv_layout(), slots)?;
-            let mut cache = ContiguousCache::new(model.kv_layout(), slots);
+            memory::ensure_slots(model.cache_layout(), slots)?;
+            let mut cache = ContiguousCache::new(model.cache_layout(), slots);
             let mut cached = CachedModel::new(model, &mut cache);
             stories.push(generate(&mut cached, prompt, stop, &mut argmax, &mut |_| ())?);
             progress.advance(1);

@@ -15,10 +15,10 @@ use serde_json::json;
 
 use super::{Report, Row, numbers, table, turns};
 use crate::chapters;
-use crate::drafts::{DraftOptions, accept_rules};
+use crate::drafts::{ACCEPT_RULES, DraftOptions};
 use crate::memory;
 use crate::model_dir;
-use crate::options::{ModelOption, number};
+use crate::options::{ModelOption, named, number};
 use crate::output::percent;
 
 /// Generate the same sequences with drafts of several lengths, and compare that with generating them without
@@ -41,7 +41,7 @@ pub struct SpeculationBench {
     #[command(flatten)]
     model: ModelOption,
     /// Which draft tokens are accepted
-    #[arg(long, value_name = "RULE", value_parser = accept_rules(), default_value = "match")]
+    #[arg(long, value_name = "RULE", value_parser = named(ACCEPT_RULES), default_value = "match")]
     accept: AcceptRule,
     /// Below 1 safer, above 1 wilder, 0 always the likeliest token
     #[arg(long, value_name = "T", default_value_t = 0.0, value_parser = number)]
@@ -73,7 +73,7 @@ impl SpeculationBench {
             model.check(prompt, self.max_new_tokens)?;
         }
         let longest = prompts.iter().map(Vec::len).max().unwrap_or(0) + self.max_new_tokens;
-        memory::ensure_cache(KV, model.kv_layout(), CacheSize::for_tokens(longest, PAGE_SIZE)?)?;
+        memory::ensure_cache(KV, model.cache_layout(), CacheSize::for_tokens(longest, PAGE_SIZE)?)?;
         let draft_len = self.draft_lens.iter().copied().max().unwrap_or(0);
         let drafting = DraftOptions { drafter: Some(self.draft.clone()), draft_len, accept: self.accept };
         let source = drafting.open(&model, &tokenizer, self.model.weights, KV, longest, PAGE_SIZE)?;

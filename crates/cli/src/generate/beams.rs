@@ -28,7 +28,7 @@ impl Generate {
         ensure_memory(&model, prompt.len(), width)?;
         let page_size = self.cache.pages.page_size.max(1);
         let always_enough = pages_of_forks(prompt.len(), max_new_tokens, width, page_size);
-        let pool = self.cache.pages.pool(model.kv_layout(), always_enough)?;
+        let pool = self.cache.pages.pool(model.cache_layout(), always_enough)?;
         let slab = pool.slab()?;
 
         let progress = Progress::new("searching", max_new_tokens as u64);

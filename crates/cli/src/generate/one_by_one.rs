@@ -119,10 +119,10 @@ impl Generate {
         let saved = self.cache.load_cache.as_ref().map(|file| SavedCache::load(file, model)).transpose()?;
         // A saved cache is restored whole, and may be longer than prompt and output.
         let most = tokens.max(saved.as_ref().map_or(0, |saved| saved.tokens().len()));
-        let pool = self.cache.pages.pool(model.kv_layout(), most.div_ceil(page_size.max(1)))?;
+        let pool = self.cache.pages.pool(model.cache_layout(), most.div_ceil(page_size.max(1)))?;
         let size = CacheSize { capacity: self.cache.capacity.unwrap_or(most), page_size, n_pages: pool.n_pages };
-        memory::ensure_cache(self.kv(), model.kv_layout(), size)?;
-        let mut cache = self.kv().new_cache(model.kv_layout(), size)?;
+        memory::ensure_cache(self.kv(), model.cache_layout(), size)?;
+        let mut cache = self.kv().new_cache(model.cache_layout(), size)?;
         let restored = match (&saved, &mut cache) {
             (Some(saved), Some(cache)) => Some(restore(saved, cache.as_mut(), prompt)?),
             _ => None,

@@ -81,7 +81,7 @@ impl Generate {
             }
             _ => sum_of_largest(requests.iter().map(|request| request.max_len().div_ceil(page_size))),
         };
-        let size = self.cache.pages.pool(model.kv_layout(), enough)?;
+        let size = self.cache.pages.pool(model.cache_layout(), enough)?;
         Ok((size, size.slab()?))
     }
 }

@@ -48,10 +48,10 @@ pub struct Serving {
     page_size: usize,
     /// Tokens that a step computes, at most
     #[arg(long, value_name = "B", default_value_t = 256)]
-    budget: usize,
+    token_budget: usize,
     /// Sequences that run at the same time, at most
     #[arg(long, value_name = "K", default_value_t = 16)]
-    running: usize,
+    max_running: usize,
     /// Compute every prompt, whatever others have computed before
     #[arg(long)]
     no_prefix_cache: bool,
@@ -65,7 +65,7 @@ const LIMITS: LatencyTarget = LatencyTarget { first_token: 1_000_000, per_token:
 impl Serving {
     pub fn run(self) -> Result<()> {
         chapters::ensure_started(&SCHEDULER)?;
-        let Serving { rate, seed, requests, pages, page_size, budget, running, no_prefix_cache } = self;
+        let Serving { rate, seed, requests, pages, page_size, token_budget, max_running, no_prefix_cache } = self;
         ensure!(
             (0.001..=1e6).contains(&rate),
             "--rate is {rate}; requests come from 0.001 to 1,000,000 times a second"
@@ -75,7 +75,7 @@ impl Serving {
         ensure_in_range(pages as u64, MAX_PAGES, "--pages", "a pool")?;
         memory::ensure_pages(LAYOUT, page_size, pages)?;
         let slab = PageSlab::new(LAYOUT, page_size, pages)?;
-        let limits = StepLimits { token_budget: budget, max_running: running };
+        let limits = StepLimits { token_budget, max_running };
         let prefixes = new_prefix_cache(page_size, !no_prefix_cache)?;
         let progress = Progress::new("counting", requests as u64);
         let arrivals = poisson(rate, seed, requests);
@@ -88,8 +88,8 @@ impl Serving {
             "serving: {}, {rate} a second at random (seed {seed}), at most {} at a time and {} a step\na step costs {} ms \
              and {} ms a token; time is counted, not measured\n\n{}\n{}",
             count(requests, "request"),
-            thousands(running),
-            count(budget, "token"),
+            thousands(max_running),
+            count(token_budget, "token"),
             COST.step as f64 / MS,
             COST.token as f64 / MS,
             table.render(),

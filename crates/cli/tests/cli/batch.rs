@@ -83,7 +83,7 @@ mod ctrl_c {
     #[test]
     fn the_first_keeps_what_is_done_and_says_how_far_the_others_are() {
         let sampling = json!({ "max_new_tokens": 1000, "temperature": 1.2, "top_p": 1, "prompt": "The king had" });
-        let mut child = spawn(&["batch", "-", "--running=2"]);
+        let mut child = spawn(&["batch", "-", "--max-running=2"]);
         // Standard input stays open, so more lines could follow.
         let mut stdin = child.stdin.take().unwrap();
         writeln!(stdin, "{}", json!({ "prompt": "One day", "max_new_tokens": 5 })).unwrap();

@@ -136,9 +136,9 @@ fn requests_of_a_batch_in_every_pool() {
     let input: String = lines.iter().map(|line| format!("{line}\n")).collect();
     let pools: [&[&str]; 4] = [
         &["--pages=4"],
-        &["--pages=4", "--no-prefix-cache", "--budget=8"],
-        &["--pages=16", "--page-size=3", "--budget=5", "--running=3"],
-        &["--pages=55", "--page-size=1", "--budget=1", "--running=1"],
+        &["--pages=4", "--no-prefix-cache", "--token-budget=8"],
+        &["--pages=16", "--page-size=3", "--token-budget=5", "--max-running=3"],
+        &["--pages=55", "--page-size=1", "--token-budget=1", "--max-running=1"],
     ];
     let mut preempted = 0;
     for pool in pools {

@@ -115,7 +115,10 @@ fn viewers_see_the_pages_as_they_are() {
     let mut views = Views::of(&server, 40);
     let first = views.next();
     assert_eq!((sums(&first), sequences(&first).len()), ([40, 0, 0], 0));
-    assert_eq!((&first["page_size"], &first["budget"], &first["max_running"]), (&json!(8), &json!(64), &json!(8)));
+    assert_eq!(
+        (&first["page_size"], &first["token_budget"], &first["max_running"]),
+        (&json!(8), &json!(64), &json!(8))
+    );
 
     let body = json!({ "prompt": PROMPTS[0], "temperature": 0, "max_tokens": 200 });
     let answer = thread::scope(|scope| {

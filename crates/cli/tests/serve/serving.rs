@@ -72,7 +72,7 @@ impl Server {
         let thread = thread::spawn(move || {
             let Options { folder, n_pages, limits, queue, access, client_limits, grace, viewers, prefixes } = options;
             let Alone { model, tokenizer } = Alone::open(&folder);
-            let slab = PageSlab::new(model.kv_layout(), PAGE_SIZE, n_pages).unwrap();
+            let slab = PageSlab::new(model.cache_layout(), PAGE_SIZE, n_pages).unwrap();
             let memory = Memory { slab, prefixes: prefixes(PAGE_SIZE), tier: None, slots: n_pages * PAGE_SIZE };
             let settings =
                 Settings { model: "storyteller".into(), limits, queue, access, client_limits, grace, viewers };
@@ -241,7 +241,7 @@ impl Alone {
         ends: &[u32],
         mut change: impl FnMut(&mut [f32]),
     ) -> Vec<u32> {
-        let mut cache = ContiguousCache::new(self.model.kv_layout(), prompt.len() + max_new_tokens);
+        let mut cache = ContiguousCache::new(self.model.cache_layout(), prompt.len() + max_new_tokens);
         let mut cached = CachedModel::new(&self.model, &mut cache);
         let mut sampler = Sampler::new(sampling);
         let stop = StopConditions { max_new_tokens, end_of_text: ends };

@@ -459,7 +459,7 @@
     }
 
     #drawNumbers() {
-      const { owners, sequences, page_size, budget, max_running, steps, counts } = this.#view;
+      const { owners, sequences, page_size, token_budget, max_running, steps, counts } = this.#view;
       const all = owners.length;
       const free = owners.filter((count) => count === 0).length;
       const used = this.#holders.filter((ids) => ids.length > 0).length;
@@ -467,7 +467,7 @@
       const scheduled = sequences.length > 0 ? this.#view.scheduled_tokens : 0;
       const running = sequences.filter(({ state }) => state === "running").length;
       const drawn = all > this.#cells.length ? `, the first ${number(this.#cells.length)} of them drawn` : "";
-      const shares = { used: used / all, cached: cached / all, budget: scheduled / budget };
+      const shares = { used: used / all, cached: cached / all, budget: scheduled / token_budget };
       // A victim's tokens are counted while they are computed again.
       const isOpen = sequences.some(({ preemptions, rows, prompt_tokens, new_tokens }) => preemptions > 0 && rows + 1 < prompt_tokens + new_tokens);
       const n = counts.recomputed_tokens;
@@ -475,7 +475,7 @@
       const recomputed = !isOpen ? so : n === 0 ? "recomputed tokens are counted when it runs again" : `${so} so far; the rest when it runs again`;
       const numbers = {
         "pages-say": `${used} owned by sequences, ${cached} by the prefix cache alone, ${free} free`,
-        "budget-says": `${scheduled} of ${plural(budget, "token")} scheduled`,
+        "budget-says": `${scheduled} of ${plural(token_budget, "token")} scheduled`,
         "hits-say": counts.prompt_tokens === 0 ? "no prompt yet" : `${number(counts.cached_tokens)} of ${number(counts.prompt_tokens)} prompt tokens cached`,
         "queue-says": `${running} of at most ${max_running} running, ${sequences.length - running} waiting`,
         "steps-say": `${number(steps)}, for ${plural(counts.new_tokens, "new token")}`,

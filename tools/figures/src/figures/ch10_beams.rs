@@ -32,7 +32,7 @@ type Node = (usize, usize, Option<usize>, Cell);
 
 fn record() -> Result<Recorded> {
     let (model, prompt) = (model(STORYTELLER)?, tokenizer()?.encode(PROMPT)?);
-    let slab = PageSlab::new(model.kv_layout(), PAGE_SIZE, PAGES)?;
+    let slab = PageSlab::new(model.cache_layout(), PAGE_SIZE, PAGES)?;
     let stop = StopConditions { max_new_tokens: STEPS, end_of_text: &model.config().eos_token_ids };
     let mut run = Recorded { prompt, ..Recorded::default() };
     let (_, work) = search(&model, &slab, &run.prompt, WIDTH, stop, &mut |beams| {

@@ -28,7 +28,7 @@ struct Frame {
 
 fn record() -> Result<(Vec<Frame>, Vec<SequenceCounters>)> {
     let model = model(DRAFT)?;
-    let slab = PageSlab::new(model.kv_layout(), PAGE_SIZE, PAGES)?;
+    let slab = PageSlab::new(model.cache_layout(), PAGE_SIZE, PAGES)?;
     let limits = StepLimits { token_budget: BUDGET, max_running: RUNNING };
     let mut engine = Engine::new(&model, &slab, Box::new(PrefixTrie::new(PAGE_SIZE)?), limits, &[])?;
     let (mut frames, mut counters, mut before) = (Vec::new(), Vec::new(), Vec::new());

@@ -28,7 +28,7 @@ const SHOWN: [u64; 5] = [22, 23, 29, 60, 90];
 /// The views, each with what has ended since the one before.
 fn record() -> Result<Vec<(PoolView, Vec<String>)>> {
     let (model, tokenizer) = (model(STORYTELLER)?, tokenizer()?);
-    let slab = PageSlab::new(model.kv_layout(), PAGE_SIZE, PAGES)?;
+    let slab = PageSlab::new(model.cache_layout(), PAGE_SIZE, PAGES)?;
     let limits = StepLimits { token_budget: BUDGET, max_running: RUNNING };
     let prefixes = Box::new(PrefixTrie::new(PAGE_SIZE)?);
     let mut engine = Engine::new(&model, &slab, prefixes, limits, &model.config().eos_token_ids)?;

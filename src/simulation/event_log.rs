@@ -1,4 +1,4 @@
-//! A case as a story: what happens, line by line, until a rule is broken.
+//! What happens in a case, line by line, until a rule is broken.
 
 use std::collections::HashMap;
 use std::fmt::Write as _;
@@ -29,7 +29,7 @@ impl std::fmt::Display for Setup {
     }
 }
 
-/// The story of a case: a line for each event up to the one after which the rule was broken, and what was seen then.
+/// A line for each event up to the one after which the rule was broken, and what was seen then.
 ///
 /// ```text
 /// 3 pages of 4, budget 4, at most 1 sequence at a time, a prefix cache
@@ -38,7 +38,7 @@ impl std::fmt::Display for Setup {
 ///   sequence 0 is cancelled
 ///   page 0: 2 owners, 1 known (rule: pages)
 /// ```
-pub fn story(factory: &SchedulerFactory<'_>, case: &Case, failure: &Failure) -> String {
+pub fn event_log(factory: &SchedulerFactory<'_>, case: &Case, failure: &Failure) -> String {
     let mut lines = format!("{}\n", case.setup);
     let stopped = write_events(factory, case, failure, &mut lines).err();
     let violation = stopped.as_ref().unwrap_or(&failure.violation);

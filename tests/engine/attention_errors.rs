@@ -1,6 +1,6 @@
 //! The checks of a batch's page metadata: what is refused, with which numbers, and in which order.
 
-use page_by_page::cache::attention::{BatchError, Run, SequenceRows, check_batch};
+use page_by_page::cache::attention::{AttentionError, Run, SequenceRows, check_attention};
 use page_by_page::kernels::Heads;
 
 const HEADS: Heads = Heads { n_heads: 6, n_kv_heads: 2, head_dim: 5 };
@@ -19,17 +19,17 @@ fn rows(queries: usize, numbers: usize, runs: &[Run]) -> SequenceRows<'_> {
 }
 
 #[track_caller]
-fn check(sequences: &[SequenceRows<'_>], q: usize, out: usize, expected: Result<(), BatchError>) {
+fn check(sequences: &[SequenceRows<'_>], q: usize, out: usize, expected: Result<(), AttentionError>) {
     let (q, out) = (vec![0.0; q], vec![0.0; out]);
-    assert_eq!(check_batch(HEADS, HEADS.head_dim, sequences, &q, &out), expected, "{sequences:?}");
+    assert_eq!(check_attention(HEADS, HEADS.head_dim, sequences, &q, &out), expected, "{sequences:?}");
 }
 
-fn beyond(sequence: usize, end: usize, numbers: usize) -> Result<(), BatchError> {
-    Err(BatchError::RunBeyondMemory { sequence, end, numbers })
+fn beyond(sequence: usize, end: usize, numbers: usize) -> Result<(), AttentionError> {
+    Err(AttentionError::RunBeyondMemory { sequence, end, numbers })
 }
 
-fn wrong_queries(queries: usize, given: usize) -> Result<(), BatchError> {
-    Err(BatchError::WrongQueries { queries, given, width: Q })
+fn wrong_queries(queries: usize, given: usize) -> Result<(), AttentionError> {
+    Err(AttentionError::WrongQueries { queries, given, width: Q })
 }
 
 #[test]
@@ -42,10 +42,10 @@ fn queries_and_output_are_whole_rows_as_many_as_the_sequences_have() {
         check(&batch, given * Q, given * Q, wrong_queries(3, given));
     }
     for numbers in [1, Q - 1, 3 * Q + 1] {
-        check(&batch, numbers, numbers, Err(BatchError::NotRows { numbers, width: Q }));
+        check(&batch, numbers, numbers, Err(AttentionError::NotRows { numbers, width: Q }));
     }
     for found in [0, 3 * Q - 1, 3 * Q + 1] {
-        check(&batch, 3 * Q, found, Err(BatchError::WrongOutput { found, expected: 3 * Q }));
+        check(&batch, 3 * Q, found, Err(AttentionError::WrongOutput { found, expected: 3 * Q }));
     }
     // 30 times 2^63 is 0 in 64 bits, and usize::MAX and 2 more are 1.
     check(&[rows(1 << 63, 100, &six)], 0, 0, wrong_queries(1 << 63, 0));
@@ -82,7 +82,7 @@ fn every_run_lies_in_its_memory() {
     for (words, expected) in [(3, Ok(())), (4, beyond(0, 80, 60)), (1 << 62, beyond(0, usize::MAX, 60))] {
         let runs = [run(0, 10)];
         let sequences = &[rows(1, 60, &runs)];
-        assert_eq!(check_batch(HEADS, words, sequences, &[0.0; Q], &[0.0; Q]), expected, "{words} words");
+        assert_eq!(check_attention(HEADS, words, sequences, &[0.0; Q], &[0.0; Q]), expected, "{words} words");
     }
 }
 
@@ -90,10 +90,10 @@ fn every_run_lies_in_its_memory() {
 fn the_first_mistake_is_reported() {
     let (six, three) = ([run(0, 4), run(80, 2)], [run(0, 3)]);
     let (long, short) = (rows(7, 100, &six), rows(1, 7, &three));
-    let too_few = Err(BatchError::TooFewTokens { sequence: 0, queries: 7, tokens: 6 });
+    let too_few = Err(AttentionError::TooFewTokens { sequence: 0, queries: 7, tokens: 6 });
     check(&[long, short], 8 * Q, 8 * Q, too_few);
     check(&[short, long], 8 * Q, 8 * Q, beyond(0, 30, 7));
-    check(&[long], 31, 5, Err(BatchError::NotRows { numbers: 31, width: Q }));
+    check(&[long], 31, 5, Err(AttentionError::NotRows { numbers: 31, width: Q }));
     check(&[long], 2 * Q, 5, wrong_queries(7, 2));
-    check(&[long], 7 * Q, 5, Err(BatchError::WrongOutput { found: 5, expected: 7 * Q }));
+    check(&[long], 7 * Q, 5, Err(AttentionError::WrongOutput { found: 5, expected: 7 * Q }));
 }
