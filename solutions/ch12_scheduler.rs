@@ -212,12 +212,12 @@ impl Scheduler {
         // ch12 task 3: cache the full pages, hand out the next tokens
         self.planned.check_tokens(next)?;
         for chunk in std::mem::take(&mut self.planned.chunks) {
-            let index = self.index_of(chunk.sequence)?;
+            let index = self.index_of(chunk.sequence_id)?;
             let Running { sequence, cache } = &mut self.running[index];
             cache.insert_into(&mut *self.prefixes, &sequence.tokens)?;
         }
         for next in next {
-            let index = self.index_of(next.sequence)?;
+            let index = self.index_of(next.sequence_id)?;
             if let Some(reason) = self.append(index, next.token) {
                 let sequence = self.running.remove(index).sequence;
                 self.finished.push(Finished { sequence, reason });

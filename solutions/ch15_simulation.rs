@@ -77,10 +77,10 @@ pub fn check_plan(setup: &Setup, plan: &[ScheduledChunk], state: &WorldState) ->
     let (running, tokens, limits) = (state.running.len(), total_tokens(plan), setup.limits);
     Rule::Plan.ensure(running <= limits.max_running, || format!("{running} sequences run: {limits:?}"))?;
     Rule::Plan.ensure(tokens <= limits.token_budget, || format!("{tokens} tokens are planned: {limits:?}"))?;
-    let in_order = plan.is_sorted_by(|a, b| a.sequence < b.sequence);
+    let in_order = plan.is_sorted_by(|a, b| a.sequence_id < b.sequence_id);
     Rule::Plan.ensure(in_order, || "the chunks are not in order of arrival".into())?;
     for chunk in plan {
-        let id = chunk.sequence;
+        let id = chunk.sequence_id;
         let sequence =
             state.find_running(id).ok_or_else(|| Rule::Plan.broken(format!("sequence {id} does not run")))?;
         let (held, n_tokens) = (sequence.n_held, sequence.n_tokens);
@@ -111,7 +111,7 @@ fn total_tokens(plan: &[ScheduledChunk]) -> usize {
 // ANCHOR: check_progress
 pub fn check_progress(setup: &Setup, plan: &[ScheduledChunk], state: &WorldState) -> Result<(), Violation> {
     // ch15 task 3: could any sequence compute more?
-    let has_chunk = |id: SequenceId| plan.iter().any(|chunk| chunk.sequence == id);
+    let has_chunk = |id: SequenceId| plan.iter().any(|chunk| chunk.sequence_id == id);
     let is_served = |it: &SequenceState| has_chunk(it.id) && it.n_held == it.n_tokens;
     if let Some(first) = state.running.iter().position(|it| !is_served(it)) {
         let budget_used = total_tokens(plan) >= setup.limits.token_budget;

@@ -36,7 +36,7 @@ mod checks {
     /// `0 computes 4 +, 1 computes 2`: a sequence with a + has caught up.
     fn describe_plan(plan: &[ScheduledChunk]) -> String {
         let mut words: Vec<String> = Vec::new();
-        for ScheduledChunk { sequence, n_tokens: tokens, caught_up } in plan.iter().take(12) {
+        for ScheduledChunk { sequence_id: sequence, n_tokens: tokens, caught_up } in plan.iter().take(12) {
             words.push(format!("{sequence} computes {tokens}{}", if *caught_up { " +" } else { "" }));
         }
         let more = if plan.len() > words.len() { ", …" } else { "" };
@@ -214,7 +214,7 @@ mod checks {
             self.check_chunks(&step, chunks, &victims);
             self.check_admitted(&step, &victims);
             self.check_insertions(&step);
-            self.planned = step.plan.iter().map(|chunk| chunk.sequence).collect();
+            self.planned = step.plan.iter().map(|chunk| chunk.sequence_id).collect();
             let Step { before, plan, after, said, .. } = step;
             let preempted: String = victims.iter().map(|id| format!("; {id} is preempted")).collect();
             self.history.record(format!("{:>2}: {}{preempted}", self.steps(), describe_plan(&plan)));
@@ -237,7 +237,7 @@ mod checks {
             if let (Some(runs), Some(waits)) = (running.last(), waiting.first()) {
                 assert!(runs < waits, "sequence {waits} waits, and sequence {runs}, which came later, runs; {said}");
             }
-            let planned: Vec<u64> = plan.iter().map(|chunk| chunk.sequence.0).collect();
+            let planned: Vec<u64> = plan.iter().map(|chunk| chunk.sequence_id.0).collect();
             for id in &planned {
                 let runs = running.contains(id);
                 assert!(runs, "sequence {id} is in the plan, and does not run; {said}");
@@ -260,7 +260,7 @@ mod checks {
         fn check_chunks(&self, step: &Step, mut expected: Vec<(u64, usize)>, victims: &[u64]) {
             let Step { before, plan, after, calls, said } = step;
             let mut budget = self.world.setup().limits.token_budget - expected.iter().map(|(_, n)| n).sum::<usize>();
-            for ScheduledChunk { sequence: id, n_tokens: tokens, .. } in plan {
+            for ScheduledChunk { sequence_id: id, n_tokens: tokens, .. } in plan {
                 let runs = after.find_running(*id).expect("its order is checked");
                 if let Some(ran) = before.find_running(*id) {
                     let room = format!("the {} that it held, and the {tokens} that it computes", ran.n_held);
@@ -282,7 +282,7 @@ mod checks {
             }
             let gone = before.running.iter().rev().filter(|ran| after.find_running(ran.id).is_none());
             let preempted: Vec<u64> = gone.map(|ran| ran.id.0).collect();
-            let chunks: Vec<(u64, usize)> = plan.iter().map(|chunk| (chunk.sequence.0, chunk.n_tokens)).collect();
+            let chunks: Vec<(u64, usize)> = plan.iter().map(|chunk| (chunk.sequence_id.0, chunk.n_tokens)).collect();
             let state = |ran: &SequenceState| format!("tokens held by {}: {} of {}", ran.id, ran.n_held, ran.n_tokens);
             let states = before.running.iter().take(12).map(state).collect::<Vec<_>>().join(", ");
             same_list(&preempted, victims, &format!("victims, newest first\n  {states}\n  {said}"));
@@ -368,7 +368,7 @@ mod checks {
         fn compute(&mut self) -> Vec<NextToken> {
             let at = self.at();
             let next = answer(&format!("inputs, {at}"), || self.world.compute());
-            for NextToken { sequence: id, token } in &next {
+            for NextToken { sequence_id: id, token } in &next {
                 let (tokens, rule) = (self.tokens(*id), "its cache must hold the rows of its own tokens");
                 let alone = run_alone_until(&tokens, 1, &[]).0[0];
                 same!(
@@ -384,10 +384,10 @@ mod checks {
         /// Hands the tokens in and looks at what became of them.
         fn settle(&mut self, next: &[NextToken]) {
             let before = self.state();
-            let tokens: Vec<_> = next.iter().map(|next| (next.sequence, next.token)).collect();
+            let tokens: Vec<_> = next.iter().map(|next| (next.sequence_id, next.token)).collect();
             let what = format!("settle with the tokens (sequence, token) {}; {}", shown(&tokens), self.at());
             let mut finished = Vec::new();
-            for NextToken { sequence: id, token } in next {
+            for NextToken { sequence_id: id, token } in next {
                 let (_, max_new_tokens, received) = self.world.request(*id).expect("a known sequence");
                 if self.end_of_text.contains(token) {
                     finished.push((id.0, FinishReason::Stop));
@@ -480,7 +480,7 @@ mod checks {
     type Short = (u64, usize, bool);
 
     fn short(plan: &[ScheduledChunk]) -> Vec<Short> {
-        plan.iter().map(|chunk| (chunk.sequence.0, chunk.n_tokens, chunk.caught_up)).collect()
+        plan.iter().map(|chunk| (chunk.sequence_id.0, chunk.n_tokens, chunk.caught_up)).collect()
     }
 
     /// The plans of the next steps.
@@ -689,7 +689,7 @@ mod checks {
         let mut scheduler = expect_ok("Scheduler::new", || Scheduler::new(&slab, Box::new(prefixes), limits, &[]));
         expect_ok("submit of 14 tokens, 1 new", || scheduler.submit(prompt(0, 14), 1));
         expect_ok("plan, of a sequence of 14 tokens", || scheduler.plan());
-        let next = [NextToken { sequence: SequenceId(0), token: FIRST_NEW }];
+        let next = [NextToken { sequence_id: SequenceId(0), token: FIRST_NEW }];
         expect_ok(format!("settle with {next:?}"), || scheduler.settle(&next));
         expect_ok("submit of 9 tokens, 3 new", || scheduler.submit_without_lookup(prompt(0, 9), 3));
         let plan = short(&expect_ok("the next plan", || scheduler.plan()));
@@ -727,13 +727,13 @@ mod checks {
         for given in [&[][..], &[0, 1], &[1, 2], &[2, 1, 0], &[0, 1, 2, 2], &[0, 1, 3], &[0, 1, 2, 3], &[0, 1, 9]] {
             let what = format!("settle with tokens for the sequences {given:?}, where 0, 1 and 2 have caught up");
             let given: Vec<SequenceId> = given.iter().copied().map(SequenceId).collect();
-            let tokens: Vec<NextToken> = given.iter().map(|id| NextToken { sequence: *id, token: 100 }).collect();
+            let tokens: Vec<NextToken> = given.iter().map(|id| NextToken { sequence_id: *id, token: 100 }).collect();
             let why = ScheduleError::WrongTokens { expected: [0, 1, 2].map(SequenceId).to_vec(), given };
             world.refused(&what, why, |it| it.settle(&tokens));
             same!(world.compute(), next, "the tokens that are due, after the refused {what}");
         }
         world.settle(&next);
-        let given: Vec<SequenceId> = next.iter().map(|next| next.sequence).collect();
+        let given: Vec<SequenceId> = next.iter().map(|next| next.sequence_id).collect();
         let why = ScheduleError::WrongTokens { expected: vec![], given };
         world.refused("settle of the same tokens a second time", why, |it| it.settle(&next));
         world.run(20);
@@ -877,7 +877,7 @@ mod checks {
             let mut step = || {
                 let plan = scheduler.plan().map_err(|error| ("plan", error))?;
                 let next: Vec<NextToken> =
-                    plan.iter().map(|chunk| NextToken { sequence: chunk.sequence, token: 5 }).collect();
+                    plan.iter().map(|chunk| NextToken { sequence_id: chunk.sequence_id, token: 5 }).collect();
                 scheduler.settle(&next).map_err(|error| ("settle", error))
             };
             let found = in_call(format!("steps in which {when} fails"), || (0..4).find_map(|_| step().err()));

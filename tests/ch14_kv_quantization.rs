@@ -17,7 +17,7 @@ mod checks {
     use page_by_page::generation::sampler::Sampler;
     use page_by_page::kernels::{Heads, KvDtype, SequenceRows, attend};
     use page_by_page::model::Model;
-    use page_by_page::prefix_cache::new_prefix_cache;
+    use page_by_page::prefix_cache::PrefixCacheKind;
     use page_by_page::serving::Engine;
     use page_by_page::serving::schedule::StepLimits;
 
@@ -497,7 +497,7 @@ mod checks {
             let begin = storyteller.prompt();
             let prompts = [&[][..], &[12, 77, 301], &[12, 77, 44, 8]].map(|end| [&begin[..], end].concat());
             let slab = slab_of(kv_layout(&storyteller.model), 3, 8);
-            let prefixes = expect_ok("PrefixTrie::new", || new_prefix_cache(3, true));
+            let prefixes = expect_ok("PrefixTrie::new", || PrefixCacheKind::Trie.new_cache(3));
             let limits = StepLimits { token_budget: 5, max_running: 3 };
             let mut engine =
                 expect_ok("Scheduler::new", || Engine::new(&storyteller.model, &slab, prefixes, limits, &[]));

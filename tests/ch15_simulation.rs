@@ -53,7 +53,8 @@ mod checks {
 
     /// The chunks of a plan, each as (sequence, tokens, caught up).
     fn plan_of(chunks: &[(u64, usize, bool)]) -> Vec<ScheduledChunk> {
-        let chunk = |(id, tokens, caught_up)| ScheduledChunk { sequence: SequenceId(id), n_tokens: tokens, caught_up };
+        let chunk =
+            |(id, tokens, caught_up)| ScheduledChunk { sequence_id: SequenceId(id), n_tokens: tokens, caught_up };
         chunks.iter().copied().map(chunk).collect()
     }
 

@@ -21,7 +21,7 @@ from servers import our_server, say, versions_of, vllm_server
 CLIENTS = (1, 8, 16)
 TURNS = 2  # requests of each client, one after the other
 PROMPT, NEW_TOKENS = 256, 64
-ROUNDS = 5  # and one before them, which doesn't count
+ROUNDS = 3  # and one before them, which doesn't count
 PAUSE = 2.0  # seconds before each turn: the threads of the server before go on spinning for a moment
 POSITIONS = 1024
 

@@ -11,7 +11,7 @@ use super::{Disk, FILE_HEADER_BYTES, PageFileError, PageFormat};
 
 /// What lies at each place of a page file.
 #[derive(Default)]
-pub struct Index {
+pub struct PageFileIndex {
     /// Records that the file is allowed to have.
     n_places: usize,
     /// What lies at each place that the file has; `None` if it is free.
@@ -32,7 +32,7 @@ struct Entry {
     last_used: u64,
 }
 
-impl Index {
+impl PageFileIndex {
     /// Opens a file of pages of this format, and finds what is in it. `max_bytes`: what the file is allowed to have;
     /// what lies beyond is cut off.
     ///
@@ -71,7 +71,7 @@ impl Index {
             }
         }
         let places = (0..n_whole).map(|_| None).collect();
-        let mut index = Index { n_places, places, next_id: 1, ..Index::default() };
+        let mut index = PageFileIndex { n_places, places, next_id: 1, ..PageFileIndex::default() };
         index.link(headers);
         index.order();
         Ok(index)

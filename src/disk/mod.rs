@@ -23,7 +23,7 @@ pub mod saved_cache;
 use std::io;
 use std::ops::Range;
 
-use self::index::Index;
+use self::index::PageFileIndex;
 use crate::cache::{KvLayout, PageId};
 use crate::kernels::{KvDtype, MatmulDtype};
 use crate::model::Model;
@@ -209,21 +209,21 @@ pub struct PageFile {
     pub(crate) disk: Box<dyn Disk>,
     pub(crate) format: PageFormat,
     /// What lies at which place, by id, parent and tokens, and when it was last used.
-    pub(crate) index: Index,
+    pub(crate) index: PageFileIndex,
 }
 
 impl PageFile {
     /// Opens a file of pages of this format, and finds what is in it. `max_bytes`: what the file is allowed to have.
     ///
     /// # Errors
-    /// The errors of [`Index::open`].
+    /// The errors of [`PageFileIndex::open`].
     pub fn open(mut disk: Box<dyn Disk>, format: PageFormat, max_bytes: u64) -> Result<Self, PageFileError> {
-        let index = Index::open(&mut *disk, &format, max_bytes)?;
+        let index = PageFileIndex::open(&mut *disk, &format, max_bytes)?;
         Ok(PageFile { disk, format, index })
     }
 
     /// What lies at which place.
-    pub fn index(&self) -> &Index {
+    pub fn index(&self) -> &PageFileIndex {
         &self.index
     }
 

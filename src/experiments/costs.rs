@@ -199,8 +199,8 @@ pub fn count_schedule(
         computed += plan.iter().map(|chunk| chunk.n_tokens).sum::<usize>();
         let mut next = Vec::new();
         for chunk in plan.iter().filter(|chunk| chunk.caught_up) {
-            next.push(NextToken { sequence: chunk.sequence, token: 1 });
-            let before = at_newest.insert(chunk.sequence, computed).unwrap_or(computed);
+            next.push(NextToken { sequence_id: chunk.sequence_id, token: 1 });
+            let before = at_newest.insert(chunk.sequence_id, computed).unwrap_or(computed);
             longest_wait = longest_wait.max(computed - before);
         }
         scheduler.settle(&next)?;

@@ -32,7 +32,7 @@ pub struct FreePages {
 
 /// Sequences of these lengths take regions of `capacity` slots, one after the other; the first finishes, and one of
 /// `request` tokens comes.
-pub fn in_regions(capacity: usize, lengths: &[usize], request: usize) -> Result<FreeSlots> {
+pub fn free_in_regions(capacity: usize, lengths: &[usize], request: usize) -> Result<FreeSlots> {
     let mut memory = FirstFit::new(capacity);
     let regions = lengths.iter().map(|length| memory.reserve(*length)).collect::<Result<Vec<_>, _>>()?;
     memory.release(regions.first().context("no sequence can finish")?);
@@ -42,7 +42,7 @@ pub fn in_regions(capacity: usize, lengths: &[usize], request: usize) -> Result<
 
 /// Sequences of these lengths take pages of a pool as large as the memory; the first finishes, and one of `request` tokens
 /// comes.
-pub fn in_pages(capacity: usize, page_size: usize, lengths: &[usize], request: usize) -> Result<FreePages> {
+pub fn free_in_pages(capacity: usize, page_size: usize, lengths: &[usize], request: usize) -> Result<FreePages> {
     ensure!(page_size > 0, CacheError::NoSlots);
     let mut pool = PagePool::new(capacity / page_size)?;
     let held: Vec<usize> = lengths.iter().map(|length| length.div_ceil(page_size)).collect();
@@ -56,13 +56,13 @@ pub fn in_pages(capacity: usize, page_size: usize, lengths: &[usize], request: u
 }
 
 /// Reserves a cache for each sequence and lets it grow. `sequences`: the slots of each, and its length.
-pub fn reserved(layout: KvLayout, sequences: impl IntoIterator<Item = (usize, usize)>) -> Result<Vec<Usage>> {
+pub fn usage_if_reserved(layout: KvLayout, sequences: impl IntoIterator<Item = (usize, usize)>) -> Result<Vec<Usage>> {
     let usage = |(capacity, length)| grown(&mut ContiguousCache::new(layout, capacity), length);
     sequences.into_iter().map(usage).collect()
 }
 
 /// Lets sequences of these lengths take pages of one pool, which has enough of them.
-pub fn paged(layout: KvLayout, page_size: usize, lengths: &[usize]) -> Result<Vec<Usage>> {
+pub fn usage_of_caches(layout: KvLayout, page_size: usize, lengths: &[usize]) -> Result<Vec<Usage>> {
     let pages = lengths.iter().map(|length| length.div_ceil(page_size.max(1)));
     let slab = PageSlab::new(layout, page_size, pages.fold(0, usize::saturating_add).max(1))?;
     // All stay alive to the end, because they share the pages.
@@ -76,7 +76,7 @@ fn grown(cache: &mut dyn KvCache, length: usize) -> Result<Usage> {
 }
 
 /// Lets page tables grow to these lengths without caches, each with enough pages of its own.
-pub fn in_tables(page_size: usize, lengths: impl IntoIterator<Item = usize>) -> Result<Vec<Usage>> {
+pub fn usage_of_tables(page_size: usize, lengths: impl IntoIterator<Item = usize>) -> Result<Vec<Usage>> {
     let usage = |length: usize| {
         let mut pool = PagePool::new(length.max(1))?;
         let mut table = PageTable::new(page_size)?;
@@ -87,7 +87,7 @@ pub fn in_tables(page_size: usize, lengths: impl IntoIterator<Item = usize>) -> 
 }
 
 /// How many sequences of these lengths, again and again in this order, fit in a pool at the same time.
-pub fn fitting(n_pages: usize, page_size: usize, lengths: &[usize]) -> Result<usize> {
+pub fn sequences_that_fit(n_pages: usize, page_size: usize, lengths: &[usize]) -> Result<usize> {
     let slab = PageSlab::new(SMALL, page_size, n_pages)?;
     let mut caches = Vec::new();
     // More sequences than pages never fit.

@@ -6,9 +6,10 @@ use anyhow::Result;
 use super::PAGE_SIZE;
 use crate::chapters::ch06_paged::PageSlab;
 use crate::chapters::ch11_prefix_cache::PrefixTrie;
+use crate::prefix_cache::PrefixCacheKind;
 use crate::serving::schedule::StepLimits;
-use crate::workload::arrivals::{LAYOUT, StepCost, serve, tiny_llm};
-use crate::workload::{PrefixCacheKind, Replay, ReplayCounters, Trace, TraceDefaults};
+use crate::workload::arrivals::{LAYOUT, StepCost, simulate_arrivals, tiny_llm};
+use crate::workload::{Replay, ReplayCounters, Trace, TraceDefaults};
 
 /// A whole trace in a pool of `n_pages` pages of 16 slots, as many sequences at a time as it says.
 pub fn replay(trace: Trace, n_pages: usize, prefix_cache: PrefixCacheKind) -> Result<ReplayCounters> {
@@ -21,6 +22,6 @@ pub fn replay(trace: Trace, n_pages: usize, prefix_cache: PrefixCacheKind) -> Re
 pub fn passes_for_sixteen(n_pages: usize, limits: StepLimits) -> Result<u64> {
     let slab = PageSlab::new(LAYOUT, PAGE_SIZE, n_pages)?;
     let prefixes = Box::new(PrefixTrie::new(PAGE_SIZE)?);
-    let served = serve(&tiny_llm(), &slab, prefixes, limits, StepCost { step: 1, token: 1 }, || {})?;
+    let served = simulate_arrivals(&tiny_llm(), &slab, prefixes, limits, StepCost { step: 1, token: 1 }, || {})?;
     Ok(served.totals.steps)
 }

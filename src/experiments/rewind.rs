@@ -11,12 +11,12 @@ use crate::cache_kind::{CacheKind, CacheSize};
 
 /// Tokens copied to forget `forgotten` of the `tokens` tokens of a paged cache: when the tokens that stay are copied to a
 /// new one, and when it rewinds.
-pub fn forget(tokens: usize, forgotten: usize) -> Result<[u64; 2]> {
+pub fn copied_to_forget(tokens: usize, forgotten: usize) -> Result<[u64; 2]> {
     let left = tokens - forgotten;
     let cache = || CacheKind::Paged.new_cache(SMALL, CacheSize::for_tokens(tokens, PAGE_SIZE)?);
     let (Some(mut cache), Some(mut other)) = (cache()?, cache()?) else { bail!("a paged cache keeps no rows") };
     append(cache.as_mut(), &rows(SMALL, tokens))?;
-    let copied = copy(cache.as_ref(), left, other.as_mut())?;
+    let copied = copy_rows(cache.as_ref(), left, other.as_mut())?;
     let before = cache.usage().tokens_copied;
     cache.rewind(forgotten)?;
     ensure!(cache.len() == left, "{} tokens are left after rewind({forgotten}) on {tokens}", cache.len());
@@ -25,7 +25,7 @@ pub fn forget(tokens: usize, forgotten: usize) -> Result<[u64; 2]> {
 
 /// Writes the first `len` tokens of a cache to an empty one. Returns how many rows this copies, with those of a gather
 /// that has to bring rows together.
-pub fn copy(from: &dyn Rewind, len: usize, to: &mut dyn Rewind) -> Result<u64> {
+pub fn copy_rows(from: &dyn Rewind, len: usize, to: &mut dyn Rewind) -> Result<u64> {
     to.extend(len)?;
     let mut gathered = 0;
     let layout = from.layout();

@@ -26,41 +26,41 @@ pub struct PromptLogprobs {
     /// How many of the likeliest tokens to report.
     top: usize,
     /// Of the second token of the prompt, the third, and so on: as many as rows were seen.
-    scores: Vec<TokenLogprobs>,
+    computed: Vec<TokenLogprobs>,
 }
 
 impl PromptLogprobs {
-    /// Nothing is scored yet. `prompt`: at least one token.
+    /// None is computed yet. `prompt`: at least one token.
     pub fn new(prompt: Vec<u32>, top: usize) -> Self {
-        PromptLogprobs { prompt, top, scores: Vec::new() }
+        PromptLogprobs { prompt, top, computed: Vec::new() }
     }
 
     /// Rows that were seen, from the first.
     pub fn rows(&self) -> usize {
-        self.scores.len()
+        self.computed.len()
     }
 
-    /// Whether this row scores a token of the prompt: the last row does not, since a new token follows it.
+    /// Whether a token of the prompt follows this row: none follows the last one, but a new token.
     pub fn wants(&self, row: usize) -> bool {
         row + 1 < self.prompt.len()
     }
 
-    /// The score of the token that follows `row`, which is one that [is wanted](Self::wants). `logits`: those of the
+    /// The logprobs of the token that follows `row`, which is one that [is wanted](Self::wants). `logits`: those of the
     /// row.
-    pub fn score(&self, row: usize, logits: &[f32]) -> TokenLogprobs {
+    pub fn compute(&self, row: usize, logits: &[f32]) -> TokenLogprobs {
         token_logprobs(logits, self.prompt[row + 1], self.top)
     }
 
-    /// Adds the score of the next row.
-    pub fn push(&mut self, score: TokenLogprobs) {
-        self.scores.push(score);
+    /// Adds those of the next row.
+    pub fn push(&mut self, logprobs: TokenLogprobs) {
+        self.computed.push(logprobs);
     }
 
-    /// All scores: one less than the prompt has tokens.
-    pub fn into_scores(self) -> Vec<TokenLogprobs> {
-        let (rows, tokens) = (self.scores.len(), self.prompt.len());
-        assert_eq!(rows + 1, tokens, "a cached prefix took rows that have no scores: run the checks of chapter 12");
-        self.scores
+    /// All of them: one less than the prompt has tokens.
+    pub fn into_token_logprobs(self) -> Vec<TokenLogprobs> {
+        let (rows, tokens) = (self.computed.len(), self.prompt.len());
+        assert_eq!(rows + 1, tokens, "a cached prefix took rows that have no logprobs: run the checks of chapter 12");
+        self.computed
     }
 }
 

@@ -6,8 +6,8 @@
 //! knows who wrote it.
 //!
 //! ```text
-//!   model ── rows ──► watch ── labels ──► cache      write: token 12 of sequence 0, layer 3, is label 87
-//!   model ◄── rows ── watch ◄── labels ── cache      read: label 87, as token 12 of sequence 0? Right.
+//!   model ── rows ──► check ── labels ──► cache      write: token 12 of sequence 0, layer 3, is label 87
+//!   model ◄── rows ── check ◄── labels ── cache      read: label 87, as token 12 of sequence 0? Right.
 //! ```
 //!
 //! A row is right if it was written for the same layer and position after the same tokens, whoever wrote it: sequences

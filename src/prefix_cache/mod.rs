@@ -1,5 +1,9 @@
 //! What a scheduler asks of a prefix cache. Chapter 11 builds one, a trie.
-//! [One that keeps nothing](NoPrefixCache) is here to measure what one is worth.
+//! [One that keeps nothing](NoPrefixCache) is here to measure what one is worth, and [vLLM's](HashChain) to compare.
+
+mod hash_chain;
+
+pub use hash_chain::{EvictionOrder, HashChain};
 
 use crate::cache::{CacheError, PageId};
 use crate::chapters::ch04_page_pool::PagePool;
@@ -76,9 +80,26 @@ pub(crate) fn held_tokens<'a>(tokens: &'a [u32], table: &PageTable, page_size: u
     &tokens[..held]
 }
 
-/// The prefix cache of chapter 11, or one that keeps nothing, for pages of `page_size` slots.
-pub fn new_prefix_cache(page_size: usize, is_kept: bool) -> Result<Box<dyn PrefixCache>, CacheError> {
-    Ok(if is_kept { Box::new(PrefixTrie::new(page_size)?) } else { Box::new(NoPrefixCache::new(page_size)?) })
+/// What is kept of the sequences that have finished.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PrefixCacheKind {
+    /// Nothing.
+    None,
+    /// Chapter 11's trie, which evicts tails first.
+    Trie,
+    /// A chain of hashes, as vLLM has it.
+    HashChain(EvictionOrder),
+}
+
+impl PrefixCacheKind {
+    /// An empty prefix cache for pages of `page_size` slots.
+    pub fn new_cache(self, page_size: usize) -> Result<Box<dyn PrefixCache>, CacheError> {
+        Ok(match self {
+            PrefixCacheKind::None => Box::new(NoPrefixCache::new(page_size)?),
+            PrefixCacheKind::Trie => Box::new(PrefixTrie::new(page_size)?),
+            PrefixCacheKind::HashChain(order) => Box::new(HashChain::new(page_size, order)?),
+        })
+    }
 }
 
 /// Pages that are free, and pages that only the prefix cache owns, which can be evicted.

@@ -3,7 +3,7 @@
 
 use std::collections::{BTreeMap, HashMap};
 
-use super::{ActiveSequence, Engine, EngineError, MIN_LOGIT_ROWS};
+use super::{ActiveSequence, Engine, EngineError, MIN_LOGIT_BATCH};
 use crate::cache::attention::AttentionCache;
 use crate::chapters::ch10_fork::ForkCache;
 use crate::generation::logprobs::PromptLogprobs;
@@ -28,7 +28,7 @@ impl Engine<'_> {
     /// Computes the tokens of a plan. The scores of the prompts that are complete now go to their sequences' output.
     pub(super) fn compute(&mut self, plan: &[ScheduledChunk]) -> Result<Computed, EngineError> {
         let StepLimits { token_budget, max_running } = self.limits();
-        let at_once = max_running.min(token_budget).max(MIN_LOGIT_ROWS);
+        let at_once = max_running.min(token_budget).max(MIN_LOGIT_BATCH);
         let mut inputs = self.scheduler.inner.inputs();
         let mut computed = Computed::default();
         let checker = self.checker.as_deref();
@@ -41,7 +41,7 @@ impl Engine<'_> {
                 match forward(self.model, checker, &mut self.active, at_once, std::slice::from_mut(input)) {
                     Ok(newest) => computed.logits.extend(newest),
                     Err(error) => {
-                        let sequence = input.chunk.sequence;
+                        let sequence = input.chunk.sequence_id;
                         // The prefix cache must not get any of its pages.
                         *input.cache = ForkCache::new(&self.slab).map_err(ScheduleError::from)?;
                         if let Some(state) = self.active.get_mut(&sequence) {
@@ -53,13 +53,13 @@ impl Engine<'_> {
             }
         }
         for ChunkInput { chunk, cache, .. } in inputs.iter().filter(|input| input.chunk.caught_up) {
-            let samples = self.active.get(&chunk.sequence).map_or(0, |state| state.samples.len());
+            let samples = self.active.get(&chunk.sequence_id).map_or(0, |state| state.samples.len());
             let forks = (0..samples).map(|_| cache.fork()).collect::<Result<_, _>>().map_err(ScheduleError::from)?;
-            computed.forks.insert(chunk.sequence, forks);
+            computed.forks.insert(chunk.sequence_id, forks);
         }
         for chunk in plan.iter().filter(|chunk| chunk.caught_up) {
-            let state = self.state(chunk.sequence)?;
-            state.delta.prompt_logprobs = state.prompt_logprobs.take().map(PromptLogprobs::into_scores);
+            let state = self.state(chunk.sequence_id)?;
+            state.delta.prompt_logprobs = state.prompt_logprobs.take().map(PromptLogprobs::into_token_logprobs);
         }
         Ok(computed)
     }
@@ -74,43 +74,45 @@ fn forward(
     at_once: usize,
     inputs: &mut [ChunkInput<'_>],
 ) -> Result<Vec<Newest>, StepError> {
-    let scoring_of = |sequence| active.get(&sequence)?.prompt_logprobs.as_ref();
+    let logprobs_of = |id| active.get(&id)?.prompt_logprobs.as_ref();
     // For each row of logits: its sequence, its number there, and whether the next token is chosen from it.
     let mut wanted = Vec::new();
     let mut chunks = Vec::new();
     let (mut plain, mut checked) = (Vec::new(), Vec::new());
-    for ChunkInput { chunk, sequence, tokens, cache } in inputs {
+    for ChunkInput { chunk, tokens_so_far, tokens, cache } in inputs {
         match checker {
-            Some(checker) => checked.push((*chunk, *tokens, checker.checked(chunk.sequence.0, sequence, *cache))),
+            Some(checker) => {
+                checked.push((*chunk, *tokens, checker.checked(chunk.sequence_id.0, tokens_so_far, *cache)))
+            }
             None => plain.push((*chunk, *tokens, &mut **cache)),
         }
     }
     let plain = plain.into_iter().map(|(chunk, tokens, cache)| (chunk, tokens, cache as &mut dyn AttentionCache));
     let checked = checked.iter_mut().map(|(chunk, tokens, cache)| (*chunk, *tokens, cache as &mut dyn AttentionCache));
     for (chunk, tokens, cache) in plain.chain(checked) {
-        let ScheduledChunk { sequence, n_tokens: n, caught_up } = chunk;
+        let ScheduledChunk { sequence_id: id, n_tokens: n, caught_up } = chunk;
         let len = cache.len();
-        let first = match scoring_of(sequence) {
+        let first = match logprobs_of(id) {
             // What is recomputed is not scored again.
-            Some(scoring) => (len - n).max(scoring.rows()).min(len - usize::from(caught_up)),
+            Some(logprobs) => (len - n).max(logprobs.rows()).min(len - usize::from(caught_up)),
             None => len - usize::from(caught_up),
         };
-        wanted.extend((first..len).map(|row| (sequence, row, caught_up && row + 1 == len)));
+        wanted.extend((first..len).map(|row| (id, row, caught_up && row + 1 == len)));
         chunks.push(model.chunk_with_room(tokens, cache, len - first)?);
     }
-    let (mut newest, mut scores) = (Vec::new(), Vec::new());
+    let (mut newest, mut prompt_logprobs) = (Vec::new(), Vec::new());
     model.forward_in_parts(chunks, at_once, &mut |index, logits| {
-        let (sequence, row, is_newest) = wanted[index];
-        if let Some(scoring) = scoring_of(sequence).filter(|scoring| scoring.wants(row)) {
-            scores.push((sequence, scoring.score(row, logits)));
+        let (id, row, is_newest) = wanted[index];
+        if let Some(logprobs) = logprobs_of(id).filter(|logprobs| logprobs.wants(row)) {
+            prompt_logprobs.push((id, logprobs.compute(row, logits)));
         }
         if is_newest {
-            newest.push((sequence, Ok(logits.to_vec())));
+            newest.push((id, Ok(logits.to_vec())));
         }
     })?;
-    for (sequence, score) in scores {
-        if let Some(scoring) = active.get_mut(&sequence).and_then(|state| state.prompt_logprobs.as_mut()) {
-            scoring.push(score);
+    for (id, row) in prompt_logprobs {
+        if let Some(logprobs) = active.get_mut(&id).and_then(|state| state.prompt_logprobs.as_mut()) {
+            logprobs.push(row);
         }
     }
     Ok(newest)

@@ -104,7 +104,7 @@ impl CountingScheduler {
         }
         let mut inputs = self.inner.inputs().into_iter().map(|input| input.chunk);
         if let Some(chunk) = plan.iter().find(|chunk| inputs.next() != Some(**chunk)) {
-            return Err(EngineError::NotAmongInputs(chunk.sequence));
+            return Err(EngineError::NotAmongInputs(chunk.sequence_id));
         }
         self.totals.steps += 1;
         self.totals.tokens_computed += plan.iter().map(|chunk| chunk.n_tokens as u64).sum::<u64>();
@@ -125,7 +125,7 @@ impl CountingScheduler {
         tokens: &[NextToken],
         ends: &[(SequenceId, FinishReason)],
     ) -> Result<(), EngineError> {
-        for (id, _) in ends.iter().filter(|(id, _)| tokens.iter().all(|next| next.sequence != *id)) {
+        for (id, _) in ends.iter().filter(|(id, _)| tokens.iter().all(|next| next.sequence_id != *id)) {
             self.inner.planned.expect_no_token(*id);
         }
         let settled = self.inner.settle(tokens);

@@ -70,7 +70,7 @@ pub use prefetcher::Prefetcher;
 pub use stop_params::StopParams;
 
 /// While prompts are scored, a step has as many rows of logits in memory as sequences can run, but never fewer than this.
-pub const MIN_LOGIT_ROWS: usize = 16;
+pub const MIN_LOGIT_BATCH: usize = 16;
 
 /// Sequences that share a model, a slab, a prefix cache and a scheduler.
 pub struct Engine<'m> {
@@ -290,13 +290,13 @@ impl<'m> Engine<'m> {
     fn compute_and_settle(&mut self, step: &mut StepOutput) -> Result<(), EngineError> {
         let Computed { logits, forks } = self.compute(&step.chunks)?;
         let (mut tokens, mut ends, mut samples) = (Vec::new(), Vec::new(), Vec::new());
-        for (sequence, logits) in logits {
-            let Next { token, end } = self.draw(sequence, &logits, step)?;
-            tokens.extend(token.map(|token| NextToken { sequence, token }));
-            ends.extend(end.map(|end| (sequence, end)));
-            for sample in std::mem::take(&mut self.state(sequence)?.samples) {
+        for (id, logits) in logits {
+            let Next { token, end } = self.draw(id, &logits, step)?;
+            tokens.extend(token.map(|token| NextToken { sequence_id: id, token }));
+            ends.extend(end.map(|end| (id, end)));
+            for sample in std::mem::take(&mut self.state(id)?.samples) {
                 let next = self.draw(sample.id, &logits, step)?;
-                samples.push((sequence, sample, next));
+                samples.push((id, sample, next));
             }
         }
         self.settle(&tokens, ends)?;
@@ -306,23 +306,23 @@ impl<'m> Engine<'m> {
         Ok(())
     }
 
-    fn state(&mut self, sequence: SequenceId) -> Result<&mut ActiveSequence<'m>, EngineError> {
-        self.active.get_mut(&sequence).ok_or(EngineError::UnknownSequence(sequence))
+    fn state(&mut self, id: SequenceId) -> Result<&mut ActiveSequence<'m>, EngineError> {
+        self.active.get_mut(&id).ok_or(EngineError::UnknownSequence(id))
     }
 
     /// Draws a sequence's next token, and notes it in the step with its output.
     fn draw(
         &mut self,
-        sequence: SequenceId,
+        id: SequenceId,
         logits: &Result<Vec<f32>, StepError>,
         step: &mut StepOutput,
     ) -> Result<Next, EngineError> {
         // Not `self.state`, which would borrow all of the loop.
-        let state = self.active.get_mut(&sequence).ok_or(EngineError::UnknownSequence(sequence))?;
+        let state = self.active.get_mut(&id).ok_or(EngineError::UnknownSequence(id))?;
         let next = state.draw(logits, &self.end_of_text);
-        step.new_tokens.extend(next.token.map(|token| NextToken { sequence, token }));
+        step.new_tokens.extend(next.token.map(|token| NextToken { sequence_id: id, token }));
         if next.end.is_none() && !state.delta.is_empty() {
-            step.deltas.push((sequence, std::mem::take(&mut state.delta)));
+            step.deltas.push((id, std::mem::take(&mut state.delta)));
         }
         Ok(next)
     }

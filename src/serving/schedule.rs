@@ -122,7 +122,7 @@ impl StepLimits {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ScheduledChunk {
     /// The sequence.
-    pub sequence: SequenceId,
+    pub sequence_id: SequenceId,
     /// Tokens to compute: the next ones that its cache does not hold, at least one.
     pub n_tokens: usize,
     /// Whether the cache then holds all tokens of the sequence, which is due its next token.
@@ -144,24 +144,24 @@ impl Plan {
         let n_running = running.len();
         assert!(index < n_running, "schedule of index {index}, but only {n_running} run");
         let running = &mut running[index];
-        let (sequence, held) = (running.sequence.id, running.cache.len());
-        assert!(n > 0, "schedule of 0 tokens of sequence {sequence}: a chunk has at least one");
-        assert!(n <= held, "schedule of {n} tokens of sequence {sequence}, with room for {held}: make it first");
+        let (sequence_id, held) = (running.sequence.id, running.cache.len());
+        assert!(n > 0, "schedule of 0 tokens of sequence {sequence_id}: a chunk has at least one");
+        assert!(n <= held, "schedule of {n} tokens of sequence {sequence_id}, with room for {held}: make it first");
         running.sequence.counters.count_scheduled(n, &running.cache);
         let caught_up = running.uncomputed() == 0;
-        self.chunks.push(ScheduledChunk { sequence, n_tokens: n, caught_up });
+        self.chunks.push(ScheduledChunk { sequence_id, n_tokens: n, caught_up });
     }
 
     /// What the model has to compute for those of the chunks whose sequences run.
     pub(crate) fn inputs<'a>(&self, running: &'a mut [Running]) -> Vec<ChunkInput<'a>> {
         let mut inputs = Vec::new();
         for Running { sequence, cache } in running {
-            let chunk = self.chunks.iter().find(|chunk| chunk.sequence == sequence.id);
+            let chunk = self.chunks.iter().find(|chunk| chunk.sequence_id == sequence.id);
             let Some(chunk) = chunk.copied() else { continue };
             let end = cache.len();
             inputs.push(ChunkInput {
                 chunk,
-                sequence: &sequence.tokens[..end],
+                tokens_so_far: &sequence.tokens[..end],
                 tokens: &sequence.tokens[end - chunk.n_tokens..end],
                 cache,
             });
@@ -171,7 +171,7 @@ impl Plan {
 
     /// This sequence gets no token in this step.
     pub(crate) fn expect_no_token(&mut self, id: SequenceId) {
-        self.chunks.iter_mut().filter(|chunk| chunk.sequence == id).for_each(|chunk| chunk.caught_up = false);
+        self.chunks.iter_mut().filter(|chunk| chunk.sequence_id == id).for_each(|chunk| chunk.caught_up = false);
     }
 
     /// Refuses while a step isn't settled.
@@ -185,8 +185,8 @@ impl Plan {
     /// The tokens must be those of the sequences that have caught up, in the plan's order.
     pub(crate) fn check_tokens(&self, next: &[NextToken]) -> Result<(), ScheduleError> {
         let due = self.chunks.iter().filter(|chunk| chunk.caught_up);
-        let expected: Vec<SequenceId> = due.map(|chunk| chunk.sequence).collect();
-        let given: Vec<SequenceId> = next.iter().map(|next| next.sequence).collect();
+        let expected: Vec<SequenceId> = due.map(|chunk| chunk.sequence_id).collect();
+        let given: Vec<SequenceId> = next.iter().map(|next| next.sequence_id).collect();
         if expected == given { Ok(()) } else { Err(ScheduleError::WrongTokens { expected, given }) }
     }
 }
@@ -195,7 +195,7 @@ impl Plan {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[allow(missing_docs)] // Where the name says it.
 pub struct NextToken {
-    pub sequence: SequenceId,
+    pub sequence_id: SequenceId,
     pub token: u32,
 }
 
@@ -203,8 +203,8 @@ pub struct NextToken {
 pub struct ChunkInput<'a> {
     /// The chunk.
     pub chunk: ScheduledChunk,
-    /// The sequence, to the last token of the chunk.
-    pub sequence: &'a [u32],
+    /// The sequence's tokens, to the last one of the chunk.
+    pub tokens_so_far: &'a [u32],
     /// The chunk's tokens: `[chunk.n_tokens]`.
     pub tokens: &'a [u32],
     /// Holds the rows of all tokens before, and has room for the rows of these.

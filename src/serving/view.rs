@@ -34,7 +34,7 @@ pub struct PoolView {
     /// The running sequences, oldest first; then the waiting ones, in the order in which they will run.
     pub sequences: Vec<SequenceView>,
     /// Sequences that have finished a short time ago, oldest first.
-    pub ended: Vec<EndedView>,
+    pub ended: Vec<FinishedView>,
     /// Tokens computed in the last step.
     pub scheduled_tokens: usize,
     /// The most tokens computed in a step: the token budget.
@@ -89,7 +89,7 @@ pub enum SequenceStatus {
 /// A sequence that has finished. It has no pages any more.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[allow(missing_docs)] // As in `SequenceView`.
-pub struct EndedView {
+pub struct FinishedView {
     pub id: u64,
     /// The version of the first view without it.
     #[serde(skip)]
@@ -129,7 +129,7 @@ impl PoolView {
                 rows,
                 scheduled_tokens: step
                     .iter()
-                    .filter(|chunk| chunk.sequence == sequence.id)
+                    .filter(|chunk| chunk.sequence_id == sequence.id)
                     .map(|chunk| chunk.n_tokens)
                     .sum(),
                 pages: pages.iter().map(|page| page.0).collect(),
@@ -159,10 +159,10 @@ impl PoolView {
     }
 }
 
-impl EndedView {
+impl FinishedView {
     /// What is shown of a sequence that has finished.
     pub fn new(finished: &FinishedSequence) -> Self {
-        EndedView {
+        FinishedView {
             id: finished.sequence.id.0,
             version: 0,
             prompt: finished.prompt_text.clone(),

@@ -179,7 +179,7 @@ impl BuggyScheduler {
                 let mut sequence = self.inner.running.remove(victim).sequence;
                 sequence.counters.preemptions += 1;
                 if self.policy == Some(Policy::OldestVictim) {
-                    self.inner.planned.chunks.retain(|chunk| chunk.sequence != sequence.id);
+                    self.inner.planned.chunks.retain(|chunk| chunk.sequence_id != sequence.id);
                     self.inner.waiting.push_back(sequence);
                 } else {
                     self.inner.waiting.push_front(sequence);
@@ -305,7 +305,7 @@ impl SchedulerUnderTest for BuggyScheduler {
             let Running { sequence, cache } = &mut self.inner.running[index];
             let (id, caught_up) = (sequence.id, has_caught_up(sequence, cache.len()));
             sequence.counters.count_scheduled(n, cache);
-            self.inner.planned.chunks.push(ScheduledChunk { sequence: id, n_tokens: n, caught_up });
+            self.inner.planned.chunks.push(ScheduledChunk { sequence_id: id, n_tokens: n, caught_up });
             if self.has(Bug::FoundTooEarly) {
                 self.insert_pages(index)?;
             }
@@ -320,11 +320,11 @@ impl SchedulerUnderTest for BuggyScheduler {
 
     fn settle(&mut self, next: &[NextToken]) -> Result<(), ScheduleError> {
         for chunk in std::mem::take(&mut self.inner.planned.chunks) {
-            let Some(index) = self.index_of(chunk.sequence) else { continue };
+            let Some(index) = self.index_of(chunk.sequence_id) else { continue };
             self.insert_pages(index)?;
         }
         for next in next {
-            let Some(index) = self.index_of(next.sequence) else { continue };
+            let Some(index) = self.index_of(next.sequence_id) else { continue };
             let sequence = &mut self.inner.running[index].sequence;
             let reason = if next.token == END_OF_TEXT {
                 Some(FinishReason::Stop)

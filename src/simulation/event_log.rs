@@ -12,7 +12,7 @@ use super::{Case, Event, Failure, SchedulerFactory, Setup, Transition, Violation
 pub fn describe_plan(plan: &[ScheduledChunk]) -> String {
     let chunk = |chunk: &ScheduledChunk| {
         let caught_up = if chunk.caught_up { " and catches up" } else { "" };
-        format!("sequence {} computes {}{caught_up}", chunk.sequence, chunk.n_tokens)
+        format!("sequence {} computes {}{caught_up}", chunk.sequence_id, chunk.n_tokens)
     };
     match plan {
         [] => "nothing is computed".into(),

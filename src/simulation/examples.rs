@@ -7,7 +7,6 @@ use super::{Case, Event, FinishedRequest, SchedulerFactory, Setup, Violation, Wo
 
 /// What a user and an operator see. No rule is checked on the way.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-#[allow(missing_docs)] // Where the name says it.
 pub struct Outcome {
     pub steps: u64,
     pub ended: u64,

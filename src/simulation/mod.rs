@@ -10,9 +10,10 @@
 //! so. Time is the number of steps. There is no model, but something that behaves like one ([`run_alone`]): its output
 //! depends on every row that a sequence has, so a page that isn't the sequence's own changes it.
 //!
-//! [`search`](fn@search) tries seeds until a rule is broken, [shrinks](Shrinking) the case and tells it as a
-//! [`event_log`](fn@event_log). [`examples`] are a few cases as one writes them by hand, and [`buggy_scheduler`] has
+//! [`search`](fn@search) tries seeds until a rule is broken and [shrinks](Shrinking) the case; its
+//! [event log](fn@event_log) says what happened. [`examples`] are a few cases as one writes them by hand, and [`buggy_scheduler`] has
 //! schedulers with a bug each that an engine had.
+#![allow(missing_docs)] // Where the name says it.
 
 pub mod buggy_scheduler;
 mod draw_case;
@@ -37,7 +38,6 @@ use crate::serving::schedule::{FinishReason, ScheduledChunk, SequenceCounters, S
 
 /// How large a world is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[allow(missing_docs)] // Where the name says it.
 pub struct Setup {
     pub page_size: usize,
     pub n_pages: usize,
@@ -48,7 +48,6 @@ pub struct Setup {
 
 /// Something that happens.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[allow(missing_docs)] // Where the name says it.
 pub enum Event {
     /// A request arrives. It is turned away if [`MAX_SEQUENCES`] are there already.
     Arrive {
@@ -81,7 +80,6 @@ pub struct Case {
 
 /// A sequence, seen from outside.
 #[derive(Clone, Debug, PartialEq, Eq)]
-#[allow(missing_docs)] // Where the name says it.
 pub struct SequenceState {
     /// Its number; later arrivals have higher ones.
     pub id: SequenceId,
@@ -139,7 +137,6 @@ impl WorldState {
 
 /// A sequence that has finished.
 #[derive(Clone, Debug, PartialEq, Eq)]
-#[allow(missing_docs)] // Where the name says it.
 pub struct FinishedRequest {
     pub id: SequenceId,
     pub prompt: Vec<u32>,
@@ -162,7 +159,6 @@ pub struct PlannedStep {
 
 /// What an event did.
 #[derive(Clone, Debug, PartialEq, Eq)]
-#[allow(missing_docs)] // Where the name says it.
 pub struct Transition {
     pub before: WorldState,
     /// In a step, the plan.

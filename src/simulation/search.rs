@@ -14,7 +14,6 @@ pub struct Passed {
 
 /// A case in which a rule is broken.
 #[derive(Clone, Debug, PartialEq, Eq)]
-#[allow(missing_docs)] // Where the name says it.
 pub struct Counterexample {
     pub seed: u64,
     pub failure: Failure,

@@ -12,7 +12,7 @@ use crate::chapters::ch05_page_table::PageTable;
 use crate::chapters::ch06_paged::{PageSlab, SharedSlab};
 use crate::chapters::ch10_fork::ForkCache;
 use crate::panics;
-use crate::prefix_cache::{CachedPage, PrefixCache, new_prefix_cache};
+use crate::prefix_cache::{CachedPage, PrefixCache, PrefixCacheKind};
 use crate::serving::schedule::{Finished, NextToken, ScheduleError, Sequence, SequenceId, max_rows};
 use crate::serving::view::owners;
 
@@ -99,7 +99,8 @@ impl World {
     ) -> Result<Self, Violation> {
         let made = catch_panic("making it", || {
             let slab = PageSlab::new(LAYOUT, setup.page_size, setup.n_pages)?;
-            let (prefixes, calls) = record_calls(new_prefix_cache(setup.page_size, setup.keeps_prefixes)?);
+            let kind = if setup.keeps_prefixes { PrefixCacheKind::Trie } else { PrefixCacheKind::None };
+            let (prefixes, calls) = record_calls(kind.new_cache(setup.page_size)?);
             let scheduler = factory(&slab, prefixes, setup.limits)?;
             Ok::<_, ScheduleError>((slab, calls, scheduler))
         });
@@ -251,8 +252,8 @@ impl World {
                 let held = held.fold(Rows::none(), |rows, (k, v)| rows.row(k, v));
                 let new = input.tokens.iter().zip(first_new..);
                 let all = new.fold(held, |rows, (token, position)| rows.token(*token, position));
-                let sequence = input.chunk.sequence;
-                next.extend(input.chunk.caught_up.then(|| NextToken { sequence, token: all.next() }));
+                let sequence = input.chunk.sequence_id;
+                next.extend(input.chunk.caught_up.then(|| NextToken { sequence_id: sequence, token: all.next() }));
             }
             for input in &mut inputs {
                 let first_new = input.cache.len() - input.tokens.len();
@@ -266,7 +267,7 @@ impl World {
 
     /// The last part: the tokens are handed to the scheduler, and received by the clients.
     pub fn settle(&mut self, next: &[NextToken]) -> Result<(), Violation> {
-        for NextToken { sequence, token } in next {
+        for NextToken { sequence_id: sequence, token } in next {
             if let Some(known) = self.known.get_mut(sequence).filter(|_| !self.end_of_text.contains(token)) {
                 known.received.push(*token);
             }

@@ -49,6 +49,11 @@ pub struct StepCost {
     pub token: u64,
 }
 
+impl StepCost {
+    /// The book's. They are made up: no engine was measured.
+    pub const BOOK: StepCost = StepCost { step: 10_000, token: 200 };
+}
+
 /// When a request counts as served in time, in microseconds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LatencyTarget {
@@ -56,6 +61,11 @@ pub struct LatencyTarget {
     pub first_token: u64,
     /// From one token to the next, on average, at most.
     pub per_token: u64,
+}
+
+impl LatencyTarget {
+    /// The book's: a first token within a second, and the others every 50 ms.
+    pub const BOOK: LatencyTarget = LatencyTarget { first_token: 1_000_000, per_token: 50_000 };
 }
 
 /// `n` requests, `rate` a second on average, more than 0.
@@ -115,7 +125,7 @@ pub fn tiny_llm() -> Vec<Arrival> {
 
 /// What a run measured. Times are in microseconds.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Served {
+pub struct ArrivalReport {
     /// Of each request, in the order of arrival.
     pub requests: Vec<RequestTimes>,
     /// From the first arrival to the last token.
@@ -168,16 +178,17 @@ impl RequestTimes {
 
 /// Lets requests arrive and be served. `arrivals`: in the order of time. `slab`: of any layout, all of its pages free;
 /// its rows stay as they are. `on_end` is called for each request that finishes.
-pub fn serve(
+pub fn simulate_arrivals(
     arrivals: &[Arrival],
     slab: &SharedSlab,
     prefixes: Box<dyn PrefixCache>,
     limits: StepLimits,
     cost: StepCost,
     mut on_end: impl FnMut(),
-) -> Result<Served, EngineError> {
+) -> Result<ArrivalReport, EngineError> {
     let mut scheduler = CountingScheduler::new(slab, prefixes, limits, &[])?;
-    let mut served = Served { requests: vec![RequestTimes::default(); arrivals.len()], ..Served::default() };
+    let mut served =
+        ArrivalReport { requests: vec![RequestTimes::default(); arrivals.len()], ..ArrivalReport::default() };
     // The places of unfinished requests among the arrivals.
     let mut unfinished: HashMap<SequenceId, usize> = HashMap::new();
     let mut coming = arrivals.iter().enumerate().peekable();
@@ -202,10 +213,11 @@ pub fn serve(
         now = now.saturating_add(took);
         served.busy = served.busy.saturating_add(took);
         let mut picks = Vec::new();
-        for ScheduledChunk { sequence, .. } in plan.into_iter().filter(|chunk| chunk.caught_up) {
+        for ScheduledChunk { sequence_id: sequence, .. } in plan.into_iter().filter(|chunk| chunk.caught_up) {
             let place = unfinished.get(&sequence);
             let token = place.and_then(|place| served.requests[*place].next_token(&arrivals[*place], now));
-            picks.push(NextToken { sequence, token: token.ok_or(EngineError::UnknownSequence(sequence))? });
+            picks
+                .push(NextToken { sequence_id: sequence, token: token.ok_or(EngineError::UnknownSequence(sequence))? });
         }
         scheduler.settle(&picks, &[])?;
         scheduler.check_progress()?;

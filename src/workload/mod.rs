@@ -15,34 +15,21 @@
 //! are exact and the same on every machine.
 //!
 //! Requests that [arrive](arrivals) at random are served by the scheduler, in simulated time.
+#![allow(missing_docs)] // Where the name says it.
 
 pub mod arrivals;
-pub mod hash_chain;
 mod traces;
 
-pub use hash_chain::{EvictionOrder, HashChain};
 pub use traces::{Trace, TraceDefaults, TraceRequest};
 
 use crate::cache::CacheError;
 use crate::chapters::ch04_page_pool::PagePool;
 use crate::chapters::ch05_page_table::PageTable;
 use crate::english::count;
-use crate::prefix_cache::{PrefixCache, new_prefix_cache};
-
-/// What is kept of the sequences that have finished.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum PrefixCacheKind {
-    /// Nothing.
-    None,
-    /// Chapter 11's trie, which evicts tails first.
-    Trie,
-    /// A chain of hashes, as vLLM has it.
-    HashChain(EvictionOrder),
-}
+use crate::prefix_cache::{PrefixCache, PrefixCacheKind};
 
 /// The pool in which requests are replayed.
 #[derive(Clone, Copy, Debug)]
-#[allow(missing_docs)] // Where the name says it.
 pub struct Replay {
     pub n_pages: usize,
     pub page_size: usize,
@@ -53,7 +40,6 @@ pub struct Replay {
 
 /// What a run counted.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-#[allow(missing_docs)] // Where the name says it.
 pub struct ReplayCounters {
     pub requests: u64,
     /// Times that each running sequence got a token.
@@ -75,7 +61,6 @@ pub struct ReplayCounters {
 
 /// Why a run was refused, or stopped.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[allow(missing_docs)] // The messages say what the numbers are.
 pub enum WorkloadError {
     /// No sequence may run.
     #[error("with 0 sequences running at a time no request is ever served: let at least 1 run")]
@@ -92,15 +77,6 @@ pub enum WorkloadError {
     /// The pages went wrong.
     #[error(transparent)]
     Cache(#[from] CacheError),
-}
-
-impl PrefixCacheKind {
-    fn new_cache(self, page_size: usize) -> Result<Box<dyn PrefixCache>, CacheError> {
-        Ok(match self {
-            PrefixCacheKind::HashChain(order) => Box::new(HashChain::new(page_size, order)?),
-            kind => new_prefix_cache(page_size, kind == PrefixCacheKind::Trie)?,
-        })
-    }
 }
 
 impl Replay {

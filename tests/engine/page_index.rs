@@ -1,7 +1,7 @@
 //! What is found when a page file is opened. The grader of chapter 16 reads and writes such files as well.
 
 use page_by_page::cache::KvLayout;
-use page_by_page::disk::index::Index;
+use page_by_page::disk::index::PageFileIndex;
 use page_by_page::disk::record::{RecordError, decode_header};
 use page_by_page::disk::{FILE_HEADER_BYTES, PageFileError, PageFormat};
 use page_by_page::kernels::{KvDtype, MatmulDtype};
@@ -26,11 +26,11 @@ fn sequence(n_pages: usize) -> Vec<u8> {
     file_of(&records)
 }
 
-fn open(disk: &FaultyDisk, max_bytes: u64) -> Result<Index, PageFileError> {
-    Index::open(&mut disk.clone(), &FORMAT, max_bytes)
+fn open(disk: &FaultyDisk, max_bytes: u64) -> Result<PageFileIndex, PageFileError> {
+    PageFileIndex::open(&mut disk.clone(), &FORMAT, max_bytes)
 }
 
-fn open_bytes(bytes: &[u8]) -> Index {
+fn open_bytes(bytes: &[u8]) -> PageFileIndex {
     open(&FaultyDisk::with(bytes.to_vec()), FORMAT.offset(99)).unwrap()
 }
 
@@ -44,7 +44,7 @@ fn refused(bytes: &[u8]) -> PageFileError {
 }
 
 /// The places of the pages that these tokens begin with.
-fn find(index: &Index, tokens: &[u32]) -> Vec<usize> {
+fn find(index: &PageFileIndex, tokens: &[u32]) -> Vec<usize> {
     let (mut places, mut parent) = (Vec::new(), 0);
     for page in tokens.chunks_exact(4) {
         let Some(place) = index.child(parent, page) else { break };
@@ -225,7 +225,7 @@ fn one_long_sequence_takes_no_recursion() {
     let tiny = PageFormat { layout: KvLayout { n_layers: 1, n_kv_heads: 1, head_dim: 1 }, page_size: 1, ..FORMAT };
     let mut bytes = tiny.file_header().to_vec();
     (0..70_000).for_each(|i| bytes.extend(record(&tiny, i + 1, i, &[i as u32], &[1.0], &[2.0])));
-    let mut index = Index::open(&mut FaultyDisk::with(bytes), &tiny, tiny.offset(70_000)).unwrap();
+    let mut index = PageFileIndex::open(&mut FaultyDisk::with(bytes), &tiny, tiny.offset(70_000)).unwrap();
     assert_eq!(index.n_records(), 70_000);
     index.forget(0);
     assert_eq!((index.n_records(), index.oldest()), (0, None));

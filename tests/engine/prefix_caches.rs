@@ -1,7 +1,7 @@
 //! vLLM's chain of hashes finds and evicts what the trie of chapter 11 does, on random sequences.
 
-use page_by_page::workload::EvictionOrder::{HeadsFirst, TailsFirst};
-use page_by_page::workload::PrefixCacheKind::{self, HashChain, Trie};
+use page_by_page::prefix_cache::EvictionOrder::{HeadsFirst, TailsFirst};
+use page_by_page::prefix_cache::PrefixCacheKind::{self, HashChain, Trie};
 use page_by_page::workload::{Replay, ReplayCounters, Trace, TraceDefaults, TraceRequest};
 
 use grading::oracle::TestRng;

@@ -6,7 +6,7 @@ use grading::pools::{setup, with_prefix_cache};
 use grading::story::assets;
 use page_by_page::generation::sampler::{Sampler, SamplingParams};
 use page_by_page::model::Model;
-use page_by_page::serving::{GenerationRequest, MIN_LOGIT_ROWS};
+use page_by_page::serving::{GenerationRequest, MIN_LOGIT_BATCH};
 
 use crate::serving::engine;
 
@@ -30,7 +30,7 @@ fn taken(model: &Model, is_scored: bool) -> usize {
 fn a_step_that_scores_has_few_rows_of_logits_at_the_same_time() {
     let model = Model::open(&assets().join("storyteller")).unwrap();
     let (plain, scored) = (taken(&model, false), taken(&model, true));
-    let (few, all) = (model.step_bytes(0, MIN_LOGIT_ROWS), model.step_bytes(0, TOKENS));
+    let (few, all) = (model.step_bytes(0, MIN_LOGIT_BATCH), model.step_bytes(0, TOKENS));
     assert!(scored <= plain + few, "a step takes {scored} bytes with scores, {plain} without; few rows take {few}");
     assert!(all > plain + few, "else this shows nothing: all rows take {all} bytes");
 }

@@ -8,7 +8,7 @@ use page_by_page::chapters::ch06_paged::{PageSlab, SharedSlab};
 use page_by_page::generation::logprobs::{TokenLogprobs, token_logprobs};
 use page_by_page::generation::sampler::{Sampler, SamplingParams};
 use page_by_page::model::{Model, StepError};
-use page_by_page::prefix_cache::new_prefix_cache;
+use page_by_page::prefix_cache::PrefixCacheKind;
 use page_by_page::serving::schedule::{FinishReason, ScheduleError, Sequence, SequenceId, StepLimits};
 use page_by_page::serving::{
     Engine, EngineError, EngineTotals, FinishedSequence, GenerationRequest, SequenceError, StepOutput,
@@ -107,7 +107,8 @@ fn ends(model: &Model, sampling: SamplingParams) -> Vec<u32> {
 pub fn engine<'m>(model: &'m Model, setting: Setup, ends: &[u32]) -> (Engine<'m>, SharedSlab) {
     let Setup { page_size, n_pages, limits, keeps_prefixes } = setting;
     let slab = PageSlab::new(model.config().kv_layout(), page_size, n_pages).unwrap();
-    let prefixes = new_prefix_cache(page_size, keeps_prefixes).unwrap();
+    let kind = if keeps_prefixes { PrefixCacheKind::Trie } else { PrefixCacheKind::None };
+    let prefixes = kind.new_cache(page_size).unwrap();
     (Engine::new(model, &slab, prefixes, limits, ends).unwrap(), slab)
 }
 
@@ -121,7 +122,7 @@ pub fn run_to_end(engine: &mut Engine<'_>, mut see: impl FnMut(&Engine<'_>, &Ste
         assert!(n_steps < 10_000, "no end");
         let step = engine.step().unwrap();
         let has_ended = |id| finished.iter().any(|finished| finished.sequence.id == id);
-        assert!(!step.new_tokens.iter().any(|new| has_ended(new.sequence)), "a token after the end");
+        assert!(!step.new_tokens.iter().any(|new| has_ended(new.sequence_id)), "a token after the end");
         see(engine, &step);
         finished.extend(step.finished);
     }
@@ -132,7 +133,7 @@ pub fn run_to_end(engine: &mut Engine<'_>, mut see: impl FnMut(&Engine<'_>, &Ste
 /// Notes the tokens that a step reports.
 pub fn note_tokens(reported: &mut HashMap<SequenceId, Vec<u32>>, step: &StepOutput) {
     for new in &step.new_tokens {
-        reported.entry(new.sequence).or_default().push(new.token);
+        reported.entry(new.sequence_id).or_default().push(new.token);
     }
 }
 
@@ -323,4 +324,12 @@ fn cancelled_sequences_keep_what_they_have_and_the_others_go_on() {
     new_tokens.sort_unstable();
     assert_eq!(new_tokens, [1, 6, 6], "the others have gone on");
     assert!(engine.is_done() && slab.borrow().pool().n_free() == 30);
+}
+
+#[test]
+fn the_page_and_the_book_have_words_for_every_finish_reason() {
+    let (words, page) = (include_str!("../../book/words.js"), include_str!("../../book/src/server.md"));
+    for reason in FinishReason::ALL.map(FinishReason::as_str) {
+        assert!(words.contains(&format!("{reason}: \"")) && page.contains(&format!("`{reason}`")), "{reason}");
+    }
 }

@@ -2,7 +2,8 @@
 //! `crates/cli/tests/cli/scripts/workload.snap`.
 
 use page_by_page::cache::CacheError;
-use page_by_page::workload::{PrefixCacheKind, Replay, ReplayCounters, TraceRequest, WorkloadError};
+use page_by_page::prefix_cache::PrefixCacheKind;
+use page_by_page::workload::{Replay, ReplayCounters, TraceRequest, WorkloadError};
 
 fn run(replay: Replay, requests: impl IntoIterator<Item = TraceRequest>) -> Result<ReplayCounters, WorkloadError> {
     replay.run(requests, || ())

@@ -1,12 +1,12 @@
 //! `workload serving`: requests that arrive at random, and a scheduler that is busy in time that is counted.
 
 use page_by_page::chapters::ch06_paged::PageSlab;
-use page_by_page::prefix_cache::new_prefix_cache;
+use page_by_page::prefix_cache::PrefixCacheKind;
 use page_by_page::serving::EngineError;
 use page_by_page::serving::schedule::StepLimits;
 use page_by_page::workload::TraceRequest;
 use page_by_page::workload::arrivals::{
-    Arrival, LAYOUT, LatencyTarget, RequestTimes, Served, StepCost, poisson, serve,
+    Arrival, ArrivalReport, LAYOUT, LatencyTarget, RequestTimes, StepCost, poisson, simulate_arrivals,
 };
 
 const COST: StepCost = StepCost { step: 10_000, token: 200 };
@@ -16,12 +16,18 @@ fn arrival(at: u64, first_token: u32, prompt: usize, written: usize) -> Arrival 
     Arrival { at, request: TraceRequest { tokens: text, n_prompt: prompt } }
 }
 
-fn served(arrivals: &[Arrival], n_pages: usize, limits: (usize, usize), keeps: bool) -> Result<Served, EngineError> {
+fn served(
+    arrivals: &[Arrival],
+    n_pages: usize,
+    limits: (usize, usize),
+    keeps: bool,
+) -> Result<ArrivalReport, EngineError> {
     let slab = PageSlab::new(LAYOUT, 16, n_pages).unwrap();
-    let prefixes = new_prefix_cache(16, keeps).unwrap();
+    let kind = if keeps { PrefixCacheKind::Trie } else { PrefixCacheKind::None };
+    let prefixes = kind.new_cache(16).unwrap();
     let mut ended = 0;
     let limits = StepLimits { token_budget: limits.0, max_running: limits.1 };
-    let served = serve(arrivals, &slab, prefixes, limits, COST, || ended += 1)?;
+    let served = simulate_arrivals(arrivals, &slab, prefixes, limits, COST, || ended += 1)?;
     assert_eq!(ended, arrivals.len());
     Ok(served)
 }

@@ -4,7 +4,7 @@ use anyhow::{Context, Result};
 use clap::Args;
 use page_by_page::chapters::{Source, chapter as compiled};
 use page_by_page::english::wrapped;
-use page_by_page::experiments::mistakes::{self, Effect, Mistake, Scenario, ScenarioOutput, ScenarioRunner};
+use page_by_page::experiments::faults::{self, Effect, Fault, Scenario, ScenarioOutput, ScenarioRunner};
 use page_by_page::experiments::shrunk_events;
 
 use crate::chapters;
@@ -33,10 +33,10 @@ pub struct Break {
 impl Break {
     pub fn run(self) -> Result<()> {
         let Some(name) = self.name else { return print(&list()) };
-        let mistake = mistakes::all().into_iter().find(|mistake| mistake.name == name);
+        let mistake = faults::all().into_iter().find(|mistake| mistake.name == name);
         let mistake =
             mistake.with_context(|| format!("no mistake is called {name:?}; `cargo page break` lists them"))?;
-        let Mistake { chapter, about, invariant, chapters: run, .. } = mistake;
+        let Fault { chapter, about, invariant, chapters: run, .. } = mistake;
         chapters::ensure_written(run)?;
         let shown = match mistake.effect {
             Effect::Events(bug) => shrunk_events(bug) + "\n",
@@ -57,7 +57,7 @@ impl Break {
 
 fn list() -> String {
     let mut table = Table::new(3, &["chapter", "mistake", "what it does"]);
-    for Mistake { chapter, name, about, .. } in mistakes::all() {
+    for Fault { chapter, name, about, .. } in faults::all() {
         table.line([chapter.to_string().as_str(), name, about]);
     }
     table.render() + "\n`cargo page break one-page-twice` switches one on.\n"
@@ -65,7 +65,7 @@ fn list() -> String {
 
 /// The stories of all sequences side by side, and what was read wrongly first. `tell`: with the mistake.
 fn told(
-    mistake: &Mistake,
+    mistake: &Fault,
     scenario: &Scenario,
     tell: impl FnOnce(&ScenarioRunner) -> Result<ScenarioOutput>,
 ) -> Result<String> {

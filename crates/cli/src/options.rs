@@ -15,7 +15,7 @@ use page_by_page::kernels::{KvDtype, MatmulDtype};
 use page_by_page::model::checkpoint::Weight;
 use page_by_page::model::tokenizer::Tokenizer;
 use page_by_page::model::{Model, ModelConfig};
-use page_by_page::prefix_cache::{PrefixCache, new_prefix_cache};
+use page_by_page::prefix_cache::{PrefixCache, PrefixCacheKind};
 use page_by_page::serving::schedule::StepLimits;
 
 use crate::chapters;
@@ -356,7 +356,8 @@ impl PoolOptions {
     }
 
     pub fn prefixes(&self) -> Result<Box<dyn PrefixCache>> {
-        Ok(new_prefix_cache(self.pages.page_size, !self.no_prefix_cache)?)
+        let kind = if self.no_prefix_cache { PrefixCacheKind::None } else { PrefixCacheKind::Trie };
+        Ok(kind.new_cache(self.pages.page_size)?)
     }
 }
 

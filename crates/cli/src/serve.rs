@@ -10,7 +10,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail, ensure};
 use clap::Args;
 use page_by_page::cache_kind::CacheKind;
-use page_by_page::serving::MIN_LOGIT_ROWS;
+use page_by_page::serving::MIN_LOGIT_BATCH;
 use page_by_page_serve::access::Access;
 use page_by_page_serve::connections::ClientLimits;
 use page_by_page_serve::template::{self, ChatTemplate};
@@ -105,7 +105,7 @@ impl Serve {
             say(&format!("note: no chats: {problem}"));
         }
         // Where a prompt is scored, every row has logits.
-        let slab = pool.slab(&model, self.max_running.max(MIN_LOGIT_ROWS))?;
+        let slab = pool.slab(&model, self.max_running.max(MIN_LOGIT_BATCH))?;
         let (prefixes, tier) = (pool.prefixes()?, self.page_file.open(&model, pool.pages.page_size)?);
         let size = pool.size(&model)?;
         let memory = Memory { slab, prefixes, tier, slots: size.n_slots() };

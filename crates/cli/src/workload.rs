@@ -4,7 +4,8 @@ mod serving;
 
 use anyhow::Result;
 use clap::{Args, Subcommand};
-use page_by_page::workload::{EvictionOrder, PrefixCacheKind, Replay, Trace};
+use page_by_page::prefix_cache::{EvictionOrder, PrefixCacheKind};
+use page_by_page::workload::{Replay, Trace};
 
 use crate::chapters;
 use crate::options::{ensure_in_range, named};

@@ -12,15 +12,15 @@ use crate::paged::cache;
 use crate::pools::slab_of;
 use crate::story::{Storyteller, assets};
 
-/// An empty cache with room for 64 tokens at least, and what it is called.
-fn one_of_caches(kind: usize, layout: KvLayout) -> (&'static str, Box<dyn AttentionCache>) {
-    match kind {
-        0 => ("flat cache", Box::new(FlatCache::new(layout))),
-        1 => ("contiguous cache", Box::new(ContiguousCache::new(layout, 64))),
-        2 => ("paged cache, page size 3", Box::new(cache(&slab_of(layout, 3, 64)))),
-        _ => ("paged cache, page size 16", Box::new(cache(&slab_of(layout, 16, 64)))),
-    }
-}
+type NewCache = fn(KvLayout) -> Box<dyn AttentionCache>;
+
+/// Empty caches with room for 64 tokens at least, and what they are called.
+const CACHES: [(&str, NewCache); 4] = [
+    ("flat cache", |layout| Box::new(FlatCache::new(layout))),
+    ("contiguous cache", |layout| Box::new(ContiguousCache::new(layout, 64))),
+    ("paged cache, page size 3", |layout| Box::new(cache(&slab_of(layout, 3, 64)))),
+    ("paged cache, page size 16", |layout| Box::new(cache(&slab_of(layout, 16, 64)))),
+];
 
 /// Has a target and a draft model generate a story of 16 tokens, drafts of k = 0 to 8 tokens, the caches by turns:
 /// `generate(told, target, small, k)`. Each must be `expected`, and both caches then hold all but its newest token. If
@@ -34,10 +34,11 @@ pub fn assert_stories(
     let draft_model = Model::open(&assets().join("storyteller-draft")).expect("the bundled draft model opens");
     for (k, is_its_own) in (0..=8).map(|k| (k, false)).chain(is_greedy.then_some((4, true))) {
         let models = [&storyteller.model, if is_its_own { &storyteller.model } else { &draft_model }];
-        let [mut of_target, mut of_small] = models.map(|model| one_of_caches(k % 4, model.config().kv_layout()));
-        let told = format!("a story of {} tokens, {}, k = {k}", expected.len(), of_target.0);
-        let mut target = CachedModel::new(models[0], &mut *of_target.1);
-        let mut small = CachedModel::new(models[1], &mut *of_small.1);
+        let (name, new_cache) = CACHES[k % CACHES.len()];
+        let [mut of_target, mut of_small] = models.map(|model| new_cache(model.config().kv_layout()));
+        let told = format!("a story of {} tokens, {name}, k = {k}", expected.len());
+        let mut target = CachedModel::new(models[0], &mut *of_target);
+        let mut small = CachedModel::new(models[1], &mut *of_small);
         let story = generate(&told, &mut target, &mut small, k);
         storyteller.assert_same_story(&story, expected);
         let all_but_one = prompt.len() + expected.len() - 1;

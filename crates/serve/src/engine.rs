@@ -18,7 +18,7 @@ use std::time::{Duration, Instant};
 use page_by_page::model::StepError;
 use page_by_page::serving::disk_tier::DiskTier;
 use page_by_page::serving::schedule::{FinishReason, NextToken, ScheduleError, ScheduledChunk, SequenceId};
-use page_by_page::serving::view::{EndedView, PoolView};
+use page_by_page::serving::view::{FinishedView, PoolView};
 use page_by_page::serving::{
     Engine, EngineError, FinishedSequence, GenerationRequest, OutputDelta, Prefetcher, StepOutput,
 };
@@ -274,7 +274,7 @@ impl<'m> EngineThread<'m> {
         self.chunks = step.chunks;
         self.views.note_change();
         let now = Instant::now();
-        for NextToken { sequence, .. } in step.new_tokens {
+        for NextToken { sequence_id: sequence, .. } in step.new_tokens {
             if let Some(open) = self.open.get_mut(&sequence) {
                 match open.newest_token.replace(now) {
                     Some(before) => self.metrics.inter_token.observe((now - before).as_secs_f64()),
@@ -297,7 +297,7 @@ impl<'m> EngineThread<'m> {
         let Some(open) = self.open.remove(&sequence.id) else { return };
         // Counted first, so that a client that has its answer also finds it in the counters.
         self.metrics.end(reason, open.requester.arrived.elapsed());
-        self.views.note_end(|| EndedView::new(&finished));
+        self.views.note_end(|| FinishedView::new(&finished));
         let end = OutputEnd { reason, new_tokens: sequence.new_tokens().len(), cached: sequence.counters.cached };
         let failure = finished.outcome.err().map(|error| ApiError::failed(error.to_string()));
         match refusal.or(failure) {

@@ -18,7 +18,7 @@ use std::time::{Duration, Instant};
 use axum::http::StatusCode;
 use axum::response::sse::Event as SentEvent;
 use futures_util::stream::{self, Stream};
-use page_by_page::serving::view::{EndedView, PoolView};
+use page_by_page::serving::view::{FinishedView, PoolView};
 use serde_json::json;
 use tokio::sync::oneshot;
 use tokio::time::sleep;
@@ -101,7 +101,7 @@ pub struct ViewPublisher {
     requests: Vec<ViewRequest>,
     /// The numbers of those who have asked and not left.
     pub present: HashSet<u64>,
-    ended: VecDeque<EndedView>,
+    ended: VecDeque<FinishedView>,
 }
 
 impl ViewPublisher {
@@ -115,11 +115,11 @@ impl ViewPublisher {
     }
 
     /// Notes the end of a sequence, for those who watch now.
-    pub fn note_end(&mut self, ended: impl FnOnce() -> EndedView) {
+    pub fn note_end(&mut self, ended: impl FnOnce() -> FinishedView) {
         if self.present.is_empty() {
             self.ended.clear();
         } else {
-            self.ended.push_back(EndedView { version: self.version + 1, ..ended() });
+            self.ended.push_back(FinishedView { version: self.version + 1, ..ended() });
             if self.ended.len() > ENDED {
                 self.ended.pop_front();
             }

@@ -4,11 +4,11 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::ops::Range;
 use std::rc::Rc;
 
-use page_by_page::experiments::mistakes::{self, Effect, Scenario};
+use page_by_page::experiments::faults::{self, Effect, Scenario};
 use page_by_page::generation::read_checker::{ReadChecker, RowAddress, WrongRead};
 use page_by_page::generation::sampler::Sampler;
 use page_by_page::model::tokenizer::Tokenizer;
-use page_by_page::serving::view::{EndedView, PoolView};
+use page_by_page::serving::view::{FinishedView, PoolView};
 use page_by_page::serving::{Engine, GenerationRequest, StepOutput};
 use serde_json::{Value, json};
 
@@ -34,7 +34,7 @@ pub struct Broken {
 impl Broken {
     /// The mistake of this name, if rows that are misplaced show it.
     pub fn find(name: &str) -> Result<(Scenario, ReadChecker), String> {
-        let mistake = mistakes::all().into_iter().find(|mistake| mistake.name == name);
+        let mistake = faults::all().into_iter().find(|mistake| mistake.name == name);
         match mistake.map(|mistake| mistake.effect) {
             Some(Effect::Story(scenario, placement)) if scenario.rewind.is_none() => {
                 Ok((scenario, ReadChecker::new(Some(placement))))
@@ -66,7 +66,7 @@ impl Broken {
         for requests in prompts[started..end].chunk_by(|(first, _), (second, _)| first == second) {
             for engine in [&mut *engine, &mut self.right] {
                 let tokens = tokenizer.encode(requests[0].0).map_err(text_of)?;
-                let samplers = requests.iter().map(|(_, seed)| Sampler::new(mistakes::sampling(*seed))).collect();
+                let samplers = requests.iter().map(|(_, seed)| Sampler::new(faults::sampling(*seed))).collect();
                 engine.submit_request(GenerationRequest::new(tokens, n_new, samplers)).map_err(text_of)?;
             }
         }
@@ -78,7 +78,7 @@ impl Broken {
         let StepOutput { finished, .. } = self.right.step().map_err(text_of)?;
         let running = PoolView::new(&self.right, &[]).sequences;
         self.texts.extend(running.into_iter().map(|sequence| (sequence.id, sequence.text)));
-        let ended = finished.iter().map(EndedView::new);
+        let ended = finished.iter().map(FinishedView::new);
         self.texts.extend(ended.map(|ended| (ended.id, ended.text)));
         self.newest = self.checker.take_wrong_reads();
         self.n_wrong += self.newest.len();

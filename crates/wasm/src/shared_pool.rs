@@ -5,9 +5,9 @@ use std::rc::Rc;
 use page_by_page::chapters::ch06_paged::PageSlab;
 use page_by_page::model::Model;
 use page_by_page::model::tokenizer::Tokenizer;
-use page_by_page::prefix_cache::new_prefix_cache;
+use page_by_page::prefix_cache::PrefixCacheKind;
 use page_by_page::serving::schedule::{ScheduledChunk, SequenceId, StepLimits};
-use page_by_page::serving::view::{EndedView, PoolView};
+use page_by_page::serving::view::{FinishedView, PoolView};
 use page_by_page::serving::{Engine, GenerationRequest};
 use serde_json::Value;
 
@@ -22,7 +22,7 @@ pub struct SharedPool {
     /// The plan of the last step.
     chunks: Vec<ScheduledChunk>,
     /// The sequences that have finished since the last view.
-    ended: Vec<EndedView>,
+    ended: Vec<FinishedView>,
     version: u64,
     /// The mistake that is switched on, and how many of its sequences have started.
     broken: Option<(Broken, usize)>,
@@ -36,7 +36,8 @@ impl SharedPool {
         let open = || {
             let Settings { pages, token_budget, max_running, prefix_cache, .. } = *settings;
             let slab = PageSlab::new(model.cache_layout(), page_size, pages).map_err(text_of)?;
-            let prefixes = new_prefix_cache(page_size, prefix_cache).map_err(text_of)?;
+            let kind = if prefix_cache { PrefixCacheKind::Trie } else { PrefixCacheKind::None };
+            let prefixes = kind.new_cache(page_size).map_err(text_of)?;
             let limits = StepLimits { token_budget, max_running };
             let engine = Engine::new(model, &slab, prefixes, limits, &model.config().eos_token_ids).map_err(text_of)?;
             Ok::<_, String>(engine.with_tokenizer(tokenizer))
@@ -77,7 +78,7 @@ impl SharedPool {
     /// Ends a sequence.
     pub fn cancel(&mut self, id: u64) -> Result<(), String> {
         let finished = self.engine.cancel(SequenceId(id)).map_err(text_of)?;
-        self.ended.push(EndedView::new(&finished));
+        self.ended.push(FinishedView::new(&finished));
         Ok(())
     }
 
@@ -85,7 +86,7 @@ impl SharedPool {
     pub fn step(&mut self) -> Result<(), String> {
         let step = self.engine.step().map_err(text_of)?;
         self.chunks = step.chunks;
-        self.ended.extend(step.finished.iter().map(EndedView::new));
+        self.ended.extend(step.finished.iter().map(FinishedView::new));
         if let Some((broken, _)) = &mut self.broken {
             broken.step(&self.engine, self.tokenizer)?;
         }

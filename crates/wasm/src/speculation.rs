@@ -10,7 +10,7 @@ use page_by_page::generation::{CachedModel, Draft};
 use page_by_page::model::Model;
 use page_by_page::model::tokenizer::{TextStream, Tokenizer};
 use page_by_page::serving::schedule::{FinishReason, Sequence, SequenceId};
-use page_by_page::serving::view::{self, EndedView, PoolView, SequenceView};
+use page_by_page::serving::view::{self, FinishedView, PoolView, SequenceView};
 use serde_json::{Value, json};
 
 use crate::session::{Settings, Start};
@@ -169,9 +169,9 @@ impl Speculated {
         }
     }
 
-    fn ended(&self, reason: FinishReason) -> EndedView {
+    fn ended(&self, reason: FinishReason) -> FinishedView {
         let (prompt, text) = (self.prompt.clone(), view::output_preview(self.output.text()));
         let (id, new_tokens) = (self.sequence.id.0, self.sequence.new_tokens().len());
-        EndedView { id, version: 0, prompt, text, new_tokens, reason: reason.as_str() }
+        FinishedView { id, version: 0, prompt, text, new_tokens, reason: reason.as_str() }
     }
 }

@@ -17,10 +17,10 @@ enum Action {
     Act(fn(&mut App)),
     Show(fn(&App) -> Vec<Paragraph>),
     /// Once all is green.
-    ShowAfter(fn(&App) -> Vec<Paragraph>),
+    ShowIfGreen(fn(&App) -> Vec<Paragraph>),
 }
 
-use Action::{Act, Show, ShowAfter};
+use Action::{Act, Show, ShowIfGreen};
 
 /// The keys that mean the same everywhere: each with what it does, in words and in code. Taken before these are j, k, b
 /// and space (they scroll), q (it leaves) and y (it confirms a reset).
@@ -32,7 +32,7 @@ const KEYS: &[(char, &str, Action)] = &[
     ('s', "start the page's command with your code", Act(App::start_program)),
     ('r', "run the checks again", Act(|app| app.check(Instant::now()))),
     ('x', "reset the file to the stub; asks first, and keeps a copy", Act(App::ask_to_reset)),
-    ('v', "compare your code with the reference, once all is green", ShowAfter(|app| reading::compare(&app.current))),
+    ('v', "compare your code with the reference, once all is green", ShowIfGreen(|app| reading::compare(&app.current))),
     ('c', "the chapter's questions, once all is green", Act(|app| app.show_if_green(View::Question(0, false)))),
     ('n', "next chapter", Act(|app| app.open_chapter((app.at + 1).min(app.chapters.len() - 1)))),
     ('p', "previous chapter", Act(|app| app.open_chapter(app.at.saturating_sub(1)))),
@@ -65,7 +65,7 @@ fn help() -> Vec<Paragraph> {
 /// What the view of a key shows.
 pub fn shown(app: &App, key: char) -> Vec<Paragraph> {
     match KEYS.iter().find(|(name, ..)| *name == key) {
-        Some((.., Show(lines) | ShowAfter(lines))) => lines(app),
+        Some((.., Show(lines) | ShowIfGreen(lines))) => lines(app),
         _ => Vec::new(),
     }
 }
@@ -104,7 +104,7 @@ impl App {
             (_, KeyCode::Char(key)) => match KEYS.iter().find(|(name, ..)| *name == key) {
                 Some((.., Act(act))) => act(self),
                 Some((.., Show(_))) => self.show(View::Overlay(key)),
-                Some((.., ShowAfter(_))) => self.show_if_green(View::Overlay(key)),
+                Some((.., ShowIfGreen(_))) => self.show_if_green(View::Overlay(key)),
                 None => {}
             },
             _ => {}

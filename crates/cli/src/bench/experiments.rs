@@ -207,12 +207,12 @@ fn waste(capacity: usize, page_size: Option<usize>, lengths: &[usize]) -> Result
     let usages = match page_size {
         None => {
             memory::ensure_slots(layout, capacity.saturating_mul(lengths.len()))?;
-            experiments::memory::reserved(layout, lengths.iter().map(|length| (capacity, *length)))?
+            experiments::memory::usage_if_reserved(layout, lengths.iter().map(|length| (capacity, *length)))?
         }
         Some(page_size) => {
             let pages = lengths.iter().map(|length| length.div_ceil(page_size.max(1)));
             memory::ensure_pages(layout, page_size, pages.fold(0, usize::saturating_add).max(1))?;
-            experiments::memory::paged(layout, page_size, lengths)?
+            experiments::memory::usage_of_caches(layout, page_size, lengths)?
         }
     };
     let row = |name: String, usages: &[Usage]| {
@@ -241,7 +241,7 @@ fn joined(numbers: &[usize]) -> String {
 }
 
 fn in_regions() -> Result<Report> {
-    let left = experiments::memory::in_regions(CAPACITY, &LENGTHS, REQUEST)?;
+    let left = experiments::memory::free_in_regions(CAPACITY, &LENGTHS, REQUEST)?;
     let text = format!(
         "{}, sequences of {} tokens\nthe first finishes: {} are free, in gaps of {}\na request for {} arrives:\n{}\n",
         count(CAPACITY, "slot"),
@@ -257,7 +257,7 @@ fn in_regions() -> Result<Report> {
 
 fn in_pages(page_size: usize) -> Result<Report> {
     chapters::ensure_started(&[4])?;
-    let left = experiments::memory::in_pages(CAPACITY, page_size, &LENGTHS, REQUEST)?;
+    let left = experiments::memory::free_in_pages(CAPACITY, page_size, &LENGTHS, REQUEST)?;
     let taken = |n_left: &usize| format!("{} taken, {} left", count(left.needed, "page"), thousands(*n_left));
     let text = format!(
         "{} of {}, sequences of {} pages\nthe first finishes: {} are free\na request for {} arrives:\n{}\n",
@@ -364,7 +364,7 @@ fn rewind_or_copy(kind: CacheKind, layout: KvLayout, tokens: usize, forgotten: u
     for _ in turns("forgetting", TURNS..TURNS, Duration::ZERO) {
         other.rewind(other.len())?;
         let left = tokens - forgotten;
-        rows_to_copy = copies.measure(|| experiments::rewind::copy(cache.as_ref(), left, other.as_mut()))?;
+        rows_to_copy = copies.measure(|| experiments::rewind::copy_rows(cache.as_ref(), left, other.as_mut()))?;
         let before = cache.usage();
         rewinds.measure(|| cache.rewind(forgotten))?;
         let after = cache.usage();

@@ -16,10 +16,11 @@ use page_by_page::generation::one_sequence::Generated;
 use page_by_page::kernels::KvDtype;
 use page_by_page::model::tokenizer::Tokenizer;
 use page_by_page::model::{Model, ModelConfig};
+use page_by_page::prefix_cache::PrefixCacheKind;
 use page_by_page::serving::schedule::StepLimits;
 use page_by_page::simulation::buggy_scheduler::{Bug, with_bug};
 use page_by_page::simulation::{examples, search};
-use page_by_page::workload::{PrefixCacheKind, Trace};
+use page_by_page::workload::Trace;
 
 use super::limits::Measure;
 use crate::chapters::{SCHEDULER, SIMULATION};
@@ -113,8 +114,8 @@ fn contiguous() -> Result<Vec<String>> {
 
 fn pool() -> Result<Vec<String>> {
     const LENGTHS: [usize; 3] = [200, 1000, 150];
-    let gaps = memory::in_regions(2000, &LENGTHS, 0)?.gaps;
-    let pages = memory::in_pages(2000, PAGE_SIZE, &LENGTHS, 832)?;
+    let gaps = memory::free_in_regions(2000, &LENGTHS, 0)?.gaps;
+    let pages = memory::free_in_pages(2000, PAGE_SIZE, &LENGTHS, 832)?;
     let slots = pages.outcome.map_or(0, |_| pages.needed * PAGE_SIZE);
     Ok(vec![counts("slots that one new sequence can have", [gaps.into_iter().max().unwrap_or(0), slots])])
 }
@@ -125,8 +126,8 @@ fn wasted(usages: &[Usage]) -> usize {
 
 fn table() -> Result<Vec<String>> {
     const LENGTHS: [usize; 4] = [1024, 700, 300, 224];
-    let reserved = memory::reserved(SMALL, LENGTHS.map(|length| (4096, length)))?;
-    let paged = memory::in_tables(PAGE_SIZE, LENGTHS)?;
+    let reserved = memory::usage_if_reserved(SMALL, LENGTHS.map(|length| (4096, length)))?;
+    let paged = memory::usage_of_tables(PAGE_SIZE, LENGTHS)?;
     let slots: usize = paged.iter().map(|usage| usage.slots).sum();
     let shares = [wasted_share(&reserved), wasted(&paged) as f64 / slots.max(1) as f64];
     Ok(vec![
@@ -139,12 +140,12 @@ fn paged() -> Result<Vec<String>> {
     /// The tokens of each prompt, and of the whole story. Up to 400 new ones were allowed.
     const STORIES: [(usize, usize); 4] = [(5, 404), (4, 139), (4, 112), (4, 133)];
     const PAGES: usize = 104;
-    let reserved = memory::reserved(SMALL, STORIES.map(|(prompt, length)| (prompt + 400, length)))?;
+    let reserved = memory::usage_if_reserved(SMALL, STORIES.map(|(prompt, length)| (prompt + 400, length)))?;
     let largest = reserved.iter().map(|usage| usage.slots).max().unwrap_or(0).max(1);
     let lengths = STORIES.map(|(_, length)| length);
-    let fitting = memory::fitting(PAGES, PAGE_SIZE, &lengths)?;
+    let fitting = memory::sequences_that_fit(PAGES, PAGE_SIZE, &lengths)?;
     ensure!(fitting >= STORIES.len(), "only {fitting} of {} stories fit in {PAGES} pages", STORIES.len());
-    let paged = memory::paged(SMALL, PAGE_SIZE, &lengths)?;
+    let paged = memory::usage_of_caches(SMALL, PAGE_SIZE, &lengths)?;
     Ok(vec![
         counts("sequences like these that fit in 104 pages of memory", [PAGES * PAGE_SIZE / largest, fitting]),
         counts("slots wasted by four stories of up to 400 new tokens", [wasted(&reserved), wasted(&paged)]),
@@ -153,8 +154,8 @@ fn paged() -> Result<Vec<String>> {
 
 fn forget() -> Result<Vec<String>> {
     Ok(vec![
-        counts("tokens copied to forget 4 of 32,768 tokens", rewind::forget(32_768, 4)?),
-        counts("tokens copied to forget 16,384 of them", rewind::forget(32_768, 16_384)?),
+        counts("tokens copied to forget 4 of 32,768 tokens", rewind::copied_to_forget(32_768, 4)?),
+        counts("tokens copied to forget 16,384 of them", rewind::copied_to_forget(32_768, 16_384)?),
     ])
 }
 

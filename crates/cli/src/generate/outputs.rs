@@ -10,7 +10,7 @@ use page_by_page::generation::read_checker::ReadChecker;
 use page_by_page::generation::sampler::Sampler;
 use page_by_page::model::Model;
 use page_by_page::model::tokenizer::Tokenizer;
-use page_by_page::prefix_cache::new_prefix_cache;
+use page_by_page::prefix_cache::PrefixCacheKind;
 use page_by_page::serving::schedule::{NextToken, StepLimits};
 use page_by_page::serving::{Engine, FinishedSequence, GenerationRequest, StepOutput};
 
@@ -76,7 +76,7 @@ impl<'m> OutputSet<'m> {
         (model, tokenizer): (&'m Model, &'m Tokenizer),
     ) -> Result<Self> {
         let limits = StepLimits { token_budget: MAX_TOKENS_IN_STEP, max_running: MAX_SEQUENCES };
-        let prefixes = new_prefix_cache(pool.page_size, false)?;
+        let prefixes = PrefixCacheKind::None.new_cache(pool.page_size)?;
         let mut engine =
             Engine::new(model, &slab, prefixes, limits, &model.config().eos_token_ids)?.with_tokenizer(tokenizer);
         let checker = checks_reads.then(|| Rc::new(ReadChecker::new(None)));
@@ -108,7 +108,7 @@ impl<'m> OutputSet<'m> {
         let step = self.engine.step()?;
         let is_new = |output: &Output<'_>| output.n_new == 0;
         let is_prefill =
-            step.chunks.iter().any(|chunk| chunk.n_tokens > 1 || is_new(&self.outputs[chunk.sequence.0 as usize]));
+            step.chunks.iter().any(|chunk| chunk.n_tokens > 1 || is_new(&self.outputs[chunk.sequence_id.0 as usize]));
         let passes = if is_prefill { &mut self.prefill } else { &mut self.decode };
         passes.steps += u64::from(!step.chunks.is_empty());
         passes.rows += step.chunks.iter().map(|chunk| chunk.n_tokens as u64).sum::<u64>();
@@ -121,7 +121,7 @@ impl<'m> OutputSet<'m> {
     }
 
     fn record(&mut self, step: StepOutput) -> usize {
-        for NextToken { sequence, .. } in &step.new_tokens {
+        for NextToken { sequence_id: sequence, .. } in &step.new_tokens {
             self.outputs[sequence.0 as usize].n_new += 1;
         }
         self.outputs.iter_mut().for_each(|output| (output.runs, output.pages) = (false, Vec::new()));

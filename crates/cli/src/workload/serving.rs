@@ -3,9 +3,11 @@
 use anyhow::{Result, ensure};
 use clap::Args;
 use page_by_page::chapters::ch06_paged::PageSlab;
-use page_by_page::prefix_cache::new_prefix_cache;
+use page_by_page::prefix_cache::PrefixCacheKind;
 use page_by_page::serving::schedule::StepLimits;
-use page_by_page::workload::arrivals::{LAYOUT, LatencyTarget, RequestTimes, Served, StepCost, poisson, serve};
+use page_by_page::workload::arrivals::{
+    ArrivalReport, LAYOUT, LatencyTarget, RequestTimes, StepCost, poisson, simulate_arrivals,
+};
 
 use super::{MAX_PAGE_SIZE, MAX_PAGES};
 use crate::chapters::{self, SCHEDULER};
@@ -57,11 +59,6 @@ pub struct Serving {
     no_prefix_cache: bool,
 }
 
-/// Of a step, in microseconds.
-const COST: StepCost = StepCost { step: 10_000, token: 200 };
-/// A request is on time if its first token comes within a second and the others every 50 ms on average.
-const LIMITS: LatencyTarget = LatencyTarget { first_token: 1_000_000, per_token: 50_000 };
-
 impl Serving {
     pub fn run(self) -> Result<()> {
         chapters::ensure_started(&SCHEDULER)?;
@@ -76,10 +73,11 @@ impl Serving {
         memory::ensure_pages(LAYOUT, page_size, pages)?;
         let slab = PageSlab::new(LAYOUT, page_size, pages)?;
         let limits = StepLimits { token_budget, max_running };
-        let prefixes = new_prefix_cache(page_size, !no_prefix_cache)?;
+        let kind = if no_prefix_cache { PrefixCacheKind::None } else { PrefixCacheKind::Trie };
+        let prefixes = kind.new_cache(page_size)?;
         let progress = Progress::new("counting", requests as u64);
         let arrivals = poisson(rate, seed, requests);
-        let served = serve(&arrivals, &slab, prefixes, limits, COST, || progress.advance(1))?;
+        let served = simulate_arrivals(&arrivals, &slab, prefixes, limits, StepCost::BOOK, || progress.advance(1))?;
         drop(progress);
         let mut table = Table::new(1, &["ms", "mean", "p50", "p99"]);
         table.line(spread("to the first token", served.requests.iter().map(|times| times.first_token as f64)));
@@ -90,20 +88,21 @@ impl Serving {
             count(requests, "request"),
             thousands(max_running),
             count(token_budget, "token"),
-            COST.step as f64 / MS,
-            COST.token as f64 / MS,
+            StepCost::BOOK.step as f64 / MS,
+            StepCost::BOOK.token as f64 / MS,
             table.render(),
             named_lines(&lines(pages, page_size, &served))
         ))
     }
 }
 
-fn lines(pages: usize, page_size: usize, served: &Served) -> ReportLines {
-    let Served { requests, totals, .. } = served;
-    let in_time = requests.iter().filter(|times| times.meets(LIMITS)).count();
+fn lines(pages: usize, page_size: usize, served: &ArrivalReport) -> ReportLines {
+    let ArrivalReport { requests, totals, .. } = served;
+    let in_time = requests.iter().filter(|times| times.meets(LatencyTarget::BOOK)).count();
     let share = percent(in_time as f64 / requests.len().max(1) as f64);
     let (in_time, requests) = (thousands(in_time), thousands(requests.len()));
-    let [first, others] = [LIMITS.first_token, LIMITS.per_token].map(|limit| thousands(limit / 1000));
+    let [first, others] =
+        [LatencyTarget::BOOK.first_token, LatencyTarget::BOOK.per_token].map(|limit| thousands(limit / 1000));
     let [elapsed, busy] = [served.elapsed, served.busy].map(|time| time as f64 / 1e6);
     let speed = totals.new_tokens as f64 / elapsed.max(1e-6);
     let (steps, most) = (thousands(totals.steps), count(totals.peak_sequences, "sequence"));

@@ -71,7 +71,9 @@ fn every_refusal_says_what_is_wrong_and_leaves_nothing_behind() {
 
 #[test]
 fn an_argument_is_repeated_harmlessly() {
-    for arguments in [&["generate", "--load-cache", "\u{1b}[2J"][..], &["logits", "--tokens", "1", "--model", "\u{1b}[2J"]] {
+    for arguments in
+        [&["generate", "--load-cache", "\u{1b}[2J"][..], &["logits", "--tokens", "1", "--model", "\u{1b}[2J"]]
+    {
         let run = run(arguments);
         assert!(run.code != Some(0) && run.stderr.contains("\\u{1b}[2J"), "{:?}", run.stderr);
         assert!(!run.stderr.contains('\u{1b}'), "{:?}", run.stderr);

@@ -1,7 +1,8 @@
 //! Chapter 11: how much of the prompts is cached, against the size of the pool of `chapters::ch11_prefix_cache`.
 
 use page_by_page::experiments::prefixes::replay;
-use page_by_page::workload::{EvictionOrder, PrefixCacheKind, Trace};
+use page_by_page::prefix_cache::{EvictionOrder, PrefixCacheKind};
+use page_by_page::workload::Trace;
 
 use super::prelude::*;
 

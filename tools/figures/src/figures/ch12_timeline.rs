@@ -54,7 +54,7 @@ fn record() -> Result<(Vec<Frame>, Vec<SequenceCounters>)> {
             sequences[sequence.id as usize] = Some(if is_victim { (part("P"), CELL) } else { (part(""), 4.0) });
             is_back[sequence.id as usize] |= is_victim;
         }
-        for ScheduledChunk { sequence: SequenceId(id), n_tokens: tokens, caught_up, .. } in done.chunks {
+        for ScheduledChunk { sequence_id: SequenceId(id), n_tokens: tokens, caught_up, .. } in done.chunks {
             let (place, name) = (id as usize, NAMES[id as usize]);
             let has_new = before.iter().any(|was| was.id == id && was.new_tokens > 0);
             sequences[place] = Some(match has_new {

@@ -1,0 +1,69 @@
+//! Home: the lists of two stories, and the page that went to both.
+
+use page_by_page::experiments::faults::{self, Effect, Scenario, ScenarioRunner};
+
+use super::prelude::*;
+use crate::slab::pages_of_words;
+
+const PAGE: usize = 1;
+
+/// The tokens of a page of this text, and how each is shown.
+fn words(text: &str, page_size: usize) -> Result<Vec<String>> {
+    let tokenizer = tokenizer()?;
+    let tokens = tokenizer.encode(text)?;
+    let words = tokens[PAGE * page_size..][..page_size].iter().map(|token| Ok(tokenizer.token(*token)?.trim().into()));
+    words.collect()
+}
+
+fn draw(picture: &mut Picture, title: &str, lists: [(char, [Cell; 2]); 2], page: &[Cell]) {
+    picture.heading(title, "");
+    picture.labelled("A\u{2019}s list");
+    for (name, cells) in lists {
+        picture.row(&format!("{name}\u{2019}s list"), "", 2, cells);
+    }
+    picture.labelled("");
+    pages_of_words(
+        picture,
+        |half| format!("page {PAGE}, tokens {} to {}", 8 + 4 * half, 11 + 4 * half),
+        4,
+        page.to_vec(),
+    );
+}
+
+pub fn figure() -> Result<Figure> {
+    let mistake = faults::all().into_iter().find(|mistake| mistake.name == "one-page-twice").context("a mistake")?;
+    let Effect::Story(scenario, misplacement) = mistake.effect else { anyhow::bail!("no story shows it") };
+    let Scenario { page_size, .. } = scenario;
+    let runner = ScenarioRunner::open()?;
+    let [right, broken] = [None, Some(misplacement)].map(|mistake| runner.run(&scenario, mistake));
+    let (right, broken) = (right?, broken?);
+    let [wolf, princess] = [&right.texts[0], &right.texts[1]].map(|text| words(text, page_size));
+    let (wolf, princess) = (wolf?, princess?);
+    ensure!(words(&broken.texts[0], page_size)?[1..] == princess[1..], "the wolf goes on as the princess does");
+    let lists = |last: Cell| [('A', [held('a', 0), held('a', PAGE)]), ('B', [held('b', 2), last])];
+    let own: Vec<Cell> = wolf.iter().map(|word| held('a', word)).collect();
+    let both: Vec<Cell> = princess.iter().map(|word| shared(&['a', 'b'], word)).collect();
+    let figure = Figure {
+        label: format!(
+            "On the left, A\u{2019}s list has pages 0 and {PAGE}, and B\u{2019}s list pages 2 and 3. Page {PAGE} holds {}. On the \
+             right, both lists end with page {PAGE}. In its first slot, {} has been overwritten, and it holds {}.",
+            wolf.join(" "),
+            wolf[0],
+            princess.join(" ")
+        ),
+        headline: "One number on two lists, and the wolf\u{2019}s memory is the princess\u{2019}s.".into(),
+        setup: "A tells of the wolf and B of the princess. A slot is marked with the token whose keys and values lie in it.".into(),
+        outline: Some("the same page, and what was written over"),
+        ..Figure::default()
+    };
+    Ok(figure.still(|picture| {
+        picture.beside(2, |picture, side| match side {
+            0 => draw(picture, "right", lists(held('b', 3)), &own),
+            _ => {
+                let mut page = both.clone();
+                page[0].is_outlined = true;
+                draw(picture, "one page to both", lists(shared(&['a', 'b'], PAGE).outlined(true)), &page);
+            }
+        });
+    }))
+}
