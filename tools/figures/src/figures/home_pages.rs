@@ -40,7 +40,8 @@ pub fn figure() -> Result<Figure> {
     let [wolf, princess] = [&right.texts[0], &right.texts[1]].map(|text| words(text, page_size));
     let (wolf, princess) = (wolf?, princess?);
     ensure!(words(&broken.texts[0], page_size)?[1..] == princess[1..], "the wolf goes on as the princess does");
-    let lists = |last: Cell| [('A', [held('a', 0), held('a', PAGE)]), ('B', [held('b', 2), last])];
+    let lists = |a: Cell, b: Cell| [('A', [held('a', 0), a]), ('B', [held('b', 2), b])];
+    let one_page = shared(&['a', 'b'], PAGE).outlined(true);
     let own: Vec<Cell> = wolf.iter().map(|word| held('a', word)).collect();
     let both: Vec<Cell> = princess.iter().map(|word| shared(&['a', 'b'], word)).collect();
     let figure = Figure {
@@ -58,11 +59,11 @@ pub fn figure() -> Result<Figure> {
     };
     Ok(figure.still(|picture| {
         picture.beside(2, |picture, side| match side {
-            0 => draw(picture, "right", lists(held('b', 3)), &own),
+            0 => draw(picture, "right", lists(held('a', PAGE), held('b', 3)), &own),
             _ => {
                 let mut page = both.clone();
                 page[0].is_outlined = true;
-                draw(picture, "one page to both", lists(shared(&['a', 'b'], PAGE).outlined(true)), &page);
+                draw(picture, "one page to both", lists(one_page.clone(), one_page.clone()), &page);
             }
         });
     }))
