@@ -36,7 +36,7 @@ pub(crate) fn pages_needed(sequence: &Sequence, table: &PageTable) -> usize {
 /// of it is given, in `src/serving/scheduler_extensions.rs`.
 pub struct Scheduler {
     pub(crate) slab: SharedSlab,
-    pub(crate) prefixes: Box<dyn PrefixCache>,
+    pub(crate) prefix_cache: Box<dyn PrefixCache>,
     pub(crate) limits: StepLimits,
     end_of_text: Vec<u32>,
     pub(crate) next_id: u64,
@@ -49,20 +49,20 @@ pub struct Scheduler {
 }
 
 impl Scheduler {
-    /// No sequences yet. `prefixes` keeps pages of this slab's pool.
+    /// No sequences yet. `prefix_cache` keeps pages of this slab's pool.
     ///
     /// # Errors
     /// [`ScheduleError::NoStep`] if a limit is 0.
     pub fn new(
         slab: &SharedSlab,
-        prefixes: Box<dyn PrefixCache>,
+        prefix_cache: Box<dyn PrefixCache>,
         limits: StepLimits,
         end_of_text: &[u32],
     ) -> Result<Self, ScheduleError> {
         limits.check()?;
         let (waiting, running, finished) = (VecDeque::new(), Vec::new(), Vec::new());
         let (slab, end_of_text, planned) = (slab.clone(), end_of_text.to_vec(), Plan::default());
-        Ok(Scheduler { slab, prefixes, limits, end_of_text, next_id: 0, waiting, running, finished, planned })
+        Ok(Scheduler { slab, prefix_cache, limits, end_of_text, next_id: 0, waiting, running, finished, planned })
     }
 
     /// Adds a request to the end of the queue. A request for no new token finishes at once with

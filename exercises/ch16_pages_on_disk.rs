@@ -99,7 +99,7 @@ impl PageFile {
         todo!("ch16 task 3: page by page, until there is no room or a write fails")
     }
 
-    /// Returns the pages of a sequence that the file has and `prefixes` lacks, in the order of the
+    /// Returns the pages of a sequence that the file has and `prefix_cache` lacks, in the order of the
     /// sequence. At least one token is left to compute, so a last page that holds it is left out.
     /// All pages of the sequence that the file has are used now, also those that are in memory. No
     /// page gains an owner.
@@ -109,10 +109,10 @@ impl PageFile {
     pub fn pages_to_load(
         &mut self,
         tokens: &[u32],
-        prefixes: &mut dyn PrefixCache,
+        prefix_cache: &mut dyn PrefixCache,
         slab: &SharedSlab,
     ) -> Result<Vec<PageOnDisk>, CacheError> {
-        let held = ForkCache::with_prefix(slab, prefixes, tokens)?.table().pages().len();
+        let held = ForkCache::with_prefix(slab, prefix_cache, tokens)?.table().pages().len();
         let places = self.find(&tokens[..tokens.len().saturating_sub(1)]);
         self.touch(&places);
         let missing = places.into_iter().enumerate().skip(held);
@@ -125,7 +125,7 @@ impl PageFile {
         todo!("ch16 task 5: the rows, if they are those of the page that was asked for")
     }
 
-    /// Gives pages that were read to `prefixes`, and returns how many. `read` holds those of the
+    /// Gives pages that were read to `prefix_cache`, and returns how many. `read` holds those of the
     /// [`pages_to_load`](Self::pages_to_load), in their order. Some can be missing, even in the
     /// middle, because they are being read for a different sequence.
     ///
@@ -136,7 +136,7 @@ impl PageFile {
     ///
     /// The rows go to free pages of the slab. If there are too few, others are evicted, but none of
     /// this sequence. If that is not enough, only the first pages are loaded. Afterwards
-    /// `prefixes` is the only owner of the new pages.
+    /// `prefix_cache` is the only owner of the new pages.
     ///
     /// # Errors
     /// The errors of [`PrefixCache`]: the slab is not the one that its pages came from.
@@ -144,7 +144,7 @@ impl PageFile {
         &mut self,
         tokens: &[u32],
         read: &[PageRead],
-        prefixes: &mut dyn PrefixCache,
+        prefix_cache: &mut dyn PrefixCache,
         slab: &SharedSlab,
     ) -> Result<usize, CacheError> {
         todo!("ch16 task 5: hold what is there, make room, copy, insert")

@@ -224,29 +224,29 @@ impl PrefixCache for PrefixTrie {
 }
 
 impl ForkCache {
-    /// Returns the cache of a sequence that begins with what `prefixes` holds of `tokens`. The
+    /// Returns the cache of a sequence that begins with what `prefix_cache` holds of `tokens`. The
     /// rows of those tokens need not be computed.
     ///
     /// # Errors
     /// The error of [`PrefixCache::lookup`].
     ///
     /// # Panics
-    /// If the page size of `prefixes` differs from the slab's.
+    /// If the page size of `prefix_cache` differs from the slab's.
     // ANCHOR: with_prefix
     pub fn with_prefix(
         slab: &SharedSlab,
-        prefixes: &mut dyn PrefixCache,
+        prefix_cache: &mut dyn PrefixCache,
         tokens: &[u32],
     ) -> Result<ForkCache, CacheError> {
         let mut cache = ForkCache::new(slab)?;
-        let table = prefixes.lookup(tokens, &mut slab.borrow_mut().pool)?;
+        let table = prefix_cache.lookup(tokens, &mut slab.borrow_mut().pool)?;
         assert_eq!(table.page_size(), cache.table().page_size(), "slots in a page: trie and slab");
         cache.inner.table = table;
         Ok(cache)
     }
     // ANCHOR_END: with_prefix
 
-    /// Gives the full pages of a sequence to `prefixes`. Its `tokens` begin with those that this
+    /// Gives the full pages of a sequence to `prefix_cache`. Its `tokens` begin with those that this
     /// cache holds, and their rows are computed.
     ///
     /// # Errors
@@ -254,17 +254,17 @@ impl ForkCache {
     ///
     /// # Panics
     /// If the cache holds more than these tokens.
-    pub fn insert_into(&mut self, prefixes: &mut dyn PrefixCache, tokens: &[u32]) -> Result<(), CacheError> {
-        prefixes.insert(tokens, &mut self.inner.table, &mut self.inner.slab.borrow_mut().pool)
+    pub fn insert_into(&mut self, prefix_cache: &mut dyn PrefixCache, tokens: &[u32]) -> Result<(), CacheError> {
+        prefix_cache.insert(tokens, &mut self.inner.table, &mut self.inner.slab.borrow_mut().pool)
     }
 }
 
 impl PageSlab {
-    /// Evicts up to `n` pages of this slab from `prefixes`, and returns how many.
+    /// Evicts up to `n` pages of this slab from `prefix_cache`, and returns how many.
     ///
     /// # Errors
     /// The error of [`PrefixCache::evict`].
-    pub fn evict(&mut self, prefixes: &mut dyn PrefixCache, n: usize) -> Result<usize, CacheError> {
-        prefixes.evict(n, &mut self.pool)
+    pub fn evict(&mut self, prefix_cache: &mut dyn PrefixCache, n: usize) -> Result<usize, CacheError> {
+        prefix_cache.evict(n, &mut self.pool)
     }
 }

@@ -39,7 +39,7 @@ pub(crate) fn pages_needed(sequence: &Sequence, table: &PageTable) -> usize {
 // ANCHOR: scheduler
 pub struct Scheduler {
     pub(crate) slab: SharedSlab,
-    pub(crate) prefixes: Box<dyn PrefixCache>,
+    pub(crate) prefix_cache: Box<dyn PrefixCache>,
     pub(crate) limits: StepLimits,
     end_of_text: Vec<u32>,
     pub(crate) next_id: u64,
@@ -53,20 +53,20 @@ pub struct Scheduler {
 // ANCHOR_END: scheduler
 
 impl Scheduler {
-    /// No sequences yet. `prefixes` keeps pages of this slab's pool.
+    /// No sequences yet. `prefix_cache` keeps pages of this slab's pool.
     ///
     /// # Errors
     /// [`ScheduleError::NoStep`] if a limit is 0.
     pub fn new(
         slab: &SharedSlab,
-        prefixes: Box<dyn PrefixCache>,
+        prefix_cache: Box<dyn PrefixCache>,
         limits: StepLimits,
         end_of_text: &[u32],
     ) -> Result<Self, ScheduleError> {
         limits.check()?;
         let (waiting, running, finished) = (VecDeque::new(), Vec::new(), Vec::new());
         let (slab, end_of_text, planned) = (slab.clone(), end_of_text.to_vec(), Plan::default());
-        Ok(Scheduler { slab, prefixes, limits, end_of_text, next_id: 0, waiting, running, finished, planned })
+        Ok(Scheduler { slab, prefix_cache, limits, end_of_text, next_id: 0, waiting, running, finished, planned })
     }
 
     /// Adds a request to the end of the queue. A request for no new token finishes at once with
@@ -124,7 +124,7 @@ impl Scheduler {
             }
             let n = self.running[index].uncomputed().min(budget);
             if self.make_room(index, n)? {
-                self.planned.schedule(&mut self.running, index, n);
+                self.planned.add_chunk(&mut self.running, index, n);
                 budget -= n;
                 index += 1;
             }
@@ -149,7 +149,7 @@ impl Scheduler {
                 Err(CacheError::OutOfPages { needed, free }) => needed - free,
                 Err(error) => return Err(error),
             };
-            let evicted = self.prefixes.evict(missing, &mut self.slab.borrow_mut().pool)?;
+            let evicted = self.prefix_cache.evict(missing, &mut self.slab.borrow_mut().pool)?;
             if evicted < missing {
                 self.preempt();
             }
@@ -184,10 +184,10 @@ impl Scheduler {
             return Ok(false);
         }
         let Some(first) = self.waiting.front() else { return Ok(false) };
-        let cache = ForkCache::with_prefix(&self.slab, &mut *self.prefixes, first.lookup_tokens())?;
+        let cache = ForkCache::with_prefix(&self.slab, &mut *self.prefix_cache, first.lookup_tokens())?;
         let others = self.running().map(|(sequence, table)| pages_needed(sequence, table));
         let needed = pages_needed(first, cache.table()) + others.sum::<usize>();
-        if needed > available_pages(&*self.prefixes, &self.slab) {
+        if needed > available_pages(&*self.prefix_cache, &self.slab) {
             return Ok(false);
         }
         let first = self.waiting.pop_front();
@@ -214,7 +214,7 @@ impl Scheduler {
         for chunk in std::mem::take(&mut self.planned.chunks) {
             let index = self.index_of(chunk.sequence_id)?;
             let Running { sequence, cache } = &mut self.running[index];
-            cache.insert_into(&mut *self.prefixes, &sequence.tokens)?;
+            cache.insert_into(&mut *self.prefix_cache, &sequence.tokens)?;
         }
         for next in next {
             let index = self.index_of(next.sequence_id)?;

@@ -166,7 +166,7 @@ impl PageFile {
     }
     // ANCHOR_END: store
 
-    /// Returns the pages of a sequence that the file has and `prefixes` lacks, in the order of the
+    /// Returns the pages of a sequence that the file has and `prefix_cache` lacks, in the order of the
     /// sequence. At least one token is left to compute, so a last page that holds it is left out.
     /// All pages of the sequence that the file has are used now, also those that are in memory. No
     /// page gains an owner.
@@ -177,10 +177,10 @@ impl PageFile {
     pub fn pages_to_load(
         &mut self,
         tokens: &[u32],
-        prefixes: &mut dyn PrefixCache,
+        prefix_cache: &mut dyn PrefixCache,
         slab: &SharedSlab,
     ) -> Result<Vec<PageOnDisk>, CacheError> {
-        let held = ForkCache::with_prefix(slab, prefixes, tokens)?.table().pages().len();
+        let held = ForkCache::with_prefix(slab, prefix_cache, tokens)?.table().pages().len();
         let places = self.find(&tokens[..tokens.len().saturating_sub(1)]);
         self.touch(&places);
         let missing = places.into_iter().enumerate().skip(held);
@@ -206,7 +206,7 @@ impl PageFile {
     }
     // ANCHOR_END: accept
 
-    /// Gives pages that were read to `prefixes`, and returns how many. `read` holds those of the
+    /// Gives pages that were read to `prefix_cache`, and returns how many. `read` holds those of the
     /// [`pages_to_load`](Self::pages_to_load), in their order. Some can be missing, even in the
     /// middle, because they are being read for a different sequence.
     ///
@@ -217,7 +217,7 @@ impl PageFile {
     ///
     /// The rows go to free pages of the slab. If there are too few, others are evicted, but none of
     /// this sequence. If that is not enough, only the first pages are loaded. Afterwards
-    /// `prefixes` is the only owner of the new pages.
+    /// `prefix_cache` is the only owner of the new pages.
     ///
     /// # Errors
     /// The errors of [`PrefixCache`]: the slab is not the one that its pages came from.
@@ -226,12 +226,12 @@ impl PageFile {
         &mut self,
         tokens: &[u32],
         read: &[PageRead],
-        prefixes: &mut dyn PrefixCache,
+        prefix_cache: &mut dyn PrefixCache,
         slab: &SharedSlab,
     ) -> Result<usize, CacheError> {
         // ch16 task 5: hold what is there, make room, copy, insert
         // As long as this cache lives, the pages that memory has already stay.
-        let mut cache = ForkCache::with_prefix(slab, prefixes, tokens)?;
+        let mut cache = ForkCache::with_prefix(slab, prefix_cache, tokens)?;
         let held = cache.table().pages().len();
         let mut pages = Vec::new();
         for read in read {
@@ -241,13 +241,13 @@ impl PageFile {
             }
         }
         let n_to_evict = pages.len().saturating_sub(slab.borrow().pool().n_free());
-        slab.borrow_mut().evict(prefixes, n_to_evict)?;
+        slab.borrow_mut().evict(prefix_cache, n_to_evict)?;
         pages.truncate(slab.borrow().pool().n_free());
         cache.extend(pages.len() * self.format.page_size)?;
         for (page, rows) in cache.table().pages()[held..].iter().zip(&pages) {
             slab.borrow_mut().write_page(*page, rows);
         }
-        cache.insert_into(prefixes, tokens)?;
+        cache.insert_into(prefix_cache, tokens)?;
         Ok(pages.len())
     }
     // ANCHOR_END: load

@@ -71,9 +71,7 @@ pub mod ch16_pages_on_disk;
 /// A chapter of the book, as it was compiled.
 #[derive(Clone, Copy, Debug)]
 pub struct CompiledChapter {
-    /// Its number in the book.
     pub number: usize,
-    /// Its title in the book.
     pub title: &'static str,
     /// Its file name in `exercises/` and `solutions/`, without `.rs`.
     pub name: &'static str,

@@ -106,8 +106,9 @@ mod checks {
 
         /// `run`: what a failure says beside the setup, such as the seed.
         fn with_end_of_text(run: &str, setup: Setup, end_of_text: &[u32]) -> Self {
-            let factory: Box<SchedulerFactory<'_>> =
-                Box::new(|slab, prefixes, limits| Ok(Box::new(Scheduler::new(slab, prefixes, limits, end_of_text)?)));
+            let factory: Box<SchedulerFactory<'_>> = Box::new(|slab, prefix_cache, limits| {
+                Ok(Box::new(Scheduler::new(slab, prefix_cache, limits, end_of_text)?))
+            });
             let world = answer("Scheduler::new", || World::with_end_of_text(&factory, setup, end_of_text));
             let mut history = History::new(format!("{run}{setup}"));
             history.record("a new scheduler");
@@ -131,7 +132,7 @@ mod checks {
 
         /// The state of the world now.
         fn state(&self) -> WorldState {
-            answer("running(), waiting() and prefixes()", || self.world.look())
+            answer("running(), waiting() and prefix_cache()", || self.world.look())
         }
 
         fn waiting(&self) -> Vec<u64> {
@@ -684,9 +685,9 @@ mod checks {
     #[test]
     fn task_3_h_a_sequence_that_looks_nothing_up_computes_all_of_its_tokens() {
         let slab = expect_ok("PageSlab::new of chapter 6", || PageSlab::new(LAYOUT, 4, 12));
-        let prefixes = expect_ok("PrefixTrie::new of chapter 11", || PrefixTrie::new(4));
+        let prefix_cache = expect_ok("PrefixTrie::new of chapter 11", || PrefixTrie::new(4));
         let limits = StepLimits { token_budget: 100, max_running: 4 };
-        let mut scheduler = expect_ok("Scheduler::new", || Scheduler::new(&slab, Box::new(prefixes), limits, &[]));
+        let mut scheduler = expect_ok("Scheduler::new", || Scheduler::new(&slab, Box::new(prefix_cache), limits, &[]));
         expect_ok("submit of 14 tokens, 1 new", || scheduler.submit(prompt(0, 14), 1));
         expect_ok("plan, of a sequence of 14 tokens", || scheduler.plan());
         let next = [NextToken { sequence_id: SequenceId(0), token: FIRST_NEW }];
@@ -866,11 +867,11 @@ mod checks {
             // Each takes a page of the two, and wants a second for its fifth row.
             (&[prompt(0, 3), prompt(1, 3)], "plan", "an eviction"),
         ] {
-            let mut prefixes = expect_ok("PrefixTrie::new of chapter 11", || PrefixTrie::new(4));
-            expect_ok("insert_into of chapter 11, 8 tokens", || cache.insert_into(&mut prefixes, &prompt(9, 8)));
+            let mut prefix_cache = expect_ok("PrefixTrie::new of chapter 11", || PrefixTrie::new(4));
+            expect_ok("insert_into of chapter 11, 8 tokens", || cache.insert_into(&mut prefix_cache, &prompt(9, 8)));
             let limits = StepLimits { token_budget: 100, max_running: 4 };
             let mut scheduler =
-                expect_ok("Scheduler::new", || Scheduler::new(&slab(2), Box::new(prefixes), limits, &[]));
+                expect_ok("Scheduler::new", || Scheduler::new(&slab(2), Box::new(prefix_cache), limits, &[]));
             for prompt in prompts {
                 expect_ok("submit, 4 new", || scheduler.submit(prompt.clone(), 4));
             }
@@ -1013,11 +1014,11 @@ mod checks {
             let run = format!("{n_pages} pages of {page_size}, budget {token_budget}, at most {max_running} running");
             let layout = storyteller.model.config().kv_layout();
             let slab = expect_ok("PageSlab::new of chapter 6", || PageSlab::new(layout, page_size, n_pages));
-            let prefixes = expect_ok("PrefixTrie::new of chapter 11", || PrefixTrie::new(page_size));
-            let (prefixes, log) = record_calls(Box::new(prefixes));
+            let prefix_cache = expect_ok("PrefixTrie::new of chapter 11", || PrefixTrie::new(page_size));
+            let (prefix_cache, log) = record_calls(Box::new(prefix_cache));
             let limits = StepLimits { token_budget, max_running };
             let mut engine =
-                expect_ok("Scheduler::new", || Engine::new(&storyteller.model, &slab, prefixes, limits, &[]));
+                expect_ok("Scheduler::new", || Engine::new(&storyteller.model, &slab, prefix_cache, limits, &[]));
             for (tokens, most) in &asked {
                 let request = GenerationRequest::new(tokens.clone(), *most, vec![Sampler::new(SAMPLING)]);
                 let request = GenerationRequest { logprobs: Some(vocab_size), ..request };

@@ -497,10 +497,10 @@ mod checks {
             let begin = storyteller.prompt();
             let prompts = [&[][..], &[12, 77, 301], &[12, 77, 44, 8]].map(|end| [&begin[..], end].concat());
             let slab = slab_of(kv_layout(&storyteller.model), 3, 8);
-            let prefixes = expect_ok("PrefixTrie::new", || PrefixCacheKind::Trie.new_cache(3));
+            let prefix_cache = expect_ok("PrefixTrie::new", || PrefixCacheKind::Trie.new_cache(3));
             let limits = StepLimits { token_budget: 5, max_running: 3 };
             let mut engine =
-                expect_ok("Scheduler::new", || Engine::new(&storyteller.model, &slab, prefixes, limits, &[]));
+                expect_ok("Scheduler::new", || Engine::new(&storyteller.model, &slab, prefix_cache, limits, &[]));
             for prompt in &prompts {
                 expect_ok("submit", || engine.submit(prompt.clone(), 10, Sampler::new(SAMPLING)));
             }

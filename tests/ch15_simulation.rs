@@ -509,8 +509,8 @@ mod checks {
     #[test]
     fn task_3_e_finish_gives_up() {
         let shows = |max_new_tokens, most_free| -> Box<SchedulerFactory<'static>> {
-            Box::new(move |slab, prefixes, limits| {
-                let (slab, inner) = (slab.clone(), with_bug(None)(slab, prefixes, limits)?);
+            Box::new(move |slab, prefix_cache, limits| {
+                let (slab, inner) = (slab.clone(), with_bug(None)(slab, prefix_cache, limits)?);
                 Ok(Box::new(Shows { max_new_tokens, most_free, slab, inner }))
             })
         };

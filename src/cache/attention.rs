@@ -38,7 +38,6 @@ pub enum AttentionBackend {
 
 /// Why attention of a batch was refused, by [`check_attention`]. Nothing was written.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[allow(missing_docs)] // The messages say what each one means.
 pub enum AttentionError {
     #[error("the queries are {numbers} numbers, which are no whole rows of {width}; give a row for each query")]
     NotRows { numbers: usize, width: usize },

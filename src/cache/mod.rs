@@ -162,7 +162,6 @@ impl std::fmt::Display for PageId {
 
 /// Why a cache, a page table or a page pool refused a call. A refused call changes nothing.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[allow(missing_docs)] // The messages say what each one means.
 pub enum CacheError {
     #[error(
         "the cache has no room for {}: {free} of its {capacity} slots are free; reserve more, or ask for fewer tokens",

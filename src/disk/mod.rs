@@ -181,14 +181,12 @@ pub struct PageOnDisk {
     pub index: usize,
     /// Where its record lies in the file, from 0.
     pub place: usize,
-    /// The record's id.
     pub id: u64,
 }
 
 /// A page that was read, or could not be.
 #[derive(Debug)]
 pub struct PageRead {
-    /// The page.
     pub page: PageOnDisk,
     /// The bytes at its place, as many as a record has, whatever they are.
     pub bytes: io::Result<Vec<u8>>,
@@ -236,7 +234,6 @@ impl PageFile {
 
 /// Why a file of pages was not opened, or a page not written.
 #[derive(Debug, thiserror::Error)]
-#[allow(missing_docs)] // The messages say what each one means.
 pub enum PageFileError {
     #[error("{0}; give a file of pages, or one that is not there yet")]
     Unreadable(io::Error),

@@ -30,7 +30,6 @@ pub struct RecordHeader {
     pub parent: u64,
     /// The tokens whose rows it holds: `[page_size]`.
     pub tokens: Box<[u32]>,
-    /// The checksum of the rows.
     pub rows_checksum: u32,
 }
 
@@ -45,7 +44,6 @@ pub struct PageRows {
 
 /// Why bytes are not the record that they should be.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[allow(missing_docs)] // The messages say what each one means.
 pub enum RecordError {
     #[error("a record of {expected} bytes, and {found} are there: the file was cut short")]
     WrongLength { found: usize, expected: usize },

@@ -39,10 +39,10 @@ fn run_with(model: &Model, tokenizer: &Tokenizer, disk: MemoryDisk) -> Result<(E
     const PAGE_SIZE: usize = 4;
     const N_PAGES: usize = 1024;
     let slab = PageSlab::new(model.cache_layout(), PAGE_SIZE, N_PAGES)?;
-    let prefixes = Box::new(PrefixTrie::new(PAGE_SIZE)?);
+    let prefix_cache = Box::new(PrefixTrie::new(PAGE_SIZE)?);
     let mut tier = DiskTier::open(disk, model, PAGE_SIZE, 1 << 30)?;
     let limits = StepLimits { token_budget: 256, max_running: 16 };
-    let mut engine = Engine::new(model, &slab, prefixes, limits, &model.config().eos_token_ids)?;
+    let mut engine = Engine::new(model, &slab, prefix_cache, limits, &model.config().eos_token_ids)?;
     let (mut prompts, mut waiting) = (Vec::new(), 0_usize);
     for line in PROMPTS.lines() {
         let Prompt { prompt, max_new_tokens } = serde_json::from_str(line)?;

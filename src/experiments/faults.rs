@@ -374,7 +374,6 @@ struct Sequence {
 }
 
 impl ScenarioRunner {
-    /// The bundled model.
     pub fn open() -> Result<Self> {
         let dir = bundled("storyteller");
         Ok(ScenarioRunner { model: Model::open(&dir)?, tokenizer: Tokenizer::open(&dir)? })

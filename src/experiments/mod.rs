@@ -6,7 +6,6 @@
 //! at odds with itself.
 
 // Fields whose name says all have no doc.
-#![allow(missing_docs)]
 
 mod costs;
 pub mod disk;

@@ -19,9 +19,9 @@ pub fn replay(trace: Trace, n_pages: usize, prefix_cache: PrefixCacheKind) -> Re
 }
 
 /// Passes of a model that serve the sixteen requests of tiny-llm from a pool of `n_pages`.
-pub fn passes_for_sixteen(n_pages: usize, limits: StepLimits) -> Result<u64> {
+pub fn steps_for_tiny_llm(n_pages: usize, limits: StepLimits) -> Result<u64> {
     let slab = PageSlab::new(LAYOUT, PAGE_SIZE, n_pages)?;
-    let prefixes = Box::new(PrefixTrie::new(PAGE_SIZE)?);
-    let served = simulate_arrivals(&tiny_llm(), &slab, prefixes, limits, StepCost { step: 1, token: 1 }, || {})?;
+    let prefix_cache = Box::new(PrefixTrie::new(PAGE_SIZE)?);
+    let served = simulate_arrivals(&tiny_llm(), &slab, prefix_cache, limits, StepCost { step: 1, token: 1 }, || {})?;
     Ok(served.totals.steps)
 }

@@ -60,7 +60,6 @@ impl AcceptRule {
 
 /// Draft tokens, and how many were accepted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
-#[allow(missing_docs)] // Where the name says it.
 pub struct DraftCounters {
     pub target_passes: u64,
     pub drafted: u64,
@@ -94,7 +93,6 @@ impl DraftCounters {
 pub enum DraftSource {
     /// A model, with a cache of its own, if it has one.
     Model {
-        /// The model.
         model: Box<Model>,
         /// `None`: it recomputes everything.
         cache: Option<Box<dyn AttentionCache>>,

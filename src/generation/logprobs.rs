@@ -13,7 +13,6 @@
 /// top-k and top-p are not applied.
 #[derive(Clone, Debug, PartialEq)]
 pub struct TokenLogprobs {
-    /// That of the token.
     pub logprob: f32,
     /// The likeliest tokens, likeliest first.
     pub top: Vec<(u32, f32)>,

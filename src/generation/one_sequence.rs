@@ -12,7 +12,6 @@ use crate::model::{Model, StepError};
 
 /// One sequence to generate.
 #[derive(Clone, Copy)]
-#[allow(missing_docs)] // Where the name says it.
 pub struct Generation<'a> {
     pub model: &'a Model,
     pub prompt: &'a [u32],
@@ -25,7 +24,6 @@ pub struct Generation<'a> {
 
 /// A finished sequence, and what it cost.
 pub struct Generated {
-    /// The generated tokens.
     pub tokens: Vec<u32>,
     /// Tokens that went through the model.
     pub tokens_computed: u64,

@@ -25,7 +25,6 @@ use crate::english::count;
 
 /// Where the row of a token belongs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-#[allow(missing_docs)] // Where the name says it.
 pub struct RowAddress {
     pub sequence: u64,
     pub layer: usize,

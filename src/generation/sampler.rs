@@ -61,7 +61,6 @@ impl SamplingParams {
 
 /// The settings of a model's `generation_config.json`, or of a request, where they are given.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Deserialize)]
-#[allow(missing_docs)] // As in `SamplingParams`.
 pub struct SamplingOverrides {
     #[serde(default, deserialize_with = "deserialize_f32")]
     pub temperature: Option<f32>,

@@ -233,12 +233,10 @@ impl Weight {
         Matrix::new(self.bytes(), self.dtype, self.rows, self.cols)
     }
 
-    /// How many numbers it has.
     pub fn numbers(&self) -> usize {
         self.rows * self.cols
     }
 
-    /// The type of its numbers.
     pub fn dtype(&self) -> Dtype {
         self.dtype
     }

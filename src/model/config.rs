@@ -13,7 +13,6 @@ use crate::model::checkpoint::{parse_json, read};
 
 /// The shape of a Qwen3 model and what else its config fixes.
 #[derive(Clone, Debug, PartialEq)]
-#[allow(missing_docs)] // Where the name says it.
 pub struct ModelConfig {
     /// Token ids are below this.
     pub vocab_size: usize,

@@ -65,7 +65,6 @@ impl Model {
         Self::from_checkpoint(ModelConfig::open(dir)?, &Checkpoint::open(dir)?)
     }
 
-    /// The model's shape.
     pub fn config(&self) -> &ModelConfig {
         &self.config
     }

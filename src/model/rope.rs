@@ -33,7 +33,6 @@ impl Rotation {
         Rotation { half, turns }
     }
 
-    /// How many positions.
     pub(super) fn tokens(&self) -> usize {
         self.turns.len() / self.half
     }

@@ -9,7 +9,6 @@ use crate::kernels::{matmul, matmuls, rms_norm, silu_times};
 
 /// Why a step was refused. Nothing has changed, in the cache or elsewhere, unless it says so.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
-#[allow(missing_docs)] // The messages say what each one means.
 pub enum StepError {
     #[error("no tokens: a step needs at least one; give a prompt")]
     NoTokens,

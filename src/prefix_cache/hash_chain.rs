@@ -43,7 +43,6 @@ pub enum EvictionOrder {
 pub struct HashChain {
     page_size: usize,
     eviction_order: EvictionOrder,
-    /// The pages with each hash.
     found_by: HashMap<PrefixHash, Vec<PageId>>,
     /// Each page's hash, and its place in the order of eviction.
     held: HashMap<PageId, (PrefixHash, usize)>,

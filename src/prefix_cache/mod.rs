@@ -103,16 +103,15 @@ impl PrefixCacheKind {
 }
 
 /// Pages that are free, and pages that only the prefix cache owns, which can be evicted.
-pub(crate) fn available_pages(prefixes: &dyn PrefixCache, slab: &SharedSlab) -> usize {
+pub(crate) fn available_pages(prefix_cache: &dyn PrefixCache, slab: &SharedSlab) -> usize {
     let slab = slab.borrow();
     let pool = slab.pool();
-    pool.n_free() + prefixes.n_evictable(pool)
+    pool.n_free() + prefix_cache.n_evictable(pool)
 }
 
 /// A page of a prefix cache, as [`PrefixCache::pages`] lists it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CachedPage<'a> {
-    /// The page.
     pub page: PageId,
     /// The page before it. `None` if sequences begin with it.
     pub parent: Option<PageId>,

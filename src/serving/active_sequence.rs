@@ -13,11 +13,9 @@ use crate::serving::schedule::{FinishReason, Sequence};
 
 /// A prompt, and how the sequences go on that continue it.
 pub struct GenerationRequest {
-    /// The prompt.
     pub prompt: Vec<u32>,
     /// New tokens of each sequence, at most.
     pub max_new_tokens: usize,
-    /// One for each sequence.
     pub samplers: Vec<Sampler>,
     /// When each ends before.
     pub stop_params: StopParams,

@@ -31,7 +31,6 @@ pub struct EngineTotals {
     pub tokens_computed: u64,
     /// Computed tokens that were computed a second time, after a preemption.
     pub recomputed_tokens: u64,
-    /// Generated tokens.
     pub new_tokens: u64,
     /// Sequences that lost their pages to an older one and waited again.
     pub preemptions: u64,
@@ -69,11 +68,11 @@ impl EngineTotals {
 impl CountingScheduler {
     pub(crate) fn new(
         slab: &SharedSlab,
-        prefixes: Box<dyn PrefixCache>,
+        prefix_cache: Box<dyn PrefixCache>,
         limits: StepLimits,
         end_of_text: &[u32],
     ) -> Result<Self, ScheduleError> {
-        let inner = Scheduler::new(slab, prefixes, limits, end_of_text)?;
+        let inner = Scheduler::new(slab, prefix_cache, limits, end_of_text)?;
         Ok(CountingScheduler { inner, totals: EngineTotals::default(), idle_steps: 0 })
     }
 
@@ -116,7 +115,7 @@ impl CountingScheduler {
     /// Pages that sequences have. A page that only the prefix cache owns is not counted.
     pub(crate) fn pages_in_use(&self) -> usize {
         let n_pages = self.inner.slab.borrow().pool().n_pages();
-        n_pages.saturating_sub(available_pages(self.inner.prefixes(), &self.inner.slab))
+        n_pages.saturating_sub(available_pages(self.inner.prefix_cache(), &self.inner.slab))
     }
 
     /// Ends a step with the tokens that the plan asks for. The sequences of `ends` finish, some of them without one.

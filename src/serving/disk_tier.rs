@@ -77,7 +77,7 @@ impl DiskTier {
     /// with; `None` if there is nothing to wait for. Pages that a different sequence has asked for are not read twice:
     /// they come before.
     pub fn prefetch(&mut self, engine: &mut Engine<'_>, tokens: &[u32]) -> Result<Option<u64>, CacheError> {
-        let pages = self.file.pages_to_load(tokens, &mut *engine.scheduler.inner.prefixes, &engine.slab)?;
+        let pages = self.file.pages_to_load(tokens, &mut *engine.scheduler.inner.prefix_cache, &engine.slab)?;
         if pages.is_empty() {
             return Ok(None);
         }
@@ -102,8 +102,8 @@ impl DiskTier {
             for read in &pages {
                 self.reading.remove(&read.page.id);
             }
-            let prefixes = &mut *engine.scheduler.inner.prefixes;
-            let loaded = self.file.load(&tokens, &pages, prefixes, &engine.slab)?;
+            let prefix_cache = &mut *engine.scheduler.inner.prefix_cache;
+            let loaded = self.file.load(&tokens, &pages, prefix_cache, &engine.slab)?;
             self.counters.restored += loaded as u64;
             tickets.push(ticket);
         }
@@ -127,7 +127,7 @@ impl DiskTier {
                 // Its table is gone, but the prefix cache has its pages. A token more, so that the last one is found
                 // too.
                 let one_more = [&sequence.tokens[..], &[0]].concat();
-                let cache = ForkCache::with_prefix(&engine.slab, &mut *engine.scheduler.inner.prefixes, &one_more)?;
+                let cache = ForkCache::with_prefix(&engine.slab, &mut *engine.scheduler.inner.prefix_cache, &one_more)?;
                 self.write(engine, &one_more, cache.table());
             }
         }
@@ -147,7 +147,6 @@ impl DiskTier {
         }
     }
 
-    /// The file of pages.
     pub fn file(&self) -> &PageFile {
         &self.file
     }

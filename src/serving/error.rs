@@ -6,7 +6,6 @@ use crate::serving::schedule::{ScheduleError, SequenceId};
 
 /// Why a sequence was not taken in, or why no step could be made.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
-#[allow(missing_docs)] // The messages say what the fields are.
 pub enum EngineError {
     #[error(transparent)]
     Model(#[from] StepError),

@@ -23,7 +23,7 @@
 //! | Who counts | What | Filled by | Printed by |
 //! |---|---|---|---|
 //! | [`Usage`](crate::cache::Usage) | one cache: tokens, slots, bytes, copies | the cache | `generate` |
-//! | [`SequenceCounters`](schedule::SequenceCounters) | a sequence: hits, recomputed | `Plan::schedule` | `batch` |
+//! | [`SequenceCounters`](schedule::SequenceCounters) | a sequence: hits, recomputed | `Plan::add_chunk` | `batch` |
 //! | [`EngineTotals`] | all sequences: steps, tokens, hits, peaks | `CountingScheduler`, the loop | `batch`, `/metrics`, live pages |
 //! | [`TierCounters`](disk_tier::TierCounters) | pages to and from the page file | `DiskTier` | `batch`, `/metrics` |
 //! | [`DraftCounters`](crate::generation::drafting::DraftCounters) | drafts, accepted or not | who accepts | `generate` |
@@ -37,11 +37,11 @@ mod detokenizer;
 pub mod disk_tier;
 mod error;
 mod output;
-mod prefetcher;
 pub mod schedule;
 mod scheduler_extensions;
 mod stop_params;
 mod stop_strings;
+mod tier_queue;
 pub mod view;
 
 use std::collections::{BTreeMap, HashMap};
@@ -66,8 +66,8 @@ pub use active_sequence::GenerationRequest;
 pub use counting_scheduler::EngineTotals;
 pub use error::{EngineError, SequenceError};
 pub use output::{FinishedSequence, OutputDelta, OutputToken, StepOutput};
-pub use prefetcher::Prefetcher;
 pub use stop_params::StopParams;
+pub use tier_queue::TierQueue;
 
 /// While prompts are scored, a step has as many rows of logits in memory as sequences can run, but never fewer than this.
 pub const MIN_LOGIT_BATCH: usize = 16;
@@ -99,12 +99,12 @@ pub struct PagesByState {
 }
 
 impl<'m> Engine<'m> {
-    /// No sequences yet. `prefixes` keeps pages of this slab. `end_of_text`: tokens that end a sequence; they are not
+    /// No sequences yet. `prefix_cache` keeps pages of this slab. `end_of_text`: tokens that end a sequence; they are not
     /// part of it.
     pub fn new(
         model: &'m Model,
         slab: &SharedSlab,
-        prefixes: Box<dyn PrefixCache>,
+        prefix_cache: Box<dyn PrefixCache>,
         limits: StepLimits,
         end_of_text: &[u32],
     ) -> Result<Self, ScheduleError> {
@@ -113,7 +113,7 @@ impl<'m> Engine<'m> {
             tokenizer: None,
             slab: slab.clone(),
             page_size: ForkCache::new(slab)?.table().page_size(),
-            scheduler: CountingScheduler::new(slab, prefixes, limits, &[])?,
+            scheduler: CountingScheduler::new(slab, prefix_cache, limits, &[])?,
             end_of_text: end_of_text.to_vec(),
             active: BTreeMap::new(),
             finished: Vec::new(),
@@ -252,7 +252,7 @@ impl<'m> Engine<'m> {
     /// Who owns the pages.
     pub fn pages(&self) -> PagesByState {
         let slab = self.slab.borrow();
-        let (free, cached) = (slab.pool().n_free(), self.scheduler().prefixes().n_evictable(slab.pool()));
+        let (free, cached) = (slab.pool().n_free(), self.scheduler().prefix_cache().n_evictable(slab.pool()));
         PagesByState { free, cached, used: slab.pool().n_pages().saturating_sub(free + cached) }
     }
 

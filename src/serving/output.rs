@@ -23,7 +23,6 @@ pub struct StepOutput {
 pub struct OutputDelta {
     /// Once, if the prompt is scored: the score of each of its tokens but the first.
     pub prompt_logprobs: Option<Vec<TokenLogprobs>>,
-    /// The characters.
     pub text: String,
     /// The tokens. One that stands for a part of a character comes with the whole of it.
     pub tokens: Vec<OutputToken>,
@@ -47,10 +46,8 @@ impl OutputDelta {
     }
 }
 
-/// A token of an output.
 #[derive(Clone, Debug)]
 pub struct OutputToken {
-    /// Its id.
     pub id: u32,
     /// Characters of the output before it.
     pub offset: usize,
@@ -58,7 +55,6 @@ pub struct OutputToken {
     pub logprobs: Option<TokenLogprobs>,
 }
 
-/// A sequence that has finished.
 pub struct FinishedSequence {
     /// Its tokens and counters. The tokens of a stop string are among them.
     pub sequence: Sequence,

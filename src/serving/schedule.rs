@@ -35,7 +35,6 @@ impl std::fmt::Display for SequenceId {
 
 /// A request and its tokens so far.
 #[derive(Clone, Debug)]
-#[allow(missing_docs)] // Where the name says it.
 pub struct Sequence {
     pub id: SequenceId,
     /// Prompt and generated tokens.
@@ -63,7 +62,6 @@ impl Sequence {
         if self.skips_prefix_cache { &self.tokens[..1] } else { &self.tokens }
     }
 
-    /// The generated tokens.
     pub fn new_tokens(&self) -> &[u32] {
         &self.tokens[self.n_prompt..]
     }
@@ -121,7 +119,6 @@ impl StepLimits {
 /// A sequence's part of a step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ScheduledChunk {
-    /// The sequence.
     pub sequence_id: SequenceId,
     /// Tokens to compute: the next ones that its cache does not hold, at least one.
     pub n_tokens: usize,
@@ -140,13 +137,13 @@ pub(crate) struct Plan {
 impl Plan {
     /// Adds `n` tokens of the sequence at `index`. Room for them has been made.
     #[track_caller]
-    pub(crate) fn schedule(&mut self, running: &mut [Running], index: usize, n: usize) {
+    pub(crate) fn add_chunk(&mut self, running: &mut [Running], index: usize, n: usize) {
         let n_running = running.len();
-        assert!(index < n_running, "schedule of index {index}, but only {n_running} run");
+        assert!(index < n_running, "add_chunk at index {index}, but only {n_running} run");
         let running = &mut running[index];
         let (sequence_id, held) = (running.sequence.id, running.cache.len());
-        assert!(n > 0, "schedule of 0 tokens of sequence {sequence_id}: a chunk has at least one");
-        assert!(n <= held, "schedule of {n} tokens of sequence {sequence_id}, with room for {held}: make it first");
+        assert!(n > 0, "add_chunk of 0 tokens of sequence {sequence_id}: a chunk has at least one");
+        assert!(n <= held, "add_chunk of {n} tokens of sequence {sequence_id}, with room for {held}: make it first");
         running.sequence.counters.count_scheduled(n, &running.cache);
         let caught_up = running.uncomputed() == 0;
         self.chunks.push(ScheduledChunk { sequence_id, n_tokens: n, caught_up });
@@ -193,7 +190,6 @@ impl Plan {
 
 /// A sequence's next token, as the model chose it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[allow(missing_docs)] // Where the name says it.
 pub struct NextToken {
     pub sequence_id: SequenceId,
     pub token: u32,
@@ -201,7 +197,6 @@ pub struct NextToken {
 
 /// What the model computes for a sequence in a step.
 pub struct ChunkInput<'a> {
-    /// The chunk.
     pub chunk: ScheduledChunk,
     /// The sequence's tokens, to the last one of the chunk.
     pub tokens_so_far: &'a [u32],
@@ -212,7 +207,6 @@ pub struct ChunkInput<'a> {
 }
 
 /// A sequence that has finished and given its pages back.
-#[allow(missing_docs)] // Where the name says it.
 pub struct Finished {
     pub sequence: Sequence,
     pub reason: FinishReason,
@@ -232,7 +226,6 @@ pub enum FinishReason {
 }
 
 impl FinishReason {
-    /// All of them.
     pub const ALL: [Self; 4] = [Self::Stop, Self::Length, Self::Abort, Self::Error];
 
     /// As programs read it, in vLLM's words: `stop`, `length`, `abort` or `error`. The first two are those of OpenAI's
@@ -258,7 +251,6 @@ pub struct SequenceCounters {
     pub computed: u64,
     /// Of these, tokens that were computed a second time after a preemption.
     pub recomputed: u64,
-    /// How often it was preempted.
     pub preemptions: u64,
     /// Prompt tokens that it shares with the sequence that it was forked from.
     pub forked_tokens: usize,
@@ -296,7 +288,6 @@ impl SequenceCounters {
 
 /// Why a scheduler refused. Nothing has changed, unless it was [`Cache`](ScheduleError::Cache).
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[allow(missing_docs)] // The messages say what the fields are.
 pub enum ScheduleError {
     /// Limits under which no step can compute anything.
     #[error(

@@ -24,9 +24,8 @@ impl Scheduler {
         std::mem::take(&mut self.finished)
     }
 
-    /// The prefix cache.
-    pub fn prefixes(&self) -> &dyn PrefixCache {
-        &*self.prefixes
+    pub fn prefix_cache(&self) -> &dyn PrefixCache {
+        &*self.prefix_cache
     }
 
     /// What the model has to compute, which is the chunks of the plan in its order.
@@ -68,7 +67,7 @@ impl Scheduler {
         }
         let cache = match fork {
             Some(fork) => fork,
-            None => ForkCache::with_prefix(&self.slab, &mut *self.prefixes, sequence.lookup_tokens())?,
+            None => ForkCache::with_prefix(&self.slab, &mut *self.prefix_cache, sequence.lookup_tokens())?,
         };
         while !self.fits(&sequence, &cache)
             && let Some(mut newest) = self.running.pop_if(|running| running.sequence.id > sequence.id)
@@ -99,7 +98,7 @@ impl Scheduler {
         let is_next = self.waiting.front().is_none_or(|first| first.id > sequence.id);
         is_next
             && self.running.len() < self.limits.max_running
-            && needed <= available_pages(&*self.prefixes, &self.slab)
+            && needed <= available_pages(&*self.prefix_cache, &self.slab)
     }
 
     /// [Cancels](Self::cancel) a sequence, for a reason of the caller's. If it has finished just now, only the reason

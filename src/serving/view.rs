@@ -22,7 +22,6 @@ const PREVIEW_TOKENS: usize = 96;
 
 /// The state after a step.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
-#[allow(missing_docs)] // Where the name says it.
 pub struct PoolView {
     /// Higher than that of every earlier view of the same run.
     pub version: u64,
@@ -46,7 +45,6 @@ pub struct PoolView {
 
 /// A sequence that runs or waits.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
-#[allow(missing_docs)] // Where the name says it.
 pub struct SequenceView {
     pub id: u64,
     pub state: SequenceStatus,
@@ -88,7 +86,6 @@ pub enum SequenceStatus {
 
 /// A sequence that has finished. It has no pages any more.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-#[allow(missing_docs)] // As in `SequenceView`.
 pub struct FinishedView {
     pub id: u64,
     /// The version of the first view without it.
@@ -173,7 +170,6 @@ impl FinishedView {
     }
 }
 
-/// The owners of each page.
 pub fn owners(pool: &PagePool) -> Vec<u32> {
     (0..pool.n_pages()).map(|page| pool.owners(PageId(page as u32)).unwrap_or(0)).collect()
 }

@@ -66,12 +66,10 @@ const BUGS: [(Bug, &str, &str, &str); 10] = [
 ];
 
 impl Bug {
-    /// All of them.
     pub fn all() -> [Bug; BUGS.len()] {
         BUGS.map(|(bug, ..)| bug)
     }
 
-    /// Its row in the list.
     fn row(self) -> &'static (Bug, &'static str, &'static str, &'static str) {
         BUGS.iter().find(|(bug, ..)| *bug == self).expect("a row in BUGS for each bug")
     }
@@ -112,8 +110,8 @@ pub fn with_policy(policy: Policy) -> Box<SchedulerFactory<'static>> {
 }
 
 fn factory(bug: Option<Bug>, policy: Option<Policy>) -> Box<SchedulerFactory<'static>> {
-    Box::new(move |slab, prefixes, limits| {
-        let inner = Scheduler::new(slab, prefixes, limits, &[END_OF_TEXT])?;
+    Box::new(move |slab, prefix_cache, limits| {
+        let inner = Scheduler::new(slab, prefix_cache, limits, &[END_OF_TEXT])?;
         Ok(Box::new(BuggyScheduler { bug, policy, inner, lost: Vec::new() }))
     })
 }
@@ -146,7 +144,7 @@ impl BuggyScheduler {
             // A lookup leaves the last token out: let that be one that the sequence does not have.
             sought.push(END_OF_TEXT);
         }
-        let cache = ForkCache::with_prefix(&self.inner.slab, &mut *self.inner.prefixes, &sought)?;
+        let cache = ForkCache::with_prefix(&self.inner.slab, &mut *self.inner.prefix_cache, &sought)?;
         let needed = if self.has(Bug::NextChunk) {
             cache.table().pages_needed(chunk.min(first.tokens.len() - cache.len()))
         } else {
@@ -154,7 +152,7 @@ impl BuggyScheduler {
                 self.inner.running.iter().map(|running| pages_needed(&running.sequence, running.cache.table()));
             others.sum::<usize>() + pages_needed(first, cache.table())
         };
-        if needed > available_pages(&*self.inner.prefixes, &self.inner.slab) {
+        if needed > available_pages(&*self.inner.prefix_cache, &self.inner.slab) {
             return Ok(false);
         }
         let first = self.inner.waiting.pop_front();
@@ -172,7 +170,7 @@ impl BuggyScheduler {
                 Err(CacheError::OutOfPages { needed, free }) => needed - free,
                 Err(error) => return Err(error),
             };
-            let evicted = self.inner.slab.borrow_mut().evict(&mut *self.inner.prefixes, missing)?;
+            let evicted = self.inner.slab.borrow_mut().evict(&mut *self.inner.prefix_cache, missing)?;
             if evicted < missing {
                 preempted = true;
                 let victim = self.victim(index);
@@ -218,7 +216,7 @@ impl BuggyScheduler {
 
     fn insert_pages(&mut self, index: usize) -> Result<(), CacheError> {
         let Running { sequence, cache } = &mut self.inner.running[index];
-        cache.insert_into(&mut *self.inner.prefixes, &sequence.tokens)
+        cache.insert_into(&mut *self.inner.prefix_cache, &sequence.tokens)
     }
 
     fn index_of(&self, id: SequenceId) -> Option<usize> {

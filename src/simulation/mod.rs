@@ -13,7 +13,6 @@
 //! [`search`](fn@search) tries seeds until a rule is broken and [shrinks](Shrinking) the case; its
 //! [event log](fn@event_log) says what happened. [`examples`] are a few cases as one writes them by hand, and [`buggy_scheduler`] has
 //! schedulers with a bug each that an engine had.
-#![allow(missing_docs)] // Where the name says it.
 
 pub mod buggy_scheduler;
 mod draw_case;
@@ -72,7 +71,6 @@ pub enum Event {
 /// A world and what happens in it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Case {
-    /// The world.
     pub setup: Setup,
     /// What happens, in this order.
     pub events: Vec<Event>,
@@ -210,7 +208,6 @@ impl std::fmt::Display for Rule {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{message} (rule: {rule})")]
 pub struct Violation {
-    /// The rule.
     pub rule: Rule,
     /// What was seen, for people.
     pub message: String,

@@ -37,7 +37,6 @@ pub trait SchedulerUnderTest {
     /// The same, to compute with and to take finished sequences from.
     fn as_scheduler_mut(&mut self) -> &mut Scheduler;
 
-    /// The running sequences.
     fn running(&self) -> Vec<SequenceState> {
         let state = |(sequence, table): (&Sequence, &PageTable)| SequenceState {
             n_held: table.len(),
@@ -55,10 +54,10 @@ pub type SchedulerFactory<'a> =
 /// The scheduler of chapter 12: yours, or the reference.
 pub fn new_scheduler(
     slab: &SharedSlab,
-    prefixes: Box<dyn PrefixCache>,
+    prefix_cache: Box<dyn PrefixCache>,
     limits: StepLimits,
 ) -> Result<Box<dyn SchedulerUnderTest>, ScheduleError> {
-    Ok(Box::new(Scheduler::new(slab, prefixes, limits, &[END_OF_TEXT])?))
+    Ok(Box::new(Scheduler::new(slab, prefix_cache, limits, &[END_OF_TEXT])?))
 }
 
 /// A sequence that has no pages.

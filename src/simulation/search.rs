@@ -6,9 +6,7 @@ use crate::chapters::ch15_simulation::{run, shrink};
 /// Seeds that broke no rule.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Passed {
-    /// Number of seeds.
     pub seeds: u64,
-    /// Steps of all of them together.
     pub steps: u64,
 }
 

@@ -7,7 +7,6 @@ use super::Event;
 /// Some of the events of a case, and the index that each has there.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Candidate {
-    /// The events.
     pub events: Vec<Event>,
     /// Their indices in the case, in order: `[events.len()]`.
     pub indices: Vec<usize>,

@@ -100,8 +100,8 @@ impl World {
         let made = catch_panic("making it", || {
             let slab = PageSlab::new(LAYOUT, setup.page_size, setup.n_pages)?;
             let kind = if setup.keeps_prefixes { PrefixCacheKind::Trie } else { PrefixCacheKind::None };
-            let (prefixes, calls) = record_calls(kind.new_cache(setup.page_size)?);
-            let scheduler = factory(&slab, prefixes, setup.limits)?;
+            let (prefix_cache, calls) = record_calls(kind.new_cache(setup.page_size)?);
+            let scheduler = factory(&slab, prefix_cache, setup.limits)?;
             Ok::<_, ScheduleError>((slab, calls, scheduler))
         });
         let (slab, calls, scheduler) = made?.map_err(|error| Rule::Stopped.broken(error.to_string()))?;
@@ -121,12 +121,10 @@ impl World {
         Ok(world)
     }
 
-    /// How large it is.
     pub fn setup(&self) -> Setup {
         self.setup
     }
 
-    /// Its state now.
     pub fn state(&self) -> &WorldState {
         &self.state
     }
@@ -296,7 +294,8 @@ impl World {
         catch_panic("looking at it", || {
             let slab = slab.borrow();
             let pool = slab.pool();
-            let mut cached: Vec<_> = scheduler.as_scheduler().prefixes().pages().iter().map(|held| held.page).collect();
+            let mut cached: Vec<_> =
+                scheduler.as_scheduler().prefix_cache().pages().iter().map(|held| held.page).collect();
             cached.sort_unstable();
             WorldState {
                 owners: owners(pool),

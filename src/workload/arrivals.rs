@@ -36,7 +36,6 @@ const BEGINNINGS: usize = 4;
 pub struct Arrival {
     /// Microseconds from the start.
     pub at: u64,
-    /// The request.
     pub request: TraceRequest,
 }
 
@@ -148,7 +147,6 @@ pub struct RequestTimes {
     pub first_token: u64,
     /// From its first token to its last.
     pub rest: u64,
-    /// Tokens that it got.
     pub tokens: u64,
 }
 
@@ -181,12 +179,12 @@ impl RequestTimes {
 pub fn simulate_arrivals(
     arrivals: &[Arrival],
     slab: &SharedSlab,
-    prefixes: Box<dyn PrefixCache>,
+    prefix_cache: Box<dyn PrefixCache>,
     limits: StepLimits,
     cost: StepCost,
     mut on_end: impl FnMut(),
 ) -> Result<ArrivalReport, EngineError> {
-    let mut scheduler = CountingScheduler::new(slab, prefixes, limits, &[])?;
+    let mut scheduler = CountingScheduler::new(slab, prefix_cache, limits, &[])?;
     let mut served =
         ArrivalReport { requests: vec![RequestTimes::default(); arrivals.len()], ..ArrivalReport::default() };
     // The places of unfinished requests among the arrivals.

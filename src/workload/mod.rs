@@ -15,7 +15,6 @@
 //! are exact and the same on every machine.
 //!
 //! Requests that [arrive](arrivals) at random are served by the scheduler, in simulated time.
-#![allow(missing_docs)] // Where the name says it.
 
 pub mod arrivals;
 mod traces;
@@ -90,9 +89,9 @@ impl Replay {
             return Err(WorkloadError::NoneRuns);
         }
         let mut requests = requests.into_iter().peekable();
-        let (pool, prefixes) = (PagePool::new(self.n_pages)?, self.prefix_cache.new_cache(self.page_size)?);
+        let (pool, prefix_cache) = (PagePool::new(self.n_pages)?, self.prefix_cache.new_cache(self.page_size)?);
         let counters = ReplayCounters::default();
-        let mut state = ReplayState { pool, prefixes, page_size: self.page_size, running: Vec::new(), counters };
+        let mut state = ReplayState { pool, prefix_cache, page_size: self.page_size, running: Vec::new(), counters };
         let (mut in_use, mut fragmentation) = (0, 0.0);
         loop {
             while state.running.len() < self.max_running
@@ -124,7 +123,7 @@ impl Replay {
 /// The pages, and the sequences that have them.
 struct ReplayState {
     pool: PagePool,
-    prefixes: Box<dyn PrefixCache>,
+    prefix_cache: Box<dyn PrefixCache>,
     page_size: usize,
     /// The sequences that have not finished, each with its pages.
     running: Vec<(TraceRequest, PageTable)>,
@@ -134,7 +133,7 @@ struct ReplayState {
 impl ReplayState {
     /// Pages that running sequences have; a shared page counts once. All others are free, or can be evicted.
     fn n_in_use(&self) -> usize {
-        self.pool.n_pages().saturating_sub(self.pool.n_free() + self.prefixes.n_evictable(&self.pool))
+        self.pool.n_pages().saturating_sub(self.pool.n_free() + self.prefix_cache.n_evictable(&self.pool))
     }
 
     /// Whether a request finds all the pages that it needs beside those that the running sequences still lack.
@@ -146,7 +145,7 @@ impl ReplayState {
 
     fn begin(&mut self, request: TraceRequest) -> Result<(), WorkloadError> {
         let prompt = &request.tokens[..request.n_prompt];
-        let mut table = self.prefixes.lookup(prompt, &mut self.pool)?;
+        let mut table = self.prefix_cache.lookup(prompt, &mut self.pool)?;
         let cached = table.len();
         if cached >= prompt.len() {
             return Err(WorkloadError::CachedTooMuch { cached, prompt: prompt.len() });
@@ -154,7 +153,7 @@ impl ReplayState {
         self.counters.prompt_tokens += prompt.len() as u64;
         self.counters.cached_tokens += cached as u64;
         self.grow(&mut table, prompt.len() - cached)?;
-        self.prefixes.insert(prompt, &mut table, &mut self.pool)?;
+        self.prefix_cache.insert(prompt, &mut table, &mut self.pool)?;
         self.running.push((request, table));
         Ok(())
     }
@@ -163,7 +162,7 @@ impl ReplayState {
     fn grow(&mut self, table: &mut PageTable, n: usize) -> Result<(), CacheError> {
         let (needed, free) = (table.pages_needed(n), self.pool.n_free());
         if needed > free {
-            self.counters.pages_evicted += self.prefixes.evict(needed - free, &mut self.pool)? as u64;
+            self.counters.pages_evicted += self.prefix_cache.evict(needed - free, &mut self.pool)? as u64;
         }
         table.grow(n, &mut self.pool)?;
         self.counters.pages_allocated += needed as u64;
@@ -179,7 +178,7 @@ impl ReplayState {
         }
         let is_complete = |(request, table): &mut (TraceRequest, PageTable)| table.len() == request.tokens.len();
         for (request, mut table) in self.running.extract_if(.., is_complete) {
-            self.prefixes.insert(&request.tokens, &mut table, &mut self.pool)?;
+            self.prefix_cache.insert(&request.tokens, &mut table, &mut self.pool)?;
             table.release(&mut self.pool)?;
             self.counters.requests += 1;
             on_end();

@@ -25,7 +25,6 @@ pub enum Trace {
 pub struct TraceDefaults {
     /// Its name on the command line.
     pub name: &'static str,
-    /// Requests.
     pub n_requests: usize,
     /// Sequences that run at the same time. A chat asks again when it has its answer: turns and questions come one after
     /// the other.
@@ -46,7 +45,6 @@ const DOCUMENTS: usize = 4;
 const ROUNDS: usize = 20;
 
 impl Trace {
-    /// All of them.
     pub const ALL: [Trace; 3] = [Trace::Shared, Trace::Chats, Trace::Documents];
 
     /// What it has by default.

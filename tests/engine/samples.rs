@@ -131,7 +131,7 @@ fn cancelled_samples_leave_the_others_as_they_are() {
                     assert_eq!((&finished.sequence.tokens, &finished.outcome), (tokens, end), "{run}: sample {sample}");
                 }
             }
-            let kept = engine.scheduler().prefixes().n_pages();
+            let kept = engine.scheduler().prefix_cache().n_pages();
             assert_eq!(slab.borrow().pool().n_free() + kept, 60, "{run}");
         }
     }

@@ -108,8 +108,8 @@ pub fn engine<'m>(model: &'m Model, setting: Setup, ends: &[u32]) -> (Engine<'m>
     let Setup { page_size, n_pages, limits, keeps_prefixes } = setting;
     let slab = PageSlab::new(model.config().kv_layout(), page_size, n_pages).unwrap();
     let kind = if keeps_prefixes { PrefixCacheKind::Trie } else { PrefixCacheKind::None };
-    let prefixes = kind.new_cache(page_size).unwrap();
-    (Engine::new(model, &slab, prefixes, limits, ends).unwrap(), slab)
+    let prefix_cache = kind.new_cache(page_size).unwrap();
+    (Engine::new(model, &slab, prefix_cache, limits, ends).unwrap(), slab)
 }
 
 /// Runs an engine until nothing is left; `see` gets each step. Returns what has finished, in the order of arrival.
@@ -179,7 +179,7 @@ fn generate(
             assert_eq!(sequence.new_tokens(), reported.remove(&sequence.id).unwrap_or_default(), "{run}: as reported");
             assert_eq!(scores.remove(&sequence.id), expected, "{run}: the scores of its prompt");
         }
-        let (pool, kept) = (slab.borrow().pool().n_free(), engine.scheduler().prefixes().n_pages());
+        let (pool, kept) = (slab.borrow().pool().n_free(), engine.scheduler().prefix_cache().n_pages());
         assert_eq!(pool + kept, setting.n_pages, "{setting:?}: free pages and kept ones in the outcome");
         all.extend(finished);
     }

@@ -24,10 +24,10 @@ fn served(
 ) -> Result<ArrivalReport, EngineError> {
     let slab = PageSlab::new(LAYOUT, 16, n_pages).unwrap();
     let kind = if keeps { PrefixCacheKind::Trie } else { PrefixCacheKind::None };
-    let prefixes = kind.new_cache(16).unwrap();
+    let prefix_cache = kind.new_cache(16).unwrap();
     let mut ended = 0;
     let limits = StepLimits { token_budget: limits.0, max_running: limits.1 };
-    let served = simulate_arrivals(arrivals, &slab, prefixes, limits, COST, || ended += 1)?;
+    let served = simulate_arrivals(arrivals, &slab, prefix_cache, limits, COST, || ended += 1)?;
     assert_eq!(ended, arrivals.len());
     Ok(served)
 }

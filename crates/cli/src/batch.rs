@@ -14,7 +14,7 @@ use page_by_page::generation::sampler::{Sampler, SamplingOverrides, deserialize_
 use page_by_page::model::Model;
 use page_by_page::model::tokenizer::Tokenizer;
 use page_by_page::serving::schedule::SequenceId;
-use page_by_page::serving::{Engine, FinishedSequence, Prefetcher};
+use page_by_page::serving::{Engine, FinishedSequence, TierQueue};
 use page_by_page::{escape, files};
 use serde::Deserialize;
 use serde_json::json;
@@ -117,7 +117,7 @@ struct BatchRun<'m> {
     tokenizer: &'m Tokenizer,
     engine: Engine<'m>,
     /// Requests whose pages are being read, each with the tokens of its prompt.
-    prefetcher: Prefetcher<(BatchRequest, Vec<u32>)>,
+    prefetcher: TierQueue<(BatchRequest, Vec<u32>)>,
     lines: LineReader,
     /// A file gives its next line at once; standard input may take its time.
     is_file: bool,
@@ -135,16 +135,16 @@ impl Batch {
         let slab = self.pool.slab(&model, self.max_running)?;
         chapters::ensure_started(self.page_file.chapters())?;
         let tier = self.page_file.open(&model, self.pool.pages.page_size)?;
-        let (prefixes, limits) = (self.pool.prefixes()?, self.pool.limits(self.max_running));
+        let (prefix_cache, limits) = (self.pool.prefix_cache()?, self.pool.limits(self.max_running));
         let engine =
-            Engine::new(&model, &slab, prefixes, limits, &model.config().eos_token_ids)?.with_tokenizer(&tokenizer);
+            Engine::new(&model, &slab, prefix_cache, limits, &model.config().eos_token_ids)?.with_tokenizer(&tokenizer);
         let results = Results::begin(self.out.as_deref(), &self.file)?;
         let interrupt = Interrupt::listen()?;
         let mut run = BatchRun {
             model: &model,
             tokenizer: &tokenizer,
             engine,
-            prefetcher: Prefetcher::new(tier),
+            prefetcher: TierQueue::new(tier),
             lines,
             is_file: !self.is_stdin(),
             is_read: false,
@@ -200,17 +200,17 @@ impl Batch {
         let (steps, generated) = (count(totals.steps, "step"), count(totals.new_tokens, "token"));
         let speed = rate(per_second(totals.new_tokens as usize, elapsed));
         let (rows, again) = (count(totals.tokens_computed, "token"), thousands(totals.recomputed_tokens));
-        let prefixes = if pool.no_prefix_cache { "none kept".into() } else { prompts_cached(&totals) };
+        let prefix_cache = if pool.no_prefix_cache { "none kept".into() } else { prompts_cached(&totals) };
         let size = pool.size(run.model)?;
         let (peak, n_pages, slots) =
             (thousands(totals.peak_pages), thousands(size.n_pages), count(size.page_size, "slot"));
-        let kept = thousands(run.engine.scheduler().prefixes().n_pages());
+        let kept = thousands(run.engine.scheduler().prefix_cache().n_pages());
         let mut lines = vec![
             ("model", self.model.name()),
             ("requests", format!("{n_lines}: {ends}; at most {most} in a step")),
             ("steps", format!("{steps}, {generated} generated in {}, {speed} tokens/s", time(elapsed))),
             ("computed", format!("{rows}, {again} of them recomputed after a preemption")),
-            ("prefixes", prefixes),
+            ("prefixes", prefix_cache),
             ("preempted", count(totals.preemptions, "time")),
             ("KV cache", size.describe()),
             ("pages", format!("{peak} of {n_pages} in use at the peak, {slots} each; {kept} kept at the end")),

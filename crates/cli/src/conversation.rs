@@ -96,9 +96,9 @@ impl ConversationOptions {
         chapters::ensure_started(&SCHEDULER_AND_ARGMAX)?;
         let (model, tokenizer) = self.model.with_tokenizer(self.rows, CacheKind::Paged)?;
         let slab = self.pool.slab(&model, 1)?;
-        let (prefixes, limits) = (self.pool.prefixes()?, self.pool.limits(1));
+        let (prefix_cache, limits) = (self.pool.prefix_cache()?, self.pool.limits(1));
         let engine =
-            Engine::new(&model, &slab, prefixes, limits, &model.config().eos_token_ids)?.with_tokenizer(&tokenizer);
+            Engine::new(&model, &slab, prefix_cache, limits, &model.config().eos_token_ids)?.with_tokenizer(&tokenizer);
         let is_typed = io::stdin().is_terminal();
         let conversation = Conversation {
             script,

@@ -355,7 +355,7 @@ impl PoolOptions {
         pool.slab()
     }
 
-    pub fn prefixes(&self) -> Result<Box<dyn PrefixCache>> {
+    pub fn prefix_cache(&self) -> Result<Box<dyn PrefixCache>> {
         let kind = if self.no_prefix_cache { PrefixCacheKind::None } else { PrefixCacheKind::Trie };
         Ok(kind.new_cache(self.pages.page_size)?)
     }

@@ -106,9 +106,9 @@ impl Serve {
         }
         // Where a prompt is scored, every row has logits.
         let slab = pool.slab(&model, self.max_running.max(MIN_LOGIT_BATCH))?;
-        let (prefixes, tier) = (pool.prefixes()?, self.page_file.open(&model, pool.pages.page_size)?);
+        let (prefix_cache, tier) = (pool.prefix_cache()?, self.page_file.open(&model, pool.pages.page_size)?);
         let size = pool.size(&model)?;
-        let memory = Memory { slab, prefixes, tier, slots: size.n_slots() };
+        let memory = Memory { slab, prefix_cache, tier, slots: size.n_slots() };
         let (settings, listener) = self.listen(self.model_name(&dir))?;
         let shutdown = Shutdown::default();
         self.stop_on_interrupt(&shutdown)?;

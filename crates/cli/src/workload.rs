@@ -113,7 +113,7 @@ impl Common {
     fn run(self, trace: Trace, n_requests: usize, max_running: usize) -> Result<()> {
         let pools = if self.pages.is_empty() { vec![trace.defaults().n_pages] } else { self.pages.clone() };
         let prefix_cache = if self.no_prefix_cache { PrefixCacheKind::None } else { self.evict };
-        let (chapters, prefixes): (&[usize], _) = match prefix_cache {
+        let (chapters, which): (&[usize], _) = match prefix_cache {
             PrefixCacheKind::None => (&[4, 5], "without the prefix cache"),
             PrefixCacheKind::Trie => (&[4, 5, 11], "with the prefix cache"),
             PrefixCacheKind::HashChain(_) => (&[4, 5], "with a prefix cache that evicts heads first"),
@@ -146,7 +146,7 @@ impl Common {
         }
         drop(progress);
         print(&format!(
-            "{}: {}, at most {} at a time, pages of {}, {prefixes}\n\n{}",
+            "{}: {}, at most {} at a time, pages of {}, {which}\n\n{}",
             trace.defaults().name,
             count(n_requests, "request"),
             thousands(max_running),

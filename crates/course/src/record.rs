@@ -142,7 +142,6 @@ impl Record {
         if *self == before { Ok(()) } else { self.write(root) }
     }
 
-    /// The entry of a chapter.
     pub fn chapter_mut(&mut self, name: &str) -> &mut LastRun {
         self.chapters.entry(name.into()).or_default()
     }

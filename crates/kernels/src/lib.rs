@@ -46,7 +46,7 @@ pub use attention::{Heads, attend};
 pub use matmul::{matmul, matmuls};
 pub use matrix::{Dtype, MatmulDtype, Matrix};
 pub use ops::{add_scaled, dot, rms_norm, silu_times, softmax, softmax_scaled};
-pub use peak::multiply_adds;
+pub use peak::peak_multiply_adds;
 pub use rows::{KvDtype, Run, SequenceRows};
 
 /// Goes up with every change to the bits of a result: another order of a sum, another polynomial of an exponential. It

@@ -98,7 +98,7 @@ pub enum MatmulDtype {
 }
 
 impl MatmulDtype {
-    /// All of them.
+    /// All of them. Files name each by its place here: a new one goes to the end.
     pub const ALL: [Self; 2] = [Self::F32, Self::Bf16];
 
     /// As `--matmul-dtype` takes it.

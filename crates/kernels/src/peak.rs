@@ -10,7 +10,7 @@ use crate::vector::Vector;
 /// that was.
 ///
 /// Products of matrices load numbers besides, and add up lanes: they cannot be faster than this.
-pub fn multiply_adds(matmul_dtype: MatmulDtype, rounds: usize) -> usize {
+pub fn peak_multiply_adds(matmul_dtype: MatmulDtype, rounds: usize) -> usize {
     let mut done = 0;
     match matmul_dtype {
         MatmulDtype::F32 => vectorized(Peak::<false> { rounds, done: &mut done }),

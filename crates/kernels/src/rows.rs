@@ -45,7 +45,7 @@ impl fmt::Display for KvDtype {
 }
 
 impl KvDtype {
-    /// All formats, the largest first.
+    /// All of them. Files name each by its place here: a new one goes to the end.
     pub const ALL: [KvDtype; 4] = [KvDtype::F32, KvDtype::F16, KvDtype::Bf16, KvDtype::Int8];
 
     /// The name in options and files.

@@ -20,7 +20,7 @@ use page_by_page::serving::disk_tier::DiskTier;
 use page_by_page::serving::schedule::{FinishReason, NextToken, ScheduleError, ScheduledChunk, SequenceId};
 use page_by_page::serving::view::{FinishedView, PoolView};
 use page_by_page::serving::{
-    Engine, EngineError, FinishedSequence, GenerationRequest, OutputDelta, Prefetcher, StepOutput,
+    Engine, EngineError, FinishedSequence, GenerationRequest, OutputDelta, StepOutput, TierQueue,
 };
 
 use crate::api_error::ApiError;
@@ -39,7 +39,7 @@ pub struct EngineThread<'m> {
     /// Sequences that can wait or run at the same time.
     max_open: usize,
     /// Requests whose pages are being read.
-    prefetcher: Prefetcher<Submission>,
+    prefetcher: TierQueue<Submission>,
     open: HashMap<SequenceId, OpenSequence>,
     /// In the order of arrival.
     backlogs: Vec<Backlog>,
@@ -78,7 +78,7 @@ impl<'m> EngineThread<'m> {
             engine,
             metrics,
             max_open,
-            prefetcher: Prefetcher::new(tier),
+            prefetcher: TierQueue::new(tier),
             open: HashMap::new(),
             backlogs: Vec::new(),
             stop: None,

@@ -16,8 +16,6 @@
 //!
 //! `cargo serve` runs it, which builds the program with its feature `serve`.
 
-#![allow(missing_docs)] // Where the name says it: only the program uses this crate.
-
 pub mod access;
 mod answer;
 mod api_error;
@@ -97,7 +95,7 @@ impl Settings {
 pub struct Memory {
     pub slab: SharedSlab,
     /// The prefix cache of this slab.
-    pub prefixes: Box<dyn PrefixCache>,
+    pub prefix_cache: Box<dyn PrefixCache>,
     /// The page file under the prefix cache: evicted pages, and those of earlier runs.
     pub tier: Option<DiskTier>,
     /// Slots in all pages together.
@@ -141,10 +139,10 @@ pub fn serve(
     listener: TcpListener,
     shutdown: &Shutdown,
 ) -> Result<(), ServerError> {
-    let Memory { slab, prefixes, tier, slots } = memory;
+    let Memory { slab, prefix_cache, tier, slots } = memory;
     let (tokenizer, metrics) = (Arc::new(tokenizer), Arc::new(Metrics::new(&settings.model, model.matmul_dtype)));
-    let engine =
-        Engine::new(model, &slab, prefixes, settings.limits, &model.config().eos_token_ids)?.with_tokenizer(&tokenizer);
+    let engine = Engine::new(model, &slab, prefix_cache, settings.limits, &model.config().eos_token_ids)?
+        .with_tokenizer(&tokenizer);
     let (to_engine, commands) = mpsc::channel();
     // The last token is never computed, so it needs no slot.
     let max_model_len = model.config().max_positions.min(slots.saturating_add(1));

@@ -37,7 +37,6 @@ const REQUEST: [f64; 21] = [
     1920.0, 7680.0,
 ];
 
-/// One of the totals.
 type TotalOf = fn(&EngineTotals) -> u64;
 
 type Label = [(&'static str, &'static str); 1];

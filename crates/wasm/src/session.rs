@@ -22,7 +22,6 @@ pub enum Request {
     Open(Settings),
     /// Sequences of one prompt.
     Start(Start),
-    /// The sequences of a mistake.
     Tell,
     /// Ends a sequence.
     Cancel(u64),
@@ -35,7 +34,6 @@ pub enum Request {
 pub struct Settings {
     pub(crate) pages: usize,
     pub(crate) page_size: usize,
-    /// The token budget of a step.
     pub(crate) token_budget: usize,
     pub(crate) max_running: usize,
     /// Whether full pages outlive their sequences.
@@ -59,7 +57,6 @@ pub struct Start {
     /// Always the likeliest token, instead of the model's own sampling settings.
     #[serde(default)]
     greedy: bool,
-    /// How many.
     samples: NonZero<usize>,
     /// Whether the prompt is computed once, and its cache forked.
     #[serde(default)]

@@ -19,7 +19,6 @@ pub struct SharedPool {
     model: &'static Model,
     tokenizer: &'static Tokenizer,
     engine: Engine<'static>,
-    /// The plan of the last step.
     chunks: Vec<ScheduledChunk>,
     /// The sequences that have finished since the last view.
     ended: Vec<FinishedView>,
@@ -29,7 +28,6 @@ pub struct SharedPool {
 }
 
 impl SharedPool {
-    /// An empty pool.
     pub fn new(model: &'static Model, tokenizer: &'static Tokenizer, settings: &Settings) -> Result<Self, String> {
         let mistake = settings.mistake.as_deref().map(Broken::find).transpose()?;
         let page_size = mistake.as_ref().map_or(settings.page_size, |(scenario, _)| scenario.page_size);
@@ -37,9 +35,10 @@ impl SharedPool {
             let Settings { pages, token_budget, max_running, prefix_cache, .. } = *settings;
             let slab = PageSlab::new(model.cache_layout(), page_size, pages).map_err(text_of)?;
             let kind = if prefix_cache { PrefixCacheKind::Trie } else { PrefixCacheKind::None };
-            let prefixes = kind.new_cache(page_size).map_err(text_of)?;
+            let prefix_cache = kind.new_cache(page_size).map_err(text_of)?;
             let limits = StepLimits { token_budget, max_running };
-            let engine = Engine::new(model, &slab, prefixes, limits, &model.config().eos_token_ids).map_err(text_of)?;
+            let engine =
+                Engine::new(model, &slab, prefix_cache, limits, &model.config().eos_token_ids).map_err(text_of)?;
             Ok::<_, String>(engine.with_tokenizer(tokenizer))
         };
         let mut engine = open()?;
@@ -82,7 +81,6 @@ impl SharedPool {
         Ok(())
     }
 
-    /// One pass of the model.
     pub fn step(&mut self) -> Result<(), String> {
         let step = self.engine.step().map_err(text_of)?;
         self.chunks = step.chunks;

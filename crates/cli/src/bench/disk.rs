@@ -119,16 +119,16 @@ fn measure(model: &Model, tokens: &[u32], file: &mut PageFile, parts: &mut [Time
     let expected = read(model, rest, &mut cache, 1)?;
 
     let other = PageSlab::new(model.cache_layout(), PAGE_SIZE, n_pages)?;
-    let mut prefixes = PrefixTrie::new(PAGE_SIZE)?;
-    let pages = file.pages_to_load(tokens, &mut prefixes, &other)?;
+    let mut prefix_cache = PrefixTrie::new(PAGE_SIZE)?;
+    let pages = file.pages_to_load(tokens, &mut prefix_cache, &other)?;
     let pages: Vec<_> = read_back.measure(|| pages.into_iter().map(|page| file.read(page)).collect());
-    let restored = check_and_copy.measure(|| file.load(tokens, &pages, &mut prefixes, &other))?;
+    let restored = check_and_copy.measure(|| file.load(tokens, &pages, &mut prefix_cache, &other))?;
     ensure!(
         (written, restored) == (full, full),
         "of {full} pages {written} were written and {restored} brought back; run the checks of chapter 16"
     );
 
-    let mut cache = ForkCache::with_prefix(&other, &mut prefixes, tokens)?;
+    let mut cache = ForkCache::with_prefix(&other, &mut prefix_cache, tokens)?;
     let found = read(model, rest, &mut cache, 1)?;
     ensure!(
         same_bits(&found, &expected),

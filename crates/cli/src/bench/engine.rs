@@ -11,7 +11,7 @@ use anyhow::{Result, ensure};
 use clap::Args;
 use page_by_page::cache::KvCache;
 use page_by_page::chapters::ch03_contiguous::ContiguousCache;
-use page_by_page::kernels::multiply_adds;
+use page_by_page::kernels::peak_multiply_adds;
 use page_by_page::model::Model;
 use page_by_page::model::checkpoint::Weight;
 use rayon::prelude::*;
@@ -150,7 +150,7 @@ impl Measured {
         self.prefills.measure(|| model.step(prefill, Some(&mut cache(prefill.len()))))?;
         let prefill_time = start.elapsed();
         self.in_loop =
-            self.loops.measure(|| rayon::broadcast(|_| multiply_adds(model.matmul_dtype, LOOP)).into_iter().sum());
+            self.loops.measure(|| rayon::broadcast(|_| peak_multiply_adds(model.matmul_dtype, LOOP)).into_iter().sum());
 
         let start = Instant::now();
         let (mut cache, mut beside) = (cache(decode.len()), cache(decode.len()));

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use anyhow::Result;
 use clap::Args;
-use page_by_page::kernels::{MatmulDtype, multiply_adds};
+use page_by_page::kernels::{MatmulDtype, peak_multiply_adds};
 use rayon::prelude::*;
 use serde_json::json;
 
@@ -89,7 +89,8 @@ impl MachineBench {
         let (mut sums, mut loops, mut in_loop) = (Times::default(), Times::default(), 0);
         for _ in turns("measuring", 3..usize::MAX, Duration::from_secs(self.seconds)) {
             sums.measure(|| std::hint::black_box(sum(&memory)));
-            in_loop = loops.measure(|| rayon::broadcast(|_| multiply_adds(MatmulDtype::F32, LOOP)).into_iter().sum());
+            in_loop =
+                loops.measure(|| rayon::broadcast(|_| peak_multiply_adds(MatmulDtype::F32, LOOP)).into_iter().sum());
         }
         [sums.rates(bytes as f64).best, loops.rates(in_loop as f64).best]
     }

@@ -9,7 +9,7 @@ use page_by_page::chapters::ch03_contiguous::{cache_bytes, wasted_share};
 use page_by_page::chapters::ch14_kv_quantization::token_bytes;
 use page_by_page::experiments::drafts::Bundled;
 use page_by_page::experiments::forks::Samples;
-use page_by_page::experiments::prefixes::{passes_for_sixteen, replay};
+use page_by_page::experiments::prefixes::{replay, steps_for_tiny_llm};
 use page_by_page::experiments::{PAGE_SIZE, SMALL, bundled, disk, generation, memory, paged_attention, rewind};
 use page_by_page::generation::drafting::{AcceptRule, DraftCounters};
 use page_by_page::generation::one_sequence::Generated;
@@ -202,11 +202,11 @@ fn prefixes() -> Result<Vec<String>> {
 
 fn scheduler() -> Result<Vec<String>> {
     // Each prompt in one step: the longest has 992 tokens.
-    let alone = passes_for_sixteen(1000, StepLimits { token_budget: 1024, max_running: 1 })?;
+    let alone = steps_for_tiny_llm(1000, StepLimits { token_budget: 1024, max_running: 1 })?;
     let eight = StepLimits { token_budget: 128, max_running: 8 };
     Ok(vec![
-        counts("passes of a model for sixteen requests", [alone, passes_for_sixteen(1000, eight)?]),
-        counts("passes in 150 pages, too few for eight at once", [alone, passes_for_sixteen(150, eight)?]),
+        counts("passes of a model for sixteen requests", [alone, steps_for_tiny_llm(1000, eight)?]),
+        counts("passes in 150 pages, too few for eight at once", [alone, steps_for_tiny_llm(150, eight)?]),
     ])
 }
 

@@ -76,9 +76,9 @@ impl<'m> OutputSet<'m> {
         (model, tokenizer): (&'m Model, &'m Tokenizer),
     ) -> Result<Self> {
         let limits = StepLimits { token_budget: MAX_TOKENS_IN_STEP, max_running: MAX_SEQUENCES };
-        let prefixes = PrefixCacheKind::None.new_cache(pool.page_size)?;
+        let prefix_cache = PrefixCacheKind::None.new_cache(pool.page_size)?;
         let mut engine =
-            Engine::new(model, &slab, prefixes, limits, &model.config().eos_token_ids)?.with_tokenizer(tokenizer);
+            Engine::new(model, &slab, prefix_cache, limits, &model.config().eos_token_ids)?.with_tokenizer(tokenizer);
         let checker = checks_reads.then(|| Rc::new(ReadChecker::new(None)));
         if let Some(checker) = &checker {
             engine = engine.with_read_checker(checker);

@@ -74,10 +74,10 @@ impl Serving {
         let slab = PageSlab::new(LAYOUT, page_size, pages)?;
         let limits = StepLimits { token_budget, max_running };
         let kind = if no_prefix_cache { PrefixCacheKind::None } else { PrefixCacheKind::Trie };
-        let prefixes = kind.new_cache(page_size)?;
+        let prefix_cache = kind.new_cache(page_size)?;
         let progress = Progress::new("counting", requests as u64);
         let arrivals = poisson(rate, seed, requests);
-        let served = simulate_arrivals(&arrivals, &slab, prefixes, limits, StepCost::BOOK, || progress.advance(1))?;
+        let served = simulate_arrivals(&arrivals, &slab, prefix_cache, limits, StepCost::BOOK, || progress.advance(1))?;
         drop(progress);
         let mut table = Table::new(1, &["ms", "mean", "p50", "p99"]);
         table.line(spread("to the first token", served.requests.iter().map(|times| times.first_token as f64)));

@@ -213,7 +213,7 @@ fn a_fault_in_the_engine_ends_everything_and_hangs_nothing() {
     for (fault, says) in [(panics, "panicked: page 7 is gone"), (|| CacheError::DoubleFree(PageId(7)), "stopped: ")] {
         let faulty = move |size| Faulty { sound: PrefixTrie::new(size).unwrap(), lookups: 0, fault };
         let server =
-            Server::start(Options { prefixes: Box::new(move |size| Box::new(faulty(size))), ..Options::default() });
+            Server::start(Options { prefix_cache: Box::new(move |size| Box::new(faulty(size))), ..Options::default() });
         let mut stream = begin_something_long(&server, 3);
         let body = json!({ "prompt": "a", "max_tokens": 900, "temperature": 1000, "seed": 1 });
         let mut whole = send(server.address, &body);

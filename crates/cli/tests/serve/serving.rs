@@ -36,7 +36,7 @@ pub struct Options {
     pub client_limits: ClientLimits,
     pub grace: Duration,
     pub viewers: usize,
-    pub prefixes: Box<dyn FnOnce(usize) -> Box<dyn PrefixCache> + Send>,
+    pub prefix_cache: Box<dyn FnOnce(usize) -> Box<dyn PrefixCache> + Send>,
 }
 
 const PAGE_SIZE: usize = 8;
@@ -52,7 +52,7 @@ impl Default for Options {
             client_limits: ClientLimits::default(),
             grace: Duration::from_secs(180),
             viewers: 2,
-            prefixes: Box::new(|page_size| Box::new(PrefixTrie::new(page_size).unwrap())),
+            prefix_cache: Box::new(|page_size| Box::new(PrefixTrie::new(page_size).unwrap())),
         }
     }
 }
@@ -70,10 +70,11 @@ impl Server {
         let (address, shutdown) = (listener.local_addr().unwrap(), Shutdown::default());
         let to_stop = shutdown.clone();
         let thread = thread::spawn(move || {
-            let Options { folder, n_pages, limits, queue, access, client_limits, grace, viewers, prefixes } = options;
+            let Options { folder, n_pages, limits, queue, access, client_limits, grace, viewers, prefix_cache } =
+                options;
             let Alone { model, tokenizer } = Alone::open(&folder);
             let slab = PageSlab::new(model.cache_layout(), PAGE_SIZE, n_pages).unwrap();
-            let memory = Memory { slab, prefixes: prefixes(PAGE_SIZE), tier: None, slots: n_pages * PAGE_SIZE };
+            let memory = Memory { slab, prefix_cache: prefix_cache(PAGE_SIZE), tier: None, slots: n_pages * PAGE_SIZE };
             let settings =
                 Settings { model: "storyteller".into(), limits, queue, access, client_limits, grace, viewers };
             let template = ChatTemplate::open(&folder, PROGRAM.as_ref()).transpose();

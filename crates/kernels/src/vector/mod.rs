@@ -87,7 +87,6 @@ pub(crate) trait Vector: Copy {
     fn load_i8(bytes: &[u8; LANES]) -> Self {
         Self::load(&bytes.map(|byte| f32::from(byte as i8)))
     }
-    /// The numbers.
     fn lanes(self) -> Lanes;
     fn mul(self, b: Self) -> Self;
     fn div(self, b: Self) -> Self;

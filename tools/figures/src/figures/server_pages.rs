@@ -30,8 +30,8 @@ fn record() -> Result<Vec<(PoolView, Vec<String>)>> {
     let (model, tokenizer) = (model(STORYTELLER)?, tokenizer()?);
     let slab = PageSlab::new(model.cache_layout(), PAGE_SIZE, PAGES)?;
     let limits = StepLimits { token_budget: BUDGET, max_running: RUNNING };
-    let prefixes = Box::new(PrefixTrie::new(PAGE_SIZE)?);
-    let mut engine = Engine::new(&model, &slab, prefixes, limits, &model.config().eos_token_ids)?;
+    let prefix_cache = Box::new(PrefixTrie::new(PAGE_SIZE)?);
+    let mut engine = Engine::new(&model, &slab, prefix_cache, limits, &model.config().eos_token_ids)?;
     let (mut frames, mut ended) = (Vec::new(), Vec::new());
     for step in 0..SHOWN[SHOWN.len() - 1] {
         for (_, prompt, seed, most) in REQUESTS.iter().filter(|request| request.0 == step) {

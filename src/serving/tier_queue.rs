@@ -7,16 +7,16 @@ use crate::cache::CacheError;
 use crate::serving::disk_tier::DiskTier;
 
 /// The page file under the prefix cache, if there is one, and the requests that wait for pages from it.
-pub struct Prefetcher<R> {
+pub struct TierQueue<R> {
     tier: Option<DiskTier>,
     /// In the order of arrival, each with the ticket of the last pages that it needs.
     waiting: VecDeque<(u64, R)>,
 }
 
-impl<R> Prefetcher<R> {
+impl<R> TierQueue<R> {
     /// No request waits. Without a page file, none ever does.
     pub fn new(tier: Option<DiskTier>) -> Self {
-        Prefetcher { tier, waiting: VecDeque::new() }
+        TierQueue { tier, waiting: VecDeque::new() }
     }
 
     /// Asks for the pages of these prompts that memory lacks. Returns the ticket of the last ones, if there are any:
@@ -69,7 +69,6 @@ impl<R> Prefetcher<R> {
         self.tier.as_mut().map_or(Ok(()), |tier| tier.store(engine, finished))
     }
 
-    /// The page file.
     pub fn tier(&self) -> Option<&DiskTier> {
         self.tier.as_ref()
     }
