@@ -53,7 +53,7 @@ impl ContiguousCache {
     /// # Panics
     /// If no memory can hold that many tokens.
     pub fn new(layout: KvLayout, capacity: usize) -> Self {
-        let numbers = layout.numbers(capacity).unwrap_or_else(|error| panic!("{error}"));
+        let numbers = layout.n_numbers(capacity).unwrap_or_else(|error| panic!("{error}"));
         let (k, v) = (vec![0.0; numbers], vec![0.0; numbers]);
         ContiguousCache { layout, capacity, len: 0, k, v }
     }

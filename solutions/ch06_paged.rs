@@ -44,7 +44,7 @@ impl PageSlab {
         if page_size == 0 {
             return Err(CacheError::NoSlots);
         }
-        let numbers = layout.numbers(n_pages.saturating_mul(page_size))?;
+        let numbers = layout.n_numbers(n_pages.saturating_mul(page_size))?;
         let pool = PagePool::new(n_pages)?;
         let slab = PageSlab { layout, page_size, pool, k: vec![0.0; numbers], v: vec![0.0; numbers] };
         Ok(Rc::new(RefCell::new(slab)))

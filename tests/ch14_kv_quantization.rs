@@ -430,7 +430,7 @@ mod checks {
     fn read(model: &Model, cache: &mut dyn AttentionCache, tokens: &[u32], chunk: usize, what: &str) -> Vec<f32> {
         let mut all = Vec::new();
         for part in tokens.chunks(chunk) {
-            let chunk = expect_ok(what, || model.chunk(part, Some(&mut *cache), part.len()));
+            let chunk = expect_ok(what, || model.prepare_chunk(part, Some(&mut *cache), part.len()));
             all.extend(expect_ok(what, || model.forward(vec![chunk])));
         }
         all
@@ -444,7 +444,7 @@ mod checks {
             let (model, sequence) = (&storyteller.model, tokens(&storyteller, n));
             let (layout, vocab) = (kv_layout(model), model.config().vocab_size);
             let expected = expect_ok(format!("a step of the model without a cache, {format:?}"), || {
-                model.chunk(&sequence, None, sequence.len()).and_then(|chunk| model.forward(vec![chunk]))
+                model.prepare_chunk(&sequence, None, sequence.len()).and_then(|chunk| model.forward(vec![chunk]))
             });
             let paged = |page_size: usize| {
                 let slab = slab_of(layout, page_size, 200usize.div_ceil(page_size));

@@ -1,9 +1,9 @@
 """Times this project's server and vLLM's with the same requests from 1, 8 and 16 clients, in turns.
 
-The model needs no tokenizer: one with a word for each id is written beside links to its files. Prompts are ids, each new to
-the server, so that no prefix cache helps, and no output ends early.
+The model needs no tokenizer. Prompts are ids, each new to the server, so that no prefix cache helps; no output ends early.
 """
 
+import functools
 import http.client
 import json
 import os
@@ -87,9 +87,7 @@ def measure(address: str, clients: int, round: int, vocabulary: int) -> tuple[fl
 def prompt(*numbers: int) -> list[int]:
     """Ids that no other numbers give: they differ from the first one on."""
     *numbers, vocabulary = numbers
-    first = 0
-    for number in numbers:
-        first = first * 37 + number
+    first = functools.reduce(lambda sum, number: sum * 37 + number, numbers)
     return [100 + (first * 7919 + token * 31) % (vocabulary - 200) for token in range(PROMPT)]
 
 

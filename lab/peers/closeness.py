@@ -3,8 +3,7 @@
 
     python3 lab/peers/closeness.py [FOLDER]      the bundled model by default; needs what lab/setup transformers installs
 
-The tokens are those of lab/golden/alice.txt, up to the model's positions; a position's differences count by its spread, the
-standard deviation of its 32-bit logits.
+The tokens are those of lab/golden/alice.txt. A position's spread is the standard deviation of its 32-bit logits.
 """
 
 import json
@@ -40,11 +39,10 @@ def main():
         return torch.tensor(json.loads(answer_of(*command))["logits"], dtype=torch.float64)
 
     right = theirs(torch.float32)
-    spread = right.std(dim=1, keepdim=True)
     print(f"{folder.name}, {len(tokens)} tokens; differences from transformers in float32, of a position's spread")
     others = {"ours, f32": ours("f32"), "ours, products in bf16": ours("bf16"), "transformers, bfloat16": theirs(torch.bfloat16)}
     for name, logits in others.items():
-        off = ((logits - right) / spread).abs()
+        off = ((logits - right) / right.std(dim=1, keepdim=True)).abs()
         same = (logits.argmax(1) == right.argmax(1)).sum().item()
         print(f"{name:24} mean {off.mean():.6f}, largest {off.max():.6f}; {same} of {len(tokens)} likeliest tokens the same")
 

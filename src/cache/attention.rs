@@ -24,7 +24,6 @@ use crate::kernels::Heads;
 
 pub use crate::kernels::{Run, SequenceRows};
 
-/// How attention reads a cache.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum AttentionBackend {
     /// From the dense rows that [`gather`](crate::cache::KvCache::gather) gives.

@@ -46,7 +46,7 @@ impl KvLayout {
     ///
     /// # Errors
     /// [`CacheError::TooManySlots`] if no memory can hold that many numbers.
-    pub fn numbers(&self, slots: usize) -> Result<usize, CacheError> {
+    pub fn n_numbers(&self, slots: usize) -> Result<usize, CacheError> {
         let numbers = slots.checked_mul(self.n_layers).and_then(|rows| rows.checked_mul(self.kv_width()));
         // No allocation can have more bytes than `isize::MAX`.
         numbers.filter(|numbers| *numbers <= isize::MAX as usize / size_of::<f32>()).ok_or(CacheError::TooManySlots {

@@ -26,7 +26,6 @@ pub struct PageFileIndex {
     next_id: u64,
 }
 
-/// A record of the file.
 struct Entry {
     header: RecordHeader,
     last_used: u64,
@@ -123,7 +122,6 @@ impl PageFileIndex {
         }
     }
 
-    /// Records that can be found.
     pub fn n_records(&self) -> usize {
         self.by_use.len()
     }

@@ -32,7 +32,6 @@ use crate::model::Model;
 ///
 /// Its calls return what the system says. A write that fails, or is cut off, may have written some of its bytes.
 pub trait Disk {
-    /// Bytes in all.
     fn len(&mut self) -> io::Result<u64>;
 
     /// Whether there are no bytes at all.
@@ -82,13 +81,13 @@ impl PageFormat {
     }
 
     /// Numbers that the keys of a page take in all layers; its values take as many again.
-    pub fn numbers(&self) -> usize {
+    pub fn n_numbers(&self) -> usize {
         self.layout.n_layers * self.page_size * self.layout.kv_width()
     }
 
     /// Where the numbers of a page lie in a slab's `k` and in its `v`: those of all layers side by side.
     pub fn range_of(&self, page: PageId) -> Range<usize> {
-        page.index() * self.numbers()..(page.index() + 1) * self.numbers()
+        page.index() * self.n_numbers()..(page.index() + 1) * self.n_numbers()
     }
 
     /// The first bytes of a file of such pages.
@@ -220,7 +219,6 @@ impl PageFile {
         Ok(PageFile { disk, format, index })
     }
 
-    /// What lies at which place.
     pub fn index(&self) -> &PageFileIndex {
         &self.index
     }

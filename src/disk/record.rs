@@ -68,7 +68,7 @@ impl PageFormat {
     ///
     /// Pages of 16 slots, 6 layers and rows of 64 numbers: 88 + 2 · 4 · 6,144 = 49,240 bytes.
     pub fn record_bytes(&self) -> usize {
-        self.record_header_bytes() + 2 * self.numbers() * size_of::<f32>()
+        self.record_header_bytes() + 2 * self.n_numbers() * size_of::<f32>()
     }
 
     /// Where the record at `place` begins in the file, which can have more bytes than 32 bits count.

@@ -25,7 +25,6 @@ pub struct Stories<'m> {
     pub temperature: f32,
 }
 
-/// How tokens are drafted.
 pub struct Drafts<'s> {
     pub source: &'s mut DraftSource,
     /// Tokens of a draft, at most.
@@ -117,7 +116,6 @@ pub struct Bundled {
 }
 
 impl Bundled {
-    /// Tokens that each story gets.
     pub const NEW_TOKENS: usize = 100;
 
     pub fn open() -> Result<Self> {

@@ -19,7 +19,6 @@ use crate::simulation::buggy_scheduler::Bug;
 /// A mistake that somebody can switch on.
 #[derive(Clone, Copy)]
 pub struct Fault {
-    /// As it is typed.
     pub name: &'static str,
     pub chapter: usize,
     /// What the cache does.
@@ -31,7 +30,6 @@ pub struct Fault {
     pub effect: Effect,
 }
 
-/// How a mistake shows.
 #[derive(Clone, Copy)]
 pub enum Effect {
     /// In what the model writes.
@@ -44,7 +42,6 @@ pub enum Effect {
     Events(Bug),
 }
 
-/// Who tells what.
 #[derive(Clone, Copy)]
 pub struct Scenario {
     /// Each with its seed.
@@ -74,7 +71,6 @@ impl Scenario {
 /// What the sequences of a scenario have told.
 pub struct ScenarioOutput {
     pub names: Vec<String>,
-    /// Prompt and output of each.
     pub texts: Vec<String>,
     /// The first wrong read, in words, and how many there were.
     pub wrong: Option<(String, usize)>,
@@ -414,7 +410,7 @@ impl ScenarioRunner {
             (new_tokens, checker.checked(*id, tokens, cache))
         });
         let mut parts: Vec<_> = parts.collect();
-        let chunks = parts.iter_mut().map(|(new_tokens, cache)| self.model.chunk(new_tokens, Some(cache), 1));
+        let chunks = parts.iter_mut().map(|(new_tokens, cache)| self.model.prepare_chunk(new_tokens, Some(cache), 1));
         let logits = self.model.forward(chunks.collect::<Result<_, _>>()?)?;
         drop(parts);
         for (Sequence { tokens, sampler, .. }, row) in

@@ -18,7 +18,6 @@ pub struct FirstFit {
     taken: Vec<Range<usize>>,
 }
 
-/// No gap is long enough.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{needed} slots in a row are needed; {free} are free, but the longest gap has {longest_gap}")]
 pub struct Fragmented {

@@ -19,7 +19,6 @@ pub struct FreeSlots {
     pub outcome: Result<(), Fragmented>,
 }
 
-/// The same memory in pages.
 pub struct FreePages {
     pub n_pages: usize,
     pub held: Vec<usize>,

@@ -10,7 +10,7 @@ use crate::model::Model;
 
 /// Computes one more token of each sequence in one pass. Returns the logits after each, `[sequences, vocab_size]`.
 pub fn step<C: AttentionCache>(model: &Model, caches: &mut [C]) -> Result<Vec<f32>> {
-    let chunk = |cache| model.chunk(&[1], Some(cache), 1);
+    let chunk = |cache| model.prepare_chunk(&[1], Some(cache), 1);
     let chunks = caches.iter_mut().map(|cache| chunk(cache)).collect::<Result<Vec<_>, _>>()?;
     Ok(model.forward(chunks)?)
 }

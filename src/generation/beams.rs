@@ -30,7 +30,6 @@ use crate::model::{Model, StepError};
 /// 1 compares their means ([Wu et al., 2016](https://arxiv.org/abs/1609.08144), section 7).
 pub const LENGTH_PENALTY: f64 = 1.0;
 
-/// A continuation that still grows.
 pub struct Beam {
     /// Its tokens, without the prompt.
     pub tokens: Vec<u32>,
@@ -133,7 +132,6 @@ fn better_first(a: &Candidate, b: &Candidate) -> Ordering {
     b.log_probability.total_cmp(&a.log_probability).then_with(by_place)
 }
 
-/// What a search has cost.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SearchCounters {
     /// Passes of the model: one for the prompt, then one per step for all beams.
@@ -175,7 +173,7 @@ pub fn search(
     }
     let start = Instant::now();
     let mut cache = ForkCache::new(slab)?;
-    let chunk = model.chunk(prompt, Some(&mut cache), 1)?;
+    let chunk = model.prepare_chunk(prompt, Some(&mut cache), 1)?;
     let mut logits = model.forward(vec![chunk])?;
     counters.count(prompt.len(), slab);
     counters.prefill = start.elapsed();
@@ -193,7 +191,7 @@ pub fn search(
         let copied_before = tokens_copied(&search);
         let chunks = search.beams.iter_mut().map(|Beam { tokens, cache, .. }| {
             let newest = &tokens[tokens.len().saturating_sub(1)..];
-            model.chunk(newest, Some(cache), 1)
+            model.prepare_chunk(newest, Some(cache), 1)
         });
         let chunks = chunks.collect::<Result<Vec<_>, StepError>>()?;
         let n_beams = chunks.len();

@@ -13,7 +13,6 @@ use crate::chapters::ch08_speculative::{DraftModel, accept_matching};
 use crate::chapters::ch09_rejection::{SamplingDraftModel, accept_sampled};
 use crate::model::Model;
 
-/// Which draft tokens are accepted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AcceptRule {
     /// Only tokens that the target would choose itself, so the output is the same as without drafts.
@@ -89,7 +88,6 @@ impl DraftCounters {
     }
 }
 
-/// What drafts.
 pub enum DraftSource {
     /// A model, with a cache of its own, if it has one.
     Model {

@@ -94,7 +94,7 @@ impl RewindableModel for CachedModel<'_> {
 
     fn last_logits(&mut self, tokens: &[u32], n: usize) -> Result<Vec<Vec<f32>>, StepError> {
         let new_tokens = &tokens[self.cache.len()..];
-        let chunk = self.model.chunk(new_tokens, Some(&mut *self.cache), n)?;
+        let chunk = self.model.prepare_chunk(new_tokens, Some(&mut *self.cache), n)?;
         let logits = self.model.forward(vec![chunk])?;
         self.tokens_computed += new_tokens.len() as u64;
         Ok(rows(&logits, self.model))
@@ -116,7 +116,7 @@ impl RewindableModel for Recompute<'_> {
             self.model.check(tokens, 0)?;
             return Ok(Vec::new());
         }
-        let logits = self.model.forward(vec![self.model.chunk(tokens, None, n)?])?;
+        let logits = self.model.forward(vec![self.model.prepare_chunk(tokens, None, n)?])?;
         self.tokens_computed += tokens.len() as u64;
         Ok(rows(&logits, self.model))
     }

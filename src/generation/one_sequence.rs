@@ -10,7 +10,6 @@ use crate::chapters::ch01_recompute::{Recompute, generate};
 use crate::chapters::ch08_speculative::Speculation;
 use crate::model::{Model, StepError};
 
-/// One sequence to generate.
 #[derive(Clone, Copy)]
 pub struct Generation<'a> {
     pub model: &'a Model,

@@ -19,11 +19,10 @@ pub struct SamplingParams {
     pub top_k: usize,
     /// Only the likeliest tokens that together reach this probability; 1 is no limit.
     pub top_p: f32,
-    /// Same seed, same draws.
     pub seed: u64,
 }
 
-/// SamplingParams that makes no sense.
+/// Why sampling parameters were refused.
 #[derive(Clone, Copy, Debug, PartialEq, thiserror::Error)]
 pub enum SamplingError {
     /// A temperature that logits cannot be divided by.
@@ -94,7 +93,6 @@ impl SamplingOverrides {
     }
 }
 
-/// Draws tokens.
 pub struct Sampler {
     sampling: SamplingParams,
     dice: Dice,

@@ -228,12 +228,11 @@ pub struct Weight {
 }
 
 impl Weight {
-    /// The matrix, for the kernels.
     pub fn matrix(&self) -> Matrix<'_> {
         Matrix::new(self.bytes(), self.dtype, self.rows, self.cols)
     }
 
-    pub fn numbers(&self) -> usize {
+    pub fn n_numbers(&self) -> usize {
         self.rows * self.cols
     }
 

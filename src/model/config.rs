@@ -90,7 +90,6 @@ impl ModelConfig {
         Ok(config)
     }
 
-    /// Says what cannot be.
     fn check(&self) -> Result<(), String> {
         let sizes = [
             ("vocab_size", self.vocab_size),

@@ -40,7 +40,7 @@ pub enum StepError {
 
 /// The new tokens of one sequence, with room made for them in its cache.
 ///
-/// [`Model::chunk`] makes it after checking everything that can be wrong before the numbers are known.
+/// [`Model::prepare_chunk`] makes it after checking everything that can be wrong before the numbers are known.
 pub struct Chunk<'a> {
     pub(super) tokens: &'a [u32],
     /// Tokens before these.
@@ -69,7 +69,7 @@ impl Model {
         tokens: &'a [u32],
         cache: Option<&'a mut dyn AttentionCache>,
     ) -> Result<Vec<f32>, StepError> {
-        self.forward(vec![self.chunk(tokens, cache, 1)?])
+        self.forward(vec![self.prepare_chunk(tokens, cache, 1)?])
     }
 
     /// Checks the next tokens of a sequence and makes room for them in its cache. Without one, `tokens` is the whole
@@ -80,7 +80,7 @@ impl Model {
     ///
     /// # Errors
     /// [`StepError`]; the cache is then as it was.
-    pub fn chunk<'a>(
+    pub fn prepare_chunk<'a>(
         &self,
         tokens: &'a [u32],
         mut cache: Option<&'a mut dyn AttentionCache>,

@@ -76,7 +76,6 @@ impl CountingScheduler {
         Ok(CountingScheduler { inner, totals: EngineTotals::default(), idle_steps: 0 })
     }
 
-    /// What was done so far.
     pub(crate) fn totals(&self) -> EngineTotals {
         let mut totals = self.totals;
         let running = self.inner.running().map(|(sequence, _)| sequence);

@@ -48,7 +48,6 @@ impl<'t> Detokenizer<'t> {
         }
     }
 
-    /// The output so far.
     pub(super) fn output(&self) -> &str {
         &self.stream.text()[..self.output_bytes]
     }

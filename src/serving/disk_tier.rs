@@ -151,7 +151,6 @@ impl DiskTier {
         &self.file
     }
 
-    /// Pages that moved so far.
     pub fn counters(&self) -> TierCounters {
         self.counters
     }

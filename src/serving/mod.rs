@@ -249,19 +249,16 @@ impl<'m> Engine<'m> {
         &self.scheduler.inner
     }
 
-    /// Who owns the pages.
     pub fn pages(&self) -> PagesByState {
         let slab = self.slab.borrow();
         let (free, cached) = (slab.pool().n_free(), self.scheduler().prefix_cache().n_evictable(slab.pool()));
         PagesByState { free, cached, used: slab.pool().n_pages().saturating_sub(free + cached) }
     }
 
-    /// What a step may hold.
     pub fn limits(&self) -> StepLimits {
         self.scheduler().limits
     }
 
-    /// What was done so far.
     pub fn totals(&self) -> EngineTotals {
         self.scheduler.totals()
     }

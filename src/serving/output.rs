@@ -4,7 +4,6 @@ use super::SequenceError;
 use crate::generation::logprobs::TokenLogprobs;
 use crate::serving::schedule::{FinishReason, NextToken, ScheduledChunk, Sequence, SequenceId};
 
-/// The result of a step.
 #[derive(Default)]
 pub struct StepOutput {
     /// Which sequences computed how many tokens: the plan.
@@ -14,7 +13,6 @@ pub struct StepOutput {
     pub new_tokens: Vec<NextToken>,
     /// The new output of sequences, if they have any. What an end releases comes with [`finished`](Self::finished).
     pub deltas: Vec<(SequenceId, OutputDelta)>,
-    /// The sequences that have finished.
     pub finished: Vec<FinishedSequence>,
 }
 
@@ -32,12 +30,10 @@ pub struct OutputDelta {
 }
 
 impl OutputDelta {
-    /// Whether there is nothing new.
     pub fn is_empty(&self) -> bool {
         self.prompt_logprobs.is_none() && self.text.is_empty() && self.tokens.is_empty() && self.end_token.is_none()
     }
 
-    /// Adds what follows.
     pub fn append(&mut self, next: OutputDelta) {
         self.prompt_logprobs = self.prompt_logprobs.take().or(next.prompt_logprobs);
         self.text.push_str(&next.text);
@@ -60,11 +56,9 @@ pub struct FinishedSequence {
     pub sequence: Sequence,
     /// The output in characters, up to a stop string. Empty without a tokenizer.
     pub text: String,
-    /// The rest of its output.
     pub delta: OutputDelta,
     /// How its prompt begins, for [views](super::view). Empty without a tokenizer.
     pub prompt_text: String,
-    /// Why it ended.
     pub outcome: Result<FinishReason, SequenceError>,
 }
 

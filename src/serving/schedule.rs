@@ -212,7 +212,6 @@ pub struct Finished {
     pub reason: FinishReason,
 }
 
-/// Why a sequence finished.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum FinishReason {
     /// The model chose an end-of-text token, or another that ends the sequence, or a stop string came: `stop`.

@@ -54,7 +54,6 @@ impl<R> TierQueue<R> {
         Ok(ready)
     }
 
-    /// The requests that wait.
     pub fn waiting(&self) -> impl ExactSizeIterator<Item = &R> {
         self.waiting.iter().map(|(_, request)| request)
     }

@@ -71,14 +71,12 @@ pub struct SequenceView {
     pub preemptions: u64,
 }
 
-/// What a sequence does.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum SequenceStatus {
     /// It has pages, and takes part in steps.
     #[default]
     Running,
-    /// It has not run yet.
     Waiting,
     /// It was preempted, and waits to run again.
     Preempted,

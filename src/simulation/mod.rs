@@ -35,7 +35,6 @@ pub use world::{CacheCalls, MAX_SEQUENCES, World, heartbeat, in_scheduler_call, 
 use crate::cache::PageId;
 use crate::serving::schedule::{FinishReason, ScheduledChunk, SequenceCounters, SequenceId, StepLimits, max_rows};
 
-/// How large a world is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Setup {
     pub page_size: usize,
@@ -45,7 +44,6 @@ pub struct Setup {
     pub keeps_prefixes: bool,
 }
 
-/// Something that happens.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Event {
     /// A request arrives. It is turned away if [`MAX_SEQUENCES`] are there already.
@@ -133,7 +131,6 @@ impl WorldState {
     }
 }
 
-/// A sequence that has finished.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FinishedRequest {
     pub id: SequenceId,
@@ -155,7 +152,6 @@ pub struct PlannedStep {
     pub state: WorldState,
 }
 
-/// What an event did.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Transition {
     pub before: WorldState,

@@ -11,12 +11,10 @@ use super::{END_OF_TEXT, SequenceState};
 /// A scheduler that a [`World`](super::World) can ask. What it decides over, its sequences, their caches and the prefix
 /// cache, lies as in chapter 12. The calls that decide are chapter 12's too, or its own.
 pub trait SchedulerUnderTest {
-    /// Accepts a request.
     fn submit(&mut self, prompt: Vec<u32>, max_new_tokens: usize) -> Result<SequenceId, ScheduleError> {
         self.as_scheduler_mut().submit(prompt, max_new_tokens)
     }
 
-    /// Finishes a sequence.
     fn cancel(&mut self, id: SequenceId) -> Result<(), ScheduleError> {
         self.as_scheduler_mut().cancel(id)
     }
@@ -26,7 +24,6 @@ pub trait SchedulerUnderTest {
         self.as_scheduler_mut().plan()
     }
 
-    /// The step is computed.
     fn settle(&mut self, next: &[NextToken]) -> Result<(), ScheduleError> {
         self.as_scheduler_mut().settle(next)
     }

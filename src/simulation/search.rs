@@ -3,7 +3,6 @@
 use super::{Case, Event, Failure, Rule, SchedulerFactory, Setup};
 use crate::chapters::ch15_simulation::{run, shrink};
 
-/// Seeds that broke no rule.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Passed {
     pub seeds: u64,
@@ -19,7 +18,6 @@ pub struct Counterexample {
     pub events: usize,
     /// The same rule broken in fewer and smaller events.
     pub case: Case,
-    /// The rule broken there.
     pub shrunk: Failure,
     /// Cases that were run to shrink it.
     pub runs: u64,

@@ -27,7 +27,6 @@ impl<'a> Shrinking<'a> {
         Shrinking { kept, is_broken, in_vain: 0 }
     }
 
-    /// The events that are left.
     pub fn events(&self) -> &[Event] {
         &self.kept.events
     }

@@ -86,7 +86,6 @@ pub struct World {
 }
 
 impl World {
-    /// An empty world.
     pub fn new(factory: &SchedulerFactory<'_>, setup: Setup) -> Result<Self, Violation> {
         Self::with_end_of_text(factory, setup, &[END_OF_TEXT])
     }
@@ -129,12 +128,10 @@ impl World {
         &self.state
     }
 
-    /// Steps that were made.
     pub fn steps(&self) -> u64 {
         self.steps
     }
 
-    /// Requests that were accepted.
     pub fn arrived(&self) -> u64 {
         self.arrived
     }
@@ -149,7 +146,6 @@ impl World {
         self.known.iter().find(|(_, known)| known.name == name).map(|(id, _)| *id)
     }
 
-    /// Lets something happen.
     pub fn apply(&mut self, event: Event) -> Result<Transition, Violation> {
         HEARTBEAT.fetch_add(1, Ordering::Relaxed);
         let mut planned = None;

@@ -37,7 +37,6 @@ pub struct Replay {
     pub prefix_cache: PrefixCacheKind,
 }
 
-/// What a run counted.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct ReplayCounters {
     pub requests: u64,
@@ -61,7 +60,6 @@ pub struct ReplayCounters {
 /// Why a run was refused, or stopped.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum WorkloadError {
-    /// No sequence may run.
     #[error("with 0 sequences running at a time no request is ever served: let at least 1 run")]
     NoneRuns,
     /// A request that not even the empty pool could hold.
@@ -73,7 +71,6 @@ pub enum WorkloadError {
     /// A lookup that leaves no token to compute.
     #[error("{cached} of {prompt} tokens of a prompt are said to be cached: at least one must be left to compute")]
     CachedTooMuch { cached: usize, prompt: usize },
-    /// The pages went wrong.
     #[error(transparent)]
     Cache(#[from] CacheError),
 }

@@ -10,7 +10,6 @@ pub struct TraceRequest {
     pub n_prompt: usize,
 }
 
-/// Which requests arrive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Trace {
     /// Prompts that begin alike, as with a system prompt.
@@ -47,7 +46,6 @@ const ROUNDS: usize = 20;
 impl Trace {
     pub const ALL: [Trace; 3] = [Trace::Shared, Trace::Chats, Trace::Documents];
 
-    /// What it has by default.
     pub fn defaults(self) -> TraceDefaults {
         match self {
             Trace::Shared => TraceDefaults { name: "shared", n_requests: REQUESTS, max_running: 16, n_pages: 512 },

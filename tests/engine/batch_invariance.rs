@@ -10,7 +10,7 @@ use page_by_page::model::{Chunk, Model};
 
 /// Logits after every token, all in one pass, without a cache.
 fn at_once(model: &Model, tokens: &[u32]) -> Vec<f32> {
-    model.forward(vec![model.chunk(tokens, None, tokens.len()).unwrap()]).unwrap()
+    model.forward(vec![model.prepare_chunk(tokens, None, tokens.len()).unwrap()]).unwrap()
 }
 
 /// Cuts each text into pieces of its own sizes and computes them turn by turn: in each turn the next piece of every
@@ -27,7 +27,7 @@ fn in_turns(model: &Model, texts: &[(Vec<u32>, Vec<usize>)]) -> Vec<Vec<f32>> {
             if start < tokens.len() {
                 let end = (start + sizes[turn % sizes.len()]).min(tokens.len());
                 rows.push((index, end - start));
-                batch.push(model.chunk(&tokens[start..end], Some(cache), end - start).unwrap());
+                batch.push(model.prepare_chunk(&tokens[start..end], Some(cache), end - start).unwrap());
             }
         }
         if batch.is_empty() {

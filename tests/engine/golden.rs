@@ -46,7 +46,7 @@ fn compare(name: &str, checkpoint: &Path, matmul_dtype: MatmulDtype) -> (f32, us
     let mut model = Model::open(checkpoint).unwrap_or_else(|error| panic!("{name}: {error}"));
     model.matmul_dtype = matmul_dtype;
     let vocab_size = model.config().vocab_size;
-    let logits = model.forward(vec![model.chunk(&golden.tokens, None, golden.tokens.len()).unwrap()]).unwrap();
+    let logits = model.forward(vec![model.prepare_chunk(&golden.tokens, None, golden.tokens.len()).unwrap()]).unwrap();
     let (mut worst, mut others) = (0.0f32, 0);
     for (position, found) in logits.chunks_exact(vocab_size).enumerate() {
         let expected = &golden.logits[position * golden.ids.len()..][..golden.ids.len()];

@@ -55,7 +55,7 @@ fn endure<T, E: std::fmt::Display>(
 fn answer(folder: &Folder) -> Result<(), String> {
     let model = Model::open(folder.path().as_ref()).map_err(|error| error.to_string())?;
     // The config may have fewer ids, or positions, than these ask for.
-    if let Ok(chunk) = model.chunk(&[1, 2], None, 2) {
+    if let Ok(chunk) = model.prepare_chunk(&[1, 2], None, 2) {
         // Changed weights may give logits that are not finite: that is refused, and in order.
         let _ = model.forward(vec![chunk]);
     }

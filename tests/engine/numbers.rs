@@ -31,11 +31,11 @@ fn what_a_step_cannot_compute_is_refused_before_room_is_made() {
     assert_eq!(model.check(&[1, 2], 1023), too_long(1025));
     assert_eq!(model.check(&[1, 2], 1022), Ok(()));
     let mut cache = FlatCache::new(model.config().kv_layout());
-    let refused = model.chunk(&[1, 2, 3], Some(&mut cache), 4).err();
+    let refused = model.prepare_chunk(&[1, 2, 3], Some(&mut cache), 4).err();
     assert_eq!(refused, Some(StepError::TooFewTokens { wanted: 4, tokens: 3 }));
     assert_eq!(cache.len(), 0);
     for n in 0..=3 {
-        let logits = model.forward(vec![model.chunk(&[1, 2, 3], None, n).unwrap()]).unwrap();
+        let logits = model.forward(vec![model.prepare_chunk(&[1, 2, 3], None, n).unwrap()]).unwrap();
         assert_eq!(logits.len(), n * model.config().vocab_size);
     }
 }

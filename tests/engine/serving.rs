@@ -79,7 +79,7 @@ impl Alone {
         let texts = ASKED.into_iter().enumerate();
         let ended = texts.map(|(index, asked)| alone(model, asked, ends, sampling_of(index, sampling))).collect();
         let scores = |(prompt, _): &(&[u32], usize)| {
-            let logits = model.forward(vec![model.chunk(prompt, None, prompt.len())?])?;
+            let logits = model.forward(vec![model.prepare_chunk(prompt, None, prompt.len())?])?;
             let rows = logits.chunks_exact(model.config().vocab_size);
             Ok(rows.zip(&prompt[1..]).map(|(row, next)| token_logprobs(row, *next, TOP)).collect())
         };

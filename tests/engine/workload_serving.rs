@@ -9,8 +9,6 @@ use page_by_page::workload::arrivals::{
     Arrival, ArrivalReport, LAYOUT, LatencyTarget, RequestTimes, StepCost, poisson, simulate_arrivals,
 };
 
-const COST: StepCost = StepCost { step: 10_000, token: 200 };
-
 fn arrival(at: u64, first_token: u32, prompt: usize, written: usize) -> Arrival {
     let text = (first_token..).take(prompt + written).collect();
     Arrival { at, request: TraceRequest { tokens: text, n_prompt: prompt } }
@@ -27,7 +25,7 @@ fn served(
     let prefix_cache = kind.new_cache(16).unwrap();
     let mut ended = 0;
     let limits = StepLimits { token_budget: limits.0, max_running: limits.1 };
-    let served = simulate_arrivals(arrivals, &slab, prefix_cache, limits, COST, || ended += 1)?;
+    let served = simulate_arrivals(arrivals, &slab, prefix_cache, limits, StepCost::BOOK, || ended += 1)?;
     assert_eq!(ended, arrivals.len());
     Ok(served)
 }
@@ -73,7 +71,11 @@ fn every_request_is_served_whatever_the_pool_and_every_count_adds_up() {
                     assert_eq!(times.tokens as usize, request.tokens.len() - request.n_prompt, "{run}");
                 }
                 assert_eq!(counters.new_tokens, served.requests.iter().map(|times| times.tokens).sum::<u64>(), "{run}");
-                assert_eq!(served.busy, counters.steps * COST.step + counters.tokens_computed * COST.token, "{run}");
+                assert_eq!(
+                    served.busy,
+                    counters.steps * StepCost::BOOK.step + counters.tokens_computed * StepCost::BOOK.token,
+                    "{run}"
+                );
                 // The newest token of a sequence is never computed.
                 let rows = counters.prompt_tokens + counters.new_tokens - 60;
                 let first = counters.cached_tokens + counters.tokens_computed - counters.recomputed_tokens;

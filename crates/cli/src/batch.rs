@@ -117,7 +117,7 @@ struct BatchRun<'m> {
     tokenizer: &'m Tokenizer,
     engine: Engine<'m>,
     /// Requests whose pages are being read, each with the tokens of its prompt.
-    prefetcher: TierQueue<(BatchRequest, Vec<u32>)>,
+    tier_queue: TierQueue<(BatchRequest, Vec<u32>)>,
     lines: LineReader,
     /// A file gives its next line at once; standard input may take its time.
     is_file: bool,
@@ -144,7 +144,7 @@ impl Batch {
             model: &model,
             tokenizer: &tokenizer,
             engine,
-            prefetcher: TierQueue::new(tier),
+            tier_queue: TierQueue::new(tier),
             lines,
             is_file: !self.is_stdin(),
             is_read: false,
@@ -215,7 +215,7 @@ impl Batch {
             ("KV cache", size.describe()),
             ("pages", format!("{peak} of {n_pages} in use at the peak, {slots} each; {kept} kept at the end")),
         ];
-        lines.extend(run.prefetcher.tier().map(|tier| ("page file", page_file::describe(tier))));
+        lines.extend(run.tier_queue.tier().map(|tier| ("page file", page_file::describe(tier))));
         let chapters = [&SCHEDULER[..], &self.rows.chapters(CacheKind::Paged), self.page_file.chapters()].concat();
         lines.push(("chapters", chapters::describe(&chapters)));
         Ok(lines)
@@ -228,22 +228,22 @@ impl BatchRun<'_> {
         loop {
             self.read_lines(ahead, interrupt)?;
             // If there is nothing else to do, it waits for the next pages.
-            for (request, tokens) in self.prefetcher.take_ready(&mut self.engine)? {
+            for (request, tokens) in self.tier_queue.take_ready(&mut self.engine)? {
                 self.begin(request, tokens)?;
             }
             if interrupt.is_pressed() {
                 say("interrupted: keeping what is done; Ctrl-C again ends at once");
-                for (request, tokens) in self.prefetcher.take_all() {
+                for (request, tokens) in self.tier_queue.take_all() {
                     self.begin(request, tokens)?;
                 }
                 let cancelled = self.engine.cancel_all()?;
                 return cancelled.iter().try_for_each(|finished| self.end(finished));
             }
-            if self.is_read && self.prefetcher.waiting().len() == 0 && self.engine.is_done() {
+            if self.is_read && self.tier_queue.waiting().len() == 0 && self.engine.is_done() {
                 return Ok(());
             }
             let step = self.engine.step()?;
-            self.prefetcher.store(&mut self.engine, &step.finished)?;
+            self.tier_queue.store(&mut self.engine, &step.finished)?;
             step.finished.iter().try_for_each(|finished| self.end(finished))?;
         }
     }
@@ -252,10 +252,10 @@ impl BatchRun<'_> {
     fn read_lines(&mut self, ahead: usize, interrupt: &Interrupt) -> Result<()> {
         while !self.is_read
             && !interrupt.is_pressed()
-            && self.engine.scheduler().waiting().count() + self.prefetcher.waiting().len() < ahead
+            && self.engine.scheduler().waiting().count() + self.tier_queue.waiting().len() < ahead
         {
             // A sequence that could go on does not wait for a line of standard input.
-            let wait = self.is_file || (self.prefetcher.waiting().len() == 0 && self.engine.is_done());
+            let wait = self.is_file || (self.tier_queue.waiting().len() == 0 && self.engine.is_done());
             match self.lines.next(wait, interrupt)? {
                 Next::Line(Line { text: Ok(text), .. }) if text.trim().is_empty() => {}
                 Next::Line(line) => self.take(line)?,
@@ -277,9 +277,9 @@ impl BatchRun<'_> {
             Ok(tokens) => tokens,
             Err(problem) => return self.refuse(number, Some(&request.prompt), &problem.to_string()),
         };
-        match self.prefetcher.prefetch(&mut self.engine, [&tokens[..]])? {
+        match self.tier_queue.prefetch(&mut self.engine, [&tokens[..]])? {
             Some(ticket) => {
-                self.prefetcher.park(ticket, (request, tokens));
+                self.tier_queue.park(ticket, (request, tokens));
                 Ok(())
             }
             None => self.begin(request, tokens),

@@ -140,7 +140,6 @@ enum Mode {
 /// An output that is asked for.
 #[derive(Clone)]
 pub struct OutputRequest<'a> {
-    /// The prompt in characters.
     beginning: &'a str,
     prompt: Vec<u32>,
     max_new_tokens: usize,
@@ -213,8 +212,11 @@ impl Generate {
             !self.cache.check_reads || self.cache.rows.kv_dtype == KvDtype::F32,
             "--check-reads needs rows in f32; leave out --kv-dtype"
         );
-        let checks_reads = !self.cache.check_reads || !(kv == CacheKind::Recompute || matches!(mode, Mode::Beams(_)));
-        ensure!(checks_reads, "--check-reads checks a cache: leave out --kv recompute and --beams");
+        let has_reads = kv != CacheKind::Recompute && !matches!(mode, Mode::Beams(_));
+        ensure!(
+            !self.cache.check_reads || has_reads,
+            "--check-reads checks a cache: leave out --kv recompute and --beams"
+        );
         ensure!(
             kv != CacheKind::Recompute || !is_saved,
             "--kv recompute keeps nothing that could be saved or loaded; use one of {}",

@@ -42,7 +42,7 @@ impl Logits {
         let text = 16 * n_rows * model.config().vocab_size;
         let what = format!("computing {}", count(self.tokens.len(), "token"));
         memory::ensure(&what, model.step_bytes(self.tokens.len(), n_rows) + text, "give fewer tokens")?;
-        let logits = model.forward(vec![model.chunk(&self.tokens, None, n_rows)?])?;
+        let logits = model.forward(vec![model.prepare_chunk(&self.tokens, None, n_rows)?])?;
         if !self.all {
             return print_json(&Answer { tokens: self.tokens, logits });
         }

@@ -42,7 +42,7 @@ pub fn ensure_cache(kind: CacheKind, layout: KvLayout, size: CacheSize) -> Resul
 
 /// Bytes of the keys and values of these slots, in all layers.
 pub fn slot_bytes(layout: KvLayout, slots: usize) -> Result<usize, CacheError> {
-    Ok(2 * layout.numbers(slots)? * size_of::<f32>())
+    Ok(2 * layout.n_numbers(slots)? * size_of::<f32>())
 }
 
 /// Bytes of memory that are free without taking them from other programs; `None` where the system does not say.

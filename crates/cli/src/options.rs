@@ -112,7 +112,6 @@ pub fn notes_on_weights(model: &Model) -> String {
     }
 }
 
-/// How tokens are chosen.
 #[derive(Args)]
 pub struct SamplingOptions {
     /// Below 1 safer, above 1 wilder, 0 always the likeliest token [default: the model's, or 0.8]

@@ -95,7 +95,6 @@ const SHAPES: [(&str, Sizes); 4] = [
 
 const BYTES: usize = 2;
 
-/// The model of this name.
 pub fn shape(name: &str) -> &'static Sizes {
     &SHAPES.iter().find(|(other, _)| *other == name).expect("one of the shapes").1
 }

@@ -14,7 +14,6 @@ const SET_BY_CARGO: [&str; 5] = ["CARGO_PKG_", "CARGO_MANIFEST_", "CARGO_CRATE_"
 /// Prefixes of variables that change what the checks do: insta's, ours, and those of CI services, which insta heeds.
 const CHANGES_CHECKS: [&str; 5] = ["INSTA_", "PAGE_BY_PAGE_", "CARGO_PROFILE_", "CI", "GITHUB_ACTIONS"];
 
-/// Whose environment cargo runs in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Environment {
     /// The shell's, so that the result is the one of `cargo test` typed there.
@@ -37,7 +36,6 @@ pub fn cargo(folder: &Path, environment: Environment) -> Command {
     cargo
 }
 
-/// How a program ended.
 #[derive(Clone, Debug)]
 pub struct Ended {
     /// `None` if it was ended because its time was over.

@@ -14,7 +14,6 @@ use crate::{marks, source};
 /// The list of chapters, from the root of the repository.
 pub const LIST: &str = "exercises/chapters.txt";
 
-/// A chapter of the course.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Chapter {
     /// Its number in the book, from 1.

@@ -53,7 +53,6 @@ pub struct Expanded {
     pub text: String,
     /// The files that are included, from the root of the repository.
     pub files: Vec<PathBuf>,
-    /// The directives that found nothing.
     pub problems: Vec<(Place, Problem)>,
     /// Where each stretch of the text was written, by the byte at which it starts.
     origins: Vec<(usize, Place)>,

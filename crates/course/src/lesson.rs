@@ -9,7 +9,6 @@ use std::path::Path;
 
 use crate::includes::{Expanded, Problem};
 
-/// A chapter's page.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Lesson {
     pub tasks: Vec<Task>,
@@ -17,7 +16,6 @@ pub struct Lesson {
     pub questions: Vec<Fold>,
 }
 
-/// The section of a task.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Task {
     pub number: u32,

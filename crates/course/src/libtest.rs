@@ -22,7 +22,6 @@
 
 use std::collections::BTreeMap;
 
-/// What one test program printed.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Suite {
     /// The file in `tests/` without `.rs`; empty if cargo's line about it is missing.
@@ -35,7 +34,6 @@ pub struct Suite {
     pub ended: bool,
 }
 
-/// How a test ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum TestOutcome {
     Passed,

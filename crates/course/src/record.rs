@@ -46,7 +46,6 @@ pub fn green_copy(name: &str) -> String {
 /// The version of the format, to be counted up when its meaning changes.
 const VERSION: u64 = 1;
 
-/// The reader's runs.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
 pub struct Record {
     version: u64,

@@ -79,7 +79,6 @@ impl ScatteredRows {
         ScatteredRows { heads, page_size, dense, memory, runs, width }
     }
 
-    /// Tokens whose rows it holds.
     pub fn n_tokens(&self) -> usize {
         self.dense[0].len() / kv_width(self.heads)
     }

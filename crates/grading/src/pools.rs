@@ -44,7 +44,6 @@ pub fn double_free(page: u32) -> CacheError {
     CacheError::DoubleFree(PageId(page))
 }
 
-/// The owners of every page.
 pub fn owners(pool: &PagePool) -> Vec<u32> {
     let (n, owners) = (pool.n_pages() as u32, |page| pool.owners(PageId(page)).unwrap_or(u32::MAX));
     in_call(format!("owners of chapter 4, of each of {n} pages"), || (0..n).map(owners).collect())

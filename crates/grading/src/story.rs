@@ -98,7 +98,8 @@ impl Storyteller {
         let follows =
             |rows: Vec<f32>| story.iter().zip(rows.chunks(vocab)).all(|(token, row)| *token == sampler.pick(row));
         let tokens = [&self.prompt()[..], story].concat();
-        let logits = self.model.chunk(&tokens, None, story.len() + 1).and_then(|all| self.model.forward(vec![all]));
+        let logits =
+            self.model.prepare_chunk(&tokens, None, story.len() + 1).and_then(|all| self.model.forward(vec![all]));
         if story.len() != n || !logits.is_ok_and(follows) {
             let expected: Vec<u32> = self.alone(&self.prompt(), n).into_iter().map(|(token, _)| token).collect();
             self.assert_same_story(story, &expected);

@@ -120,7 +120,7 @@ impl Strategy {
         };
         // Each thread gets at least two blocks.
         let share = w.rows.div_ceil(2 * threads());
-        (numbers * factors.numbers() / LANES / w.cols).min(share).div_ceil(width).max(1) * width
+        (numbers * factors.n_numbers() / LANES / w.cols).min(share).div_ceil(width).max(1) * width
     }
 }
 
@@ -176,7 +176,7 @@ impl<const PAIRS: bool> Kernel for Tiles<'_, PAIRS> {
     fn run<V: Vector>(self) {
         let Block { x, n, w, columns, factors, .. } = &self.0;
         let factors = if PAIRS { Factors::Pairs } else { *factors };
-        let (depth, width) = (w.cols.div_ceil(factors.numbers()), V::COLUMNS);
+        let (depth, width) = (w.cols.div_ceil(factors.n_numbers()), V::COLUMNS);
         let mut weights = vec![[0.0; LANES]; columns.len().next_multiple_of(width) * depth];
         for (o, row) in columns.clone().enumerate() {
             let packed = &mut weights[o / width * width * depth..][..width * depth];
@@ -277,7 +277,7 @@ impl Block<'_> {
         (next, share): (*const u8, usize),
     ) {
         let (cols, size) = (self.w.cols, factors.bytes());
-        let full = cols / factors.numbers();
+        let full = cols / factors.n_numbers();
         let mut whole: [&[Lanes]; R] = [&[]; R];
         for r in 0..R {
             whole[r] = &rows[r].as_chunks().0[..full];
@@ -302,7 +302,7 @@ impl Block<'_> {
                 }
             }
         }
-        if !cols.is_multiple_of(factors.numbers()) {
+        if !cols.is_multiple_of(factors.n_numbers()) {
             for c in 0..C {
                 let rest = factors.decode_rest(&weights[c][full * size..]);
                 for r in 0..R {

@@ -122,7 +122,7 @@ pub(crate) enum Factors {
 impl Factors {
     /// Numbers that sixteen lanes take.
     #[inline(always)]
-    pub(crate) fn numbers(self) -> usize {
+    pub(crate) fn n_numbers(self) -> usize {
         match self {
             Factors::Numbers(_) => LANES,
             Factors::Pairs => 2 * LANES,

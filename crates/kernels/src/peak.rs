@@ -51,5 +51,5 @@ fn run_in<V: Vector, const N: usize>(factors: Factors, rounds: usize) -> usize {
     for sum in sums {
         black_box(sum.lanes());
     }
-    rounds * N * factors.numbers()
+    rounds * N * factors.n_numbers()
 }

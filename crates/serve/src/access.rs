@@ -24,10 +24,8 @@ use crate::connections::ClientLimits;
 /// answer before they have sent everything.
 const READ_TO_END: usize = 32;
 
-/// Which requests are answered.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Access {
-    /// Those with this key.
     Key(String),
     /// Those whose host is a name of the local computer.
     Loopback,

@@ -39,7 +39,7 @@ pub struct EngineThread<'m> {
     /// Sequences that can wait or run at the same time.
     max_open: usize,
     /// Requests whose pages are being read.
-    prefetcher: TierQueue<Submission>,
+    tier_queue: TierQueue<Submission>,
     open: HashMap<SequenceId, OpenSequence>,
     /// In the order of arrival.
     backlogs: Vec<Backlog>,
@@ -78,7 +78,7 @@ impl<'m> EngineThread<'m> {
             engine,
             metrics,
             max_open,
-            prefetcher: TierQueue::new(tier),
+            tier_queue: TierQueue::new(tier),
             open: HashMap::new(),
             backlogs: Vec::new(),
             stop: None,
@@ -109,7 +109,7 @@ impl<'m> EngineThread<'m> {
             }
             self.take_turns()?;
             // With nothing else to do, it waits for the next pages.
-            for request in self.prefetcher.take_ready(&mut self.engine)? {
+            for request in self.tier_queue.take_ready(&mut self.engine)? {
                 self.begin(request)?;
             }
             self.cancel_unwanted()?;
@@ -167,8 +167,8 @@ impl<'m> EngineThread<'m> {
                 }
                 // A scored prompt is computed even where its rows are cached.
                 let looked_up = request.requests.iter().filter(|request| !request.wants_prompt_logprobs);
-                match self.prefetcher.prefetch(&mut self.engine, looked_up.map(|request| &request.prompt[..]))? {
-                    Some(ticket) => self.prefetcher.park(ticket, request),
+                match self.tier_queue.prefetch(&mut self.engine, looked_up.map(|request| &request.prompt[..]))? {
+                    Some(ticket) => self.tier_queue.park(ticket, request),
                     None => self.begin(request)?,
                 }
             }
@@ -218,7 +218,7 @@ impl<'m> EngineThread<'m> {
 
     /// Sequences that were accepted, or are about to be, and are not in the loop.
     fn n_not_submitted(&self) -> usize {
-        let prefetching = self.prefetcher.waiting().flat_map(|request| &request.requests);
+        let prefetching = self.tier_queue.waiting().flat_map(|request| &request.requests);
         n_sequences(prefetching.chain(self.backlogs.iter().flat_map(|backlog| &backlog.requests)))
     }
 
@@ -240,7 +240,7 @@ impl<'m> EngineThread<'m> {
     /// Cancels a sequence without a word to its client. Its pages have been released when this returns.
     fn cancel(&mut self, id: SequenceId) -> Result<FinishedSequence, EngineFault> {
         let finished = self.engine.cancel(id)?;
-        self.prefetcher.store(&mut self.engine, std::slice::from_ref(&finished))?;
+        self.tier_queue.store(&mut self.engine, std::slice::from_ref(&finished))?;
         Ok(finished)
     }
 
@@ -265,7 +265,7 @@ impl<'m> EngineThread<'m> {
     fn step(&mut self) -> Result<StepOutput, EngineFault> {
         self.pace.note_step();
         let step = self.engine.step()?;
-        self.prefetcher.store(&mut self.engine, &step.finished)?;
+        self.tier_queue.store(&mut self.engine, &step.finished)?;
         Ok(step)
     }
 
@@ -313,7 +313,7 @@ impl<'m> EngineThread<'m> {
         metrics.running.set(scheduler.running().count() as i64);
         metrics.waiting.set((self.engine.waiting().count() + self.n_not_submitted()) as i64);
         metrics.set_totals(self.engine.totals());
-        if let Some(tier) = self.prefetcher.tier() {
+        if let Some(tier) = self.tier_queue.tier() {
             metrics.set_page_file(tier.counters(), tier.failed().is_some());
         }
     }

@@ -69,9 +69,7 @@ const MAX_TOKENIZERS: usize = 4;
 /// How long the last answers can take to be sent when all sequences are finished.
 const LAST_ANSWERS: Duration = Duration::from_secs(2);
 
-/// The settings of a server.
 pub struct Settings {
-    /// The model's name, for clients.
     pub model: String,
     pub limits: StepLimits,
     /// Sequences that can wait; the next ones are refused.
@@ -102,7 +100,6 @@ pub struct Memory {
     pub slots: usize,
 }
 
-/// Shuts a server down.
 #[derive(Clone, Debug, Default)]
 pub struct Shutdown(Arc<watch::Sender<bool>>);
 

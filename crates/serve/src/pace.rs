@@ -19,7 +19,6 @@ pub struct PaceRequest {
     pub steps: u32,
 }
 
-/// The pace in force.
 #[derive(Default)]
 pub struct Pace {
     /// None for full speed.
@@ -38,7 +37,6 @@ impl Pace {
         }
     }
 
-    /// Notes that a step begins.
     pub fn note_step(&mut self) {
         self.last_step = Some(Instant::now());
         if let Some(set) = &mut self.set {

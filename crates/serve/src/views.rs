@@ -30,7 +30,6 @@ use crate::protocol::any_number;
 
 /// The pause between two views of a viewer, short enough to look fluent.
 const BETWEEN_VIEWS: Duration = Duration::from_millis(50);
-/// Finished sequences that are shown.
 const ENDED: usize = 16;
 
 #[derive(Debug)]
@@ -105,7 +104,6 @@ pub struct ViewPublisher {
 }
 
 impl ViewPublisher {
-    /// Nothing is published yet.
     pub fn new() -> Self {
         ViewPublisher { version: 1, requests: Vec::new(), present: HashSet::new(), ended: VecDeque::new() }
     }

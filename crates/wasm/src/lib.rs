@@ -28,7 +28,6 @@ thread_local! {
     static CALLED: RefCell<Called> = RefCell::default();
 }
 
-/// What stays between two calls.
 #[derive(Default)]
 struct Called {
     input: Vec<u8>,
@@ -65,7 +64,6 @@ pub extern "C" fn call() -> usize {
     })
 }
 
-/// Where the answer lies.
 #[unsafe(no_mangle)]
 pub extern "C" fn answer() -> *const u8 {
     CALLED.with_borrow(|called| called.answer.as_ptr())

@@ -23,7 +23,6 @@ pub enum Request {
     /// Sequences of one prompt.
     Start(Start),
     Tell,
-    /// Ends a sequence.
     Cancel(u64),
     /// One step: a pass of the model, or, with drafts, a pass of the target after those of the draft model.
     Step,
@@ -46,10 +45,8 @@ pub struct Settings {
     pub(crate) mistake: Option<String>,
 }
 
-/// Sequences to start.
 #[derive(Deserialize)]
 pub struct Start {
-    /// What they continue.
     pub(crate) prompt: String,
     pub(crate) max_new_tokens: usize,
     /// The first sequence's seed. Each of the others has the next number.
@@ -64,7 +61,6 @@ pub struct Start {
 }
 
 impl Start {
-    /// A sampler for each sequence.
     pub(crate) fn samplers(&self, defaults: SamplingOverrides) -> impl Iterator<Item = Sampler> + use<> {
         let (first, n) = (self.seed, self.samples.get() as u64);
         let sampling = if self.greedy { SamplingParams::GREEDY } else { defaults.over(SamplingParams::GREEDY) };

@@ -74,7 +74,6 @@ impl SharedPool {
         Ok(())
     }
 
-    /// Ends a sequence.
     pub fn cancel(&mut self, id: u64) -> Result<(), String> {
         let finished = self.engine.cancel(SequenceId(id)).map_err(text_of)?;
         self.ended.push(FinishedView::new(&finished));

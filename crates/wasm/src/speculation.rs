@@ -78,7 +78,6 @@ impl Speculating {
         Ok(())
     }
 
-    /// Ends the sequence.
     pub fn cancel(&mut self) {
         self.caches.iter_mut().for_each(PagedCache::release);
         if let Some(sequence) = &mut self.sequence {

@@ -19,7 +19,6 @@ static VERSION: LazyLock<Regex> = LazyLock::new(|| Regex::new(r"\d+(?:\.\d+)+").
 struct List {
     /// The release that the book follows, and how links to the engine begin.
     engines: BTreeMap<String, (String, String)>,
-    /// Those of each page.
     claim: BTreeMap<String, Vec<Claim>>,
 }
 

@@ -33,7 +33,6 @@ impl Names {
         names
     }
 
-    /// The types, traits and modules.
     pub fn owners(&self) -> impl Iterator<Item = &str> {
         self.members.keys().map(String::as_str)
     }

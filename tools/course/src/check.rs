@@ -23,7 +23,6 @@ impl Report {
     }
 }
 
-/// Looks at everything.
 pub fn check(root: &Path) -> Result<Report> {
     let chapters = chapters::all(root).map_err(Error::msg)?;
     let mut report = Report::default();
@@ -59,7 +58,6 @@ fn check_chapter(root: &Path, chapter: &Chapter, report: &mut Report) -> Result<
     tasks::check(root, chapter, &stub, &grader, report)
 }
 
-/// The chapters' modules.
 const MODULES: &str = "src/chapters.rs";
 
 /// Checks a chapter's module: attributes that name a different chapter's file would compile, and grade that one.

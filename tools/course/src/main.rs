@@ -66,7 +66,6 @@ fn main() -> ExitCode {
     if is_in_order { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
-/// Whether all is in order.
 fn run(task: Task) -> Result<bool> {
     let root = chapters::root().map_err(Error::msg)?;
     match task {

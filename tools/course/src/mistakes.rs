@@ -45,7 +45,6 @@ pub struct Mistake {
     /// Lines that the reader adds.
     before: Option<String>,
     after: Option<String>,
-    /// What the first failure says.
     pub expect: String,
     /// The chapter's transcript must be red: with this mistake it is tried whether a wrong transcript can be accepted.
     #[serde(default)]
@@ -62,7 +61,6 @@ pub fn read_list(root: &Path, chapter: &Chapter) -> Result<BTreeMap<String, Mist
 }
 
 impl Mistake {
-    /// The wrong solution.
     pub fn apply(&self, solution: &str) -> Result<String, String> {
         let Mistake { find, replace, before, after, .. } = self;
         let text = replace.as_ref().unwrap_or(find);

@@ -3,7 +3,6 @@
 use page_by_page_course::chapters::Chapter;
 use page_by_page_course::libtest::{Suite, TestOutcome, task_of};
 
-/// A run of cargo.
 pub struct CargoRun {
     pub success: bool,
     /// It was ended because nothing came for too long.
@@ -13,7 +12,6 @@ pub struct CargoRun {
     pub output: String,
 }
 
-/// A red check.
 pub struct Red<'a> {
     pub test: &'a str,
     pub words: &'a str,

@@ -22,7 +22,6 @@ pub struct Chart<'a> {
     pub lines: Vec<(&'a str, Vec<(f64, f64)>)>,
     /// Which of them is drawn as hollow points only, because it lies on another.
     pub hollow: Option<usize>,
-    /// A text beside a point.
     pub note: Option<((f64, f64), String)>,
 }
 
@@ -33,7 +32,6 @@ impl Chart<'_> {
         figure.still(|picture| self.draw(picture))
     }
 
-    /// What is seen, in words.
     fn label(&self) -> String {
         let ends = self.lines.iter().map(|(name, points)| {
             let [(first, low), (last, high)] =

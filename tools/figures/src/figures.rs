@@ -60,7 +60,6 @@ impl Figure {
         self.before = Some(drawn(draw));
     }
 
-    /// A figure of one frame.
     pub fn still(mut self, draw: impl Fn(&mut Picture)) -> Self {
         self.frame("", draw);
         self
@@ -153,7 +152,6 @@ const USUAL: [(Kind, &str); 6] = [
     (Kind::Free, "free"),
 ];
 
-/// A state in both widths.
 fn drawn(draw: impl Fn(&mut Picture)) -> [Picture; 2] {
     [NARROW, WIDE].map(|width| {
         let mut picture = Picture::new(width);
@@ -162,7 +160,6 @@ fn drawn(draw: impl Fn(&mut Picture)) -> [Picture; 2] {
     })
 }
 
-/// A figure by its name.
 type Entry = (&'static str, fn() -> Result<Figure>);
 
 /// The module of each figure, and what runs its code and draws it, by name.

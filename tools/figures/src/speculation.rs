@@ -14,7 +14,6 @@ const PROMPT: &str = "The king lived in a great castle";
 pub const K: usize = 3;
 
 pub struct Step {
-    /// The sequence before the step.
     pub text: String,
     pub tokens: Vec<String>,
     pub drafted: Vec<String>,

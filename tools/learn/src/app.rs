@@ -28,24 +28,19 @@ use crate::view;
 /// How often the screen is drawn, and how often the files are looked at.
 const TICK: Duration = Duration::from_millis(100);
 
-/// What fills the screen.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum View {
     Main,
-    /// What this key shows.
     Overlay(char),
     Hints,
     Task,
-    /// The whole page.
     Page,
-    /// Asks whether to reset.
     Reset,
     /// A question, and whether its answer is shown.
     Question(usize, bool),
     Program,
 }
 
-/// The whole state.
 pub struct App {
     pub current: Current,
     pub view: View,

@@ -7,7 +7,6 @@ use std::sync::mpsc::TryRecvError;
 use page_by_page_course::cargo::{self, Environment, Process, Streams};
 use page_by_page_course::served;
 
-/// The served book.
 #[derive(Default)]
 pub struct Book {
     pub port: Option<u16>,

@@ -16,7 +16,6 @@ const MANY_CRATES: usize = 15;
 pub struct Checking {
     run: Option<CheckRun>,
     pub stage: Option<Stage>,
-    /// The time of the save.
     saved: Option<Instant>,
     /// From the save to the newest result.
     pub took: Option<Duration>,
@@ -24,7 +23,6 @@ pub struct Checking {
     rest: Option<Vec<String>>,
     /// Whether the verdict on the screen is about the file before this save.
     pub is_stale: bool,
-    /// Whether dependencies are being compiled.
     pub is_first_build: bool,
     /// What the chapter gains, once it is green.
     pub gains: Vec<String>,
@@ -53,7 +51,6 @@ impl App {
         }
     }
 
-    /// From the save to now.
     pub fn elapsed(&self) -> Duration {
         self.checking.saved.map_or(Duration::ZERO, |saved| saved.elapsed())
     }

@@ -10,7 +10,6 @@ pub struct Diagnostic {
     pub is_in_file: bool,
 }
 
-/// The messages of a build.
 #[derive(Clone, Debug, Default)]
 pub struct Build {
     errors: Vec<Diagnostic>,

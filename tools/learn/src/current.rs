@@ -12,7 +12,6 @@ use page_by_page_course::record::Record;
 use crate::run::RunResult;
 use crate::verdict::{Part, Verdict};
 
-/// The current chapter.
 pub struct Current {
     pub root: PathBuf,
     pub chapter: Chapter,
@@ -20,7 +19,6 @@ pub struct Current {
     pub is_last: bool,
     pub exercise: Result<Exercise, String>,
     pub lesson: Result<Lesson, String>,
-    /// What the last run found.
     pub result: RunResult,
     /// Whether the result is about all checks of the chapter, and not only those of one task.
     pub is_whole: bool,

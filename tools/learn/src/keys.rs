@@ -40,7 +40,6 @@ const KEYS: &[(char, &str, Action)] = &[
     ('?', "these keys, and back", Show(|_| help())),
 ];
 
-/// All keys.
 fn help() -> Vec<Paragraph> {
     let keys = KEYS.iter().map(|(key, words, _)| (key.to_string(), *words));
     let others = [

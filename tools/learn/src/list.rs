@@ -38,7 +38,6 @@ pub fn text(root: &Path, chapters: &[Chapter], record: &Record) -> String {
     text + "\n" + &next_step(&all) + "\n"
 }
 
-/// The same beside the editor.
 pub fn shown(app: &App) -> Vec<Paragraph> {
     text(&app.current.root, &app.chapters, &app.record).lines().map(|line| code(line, PLAIN)).collect()
 }

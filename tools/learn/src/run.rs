@@ -11,7 +11,6 @@ use page_by_page_course::libtest::{self, TestOutcome};
 use crate::compiler::{Build, Diagnostic, is_progress, refusals};
 use crate::verdict::Verdict;
 
-/// How a run ended.
 #[derive(Clone, Debug, Default)]
 pub enum RunResult {
     #[default]
@@ -25,7 +24,6 @@ pub enum RunResult {
     CutOff(String),
 }
 
-/// What a run is doing.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Stage {
     Compiling(Option<Progress>),
@@ -44,12 +42,9 @@ pub struct CheckRun {
     time_limit: Duration,
     process: Process,
     pub stage: Stage,
-    /// Since when the checks run.
     checking_since: Option<Instant>,
     build: Build,
-    /// What the checks printed.
     printed: String,
-    /// What came on standard error.
     errors: String,
 }
 

@@ -60,7 +60,6 @@ impl Screen {
         execute!(io::stdout(), Clear(ClearType::All))
     }
 
-    /// Columns and rows.
     pub fn size(&self) -> (usize, usize) {
         let (columns, rows) = terminal::size().unwrap_or((80, 24));
         (columns.into(), rows.into())
@@ -96,7 +95,6 @@ fn enter() -> io::Result<()> {
     taken
 }
 
-/// Restores the screen, once.
 fn restore() {
     if IS_TAKEN.swap(false, Ordering::SeqCst) {
         // If the terminal is gone there is nothing left to restore.

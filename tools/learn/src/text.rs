@@ -21,12 +21,10 @@ pub struct Paragraph {
     pub is_code: bool,
 }
 
-/// Prose in one style.
 pub fn prose(text: impl AsRef<str>, style: Style) -> Paragraph {
     Paragraph::default().and(text, style)
 }
 
-/// Code in one style.
 pub fn code(text: impl AsRef<str>, style: Style) -> Paragraph {
     Paragraph { is_code: true, ..prose(text, style) }
 }

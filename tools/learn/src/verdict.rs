@@ -8,11 +8,9 @@ use page_by_page_course::chapters::task_label;
 use page_by_page_course::libtest::{self, Suite};
 use page_by_page_course::record::Tally;
 
-/// How a check ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum CheckOutcome {
     Green,
-    /// With its message.
     Red(String),
     /// On something that isn't written yet.
     Waits(Wait),
@@ -25,7 +23,6 @@ pub struct Wait {
     pub task: u32,
 }
 
-/// What a check is about.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Part {
     /// Whether the compiled code is the one on disk.

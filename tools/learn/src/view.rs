@@ -20,7 +20,6 @@ const MIN_SIZE: (usize, usize) = (40, 12);
 /// Terminals with fewer rows show the failure first, and leave out what the header already says.
 const COMPACT: usize = 16;
 
-/// All rows of the screen.
 pub fn screen(app: &mut App, (columns, rows): (usize, usize)) -> Vec<Paragraph> {
     if columns < MIN_SIZE.0 || rows < MIN_SIZE.1 {
         let words =

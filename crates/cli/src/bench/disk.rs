@@ -86,7 +86,7 @@ impl DiskBench {
             count(n_tokens, "token"),
             count(pages, "page"),
             model.kv_dtype.name(),
-            thousands(2 * format.numbers() * size_of::<f32>()),
+            thousands(2 * format.n_numbers() * size_of::<f32>()),
             thousands(record_bytes),
             table(1, rows.len(), &rows),
             rate(compute / (read + check_and_copy)),
@@ -140,6 +140,6 @@ fn measure(model: &Model, tokens: &[u32], file: &mut PageFile, parts: &mut [Time
 
 /// The model reads tokens; the logits that are asked for.
 fn read(model: &Model, tokens: &[u32], cache: &mut ForkCache, n_logits: usize) -> Result<Vec<f32>> {
-    let chunk = model.chunk(tokens, Some(cache), n_logits)?;
+    let chunk = model.prepare_chunk(tokens, Some(cache), n_logits)?;
     Ok(model.forward(vec![chunk])?)
 }

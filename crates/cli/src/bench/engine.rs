@@ -210,7 +210,7 @@ fn percent(share: f64) -> String {
 /// Multiply-adds of a pass over the first tokens of a sequence, with the logits after the last of them.
 fn multiply_adds_of_prefill(model: &Model, tokens: usize) -> f64 {
     let config = model.config();
-    let sizes: Vec<usize> = model.weights().map(Weight::numbers).collect();
+    let sizes: Vec<usize> = model.weights().map(Weight::n_numbers).collect();
     let output = sizes[sizes.len() - 1];
     let weights = tokens * (sizes.iter().sum::<usize>() - output) + output;
     // Each query meets the keys and the values of its position and of those before it.

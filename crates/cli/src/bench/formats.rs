@@ -98,7 +98,7 @@ impl FormatsBench {
     }
 
     fn answers(&self, model: &Model, text: &[u32], prompts: &[Vec<u32>], progress: &Progress) -> Result<Answers> {
-        let logits = model.forward(vec![model.chunk(text, None, text.len())?])?;
+        let logits = model.forward(vec![model.prepare_chunk(text, None, text.len())?])?;
         progress.advance(1);
         let stop = StopConditions { max_new_tokens: self.max_new_tokens, end_of_text: &model.config().eos_token_ids };
         let mut stories = Vec::new();

@@ -38,7 +38,7 @@ fn what_needs_another_feature_says_which_and_how_to_run_it() {
 fn logits_are_the_librarys_to_the_last_bit_with_any_number_of_threads() {
     let model = Model::open(&grading::root().join("assets/storyteller-draft")).unwrap();
     let tokens = [0, 500, 37, 4095];
-    let expected = model.forward(vec![model.chunk(&tokens, None, tokens.len()).unwrap()]).unwrap();
+    let expected = model.forward(vec![model.prepare_chunk(&tokens, None, tokens.len()).unwrap()]).unwrap();
     let expected: Vec<Vec<u32>> = expected.chunks(4096).map(|row| row.iter().map(|x| x.to_bits()).collect()).collect();
     let bits = |numbers: &Value| -> Vec<u32> {
         // Through text, as a program in another language would read it.

@@ -34,7 +34,6 @@ impl Views {
         Views { connection, n_pages, version: 0 }
     }
 
-    /// The next view.
     #[track_caller]
     fn next(&mut self) -> Value {
         loop {

@@ -67,7 +67,6 @@ fn draw_sequence(picture: &mut Picture, words: Vec<Cell>) -> Grid {
     row(picture, "newest,\nthen draft", 0, words)
 }
 
-/// The state after an act.
 fn draw(picture: &mut Picture, act: usize, step: &Step) {
     let Step { drafted, choices, new_tokens, target, draft, .. } = step;
     let (newest, accepted) = (step.newest(), step.accepted());

@@ -18,7 +18,6 @@ const LINE: f64 = 40.0;
 #[derive(Default)]
 struct Recorded {
     prompt: Vec<u32>,
-    /// Their tokens, without the prompt.
     steps: Vec<Vec<Vec<u32>>>,
     tables: Vec<Vec<PageId>>,
     /// Tokens that have rows.

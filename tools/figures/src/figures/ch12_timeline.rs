@@ -20,7 +20,6 @@ const NAMES: [char; REQUESTS.len()] = ['a', 'b', 'c', 'd'];
 struct Frame {
     /// The cell of each sequence and its height; `None` before it comes and after it has finished.
     sequences: [Option<(Cell, f64)>; REQUESTS.len()],
-    /// Tokens computed.
     tokens: usize,
     /// What has become of each page afterwards.
     pages: Vec<Cell>,

@@ -22,12 +22,8 @@ fn draw(picture: &mut Picture, title: &str, lists: [(char, [Cell; 2]); 2], page:
         picture.row(&format!("{name}\u{2019}s list"), "", 2, cells);
     }
     picture.labelled("");
-    pages_of_words(
-        picture,
-        |half| format!("page {PAGE}, tokens {} to {}", 8 + 4 * half, 11 + 4 * half),
-        4,
-        page.to_vec(),
-    );
+    let slots = |half: usize| format!("page {PAGE}, slots {} to {}", 4 * half, 4 * half + 3);
+    pages_of_words(picture, slots, 4, page.to_vec());
 }
 
 pub fn figure() -> Result<Figure> {
@@ -43,8 +39,8 @@ pub fn figure() -> Result<Figure> {
     let lists = |a: Cell, b: Cell| [('A', [held('a', 0), a]), ('B', [held('b', 2), b])];
     let one_page = shared(&['a', 'b'], PAGE).outlined(true);
     let own: Vec<Cell> = wolf.iter().map(|word| held('a', word)).collect();
-    let both: Vec<Cell> = princess.iter().map(|word| shared(&['a', 'b'], word)).collect();
-    let figure = Figure {
+    let written: Vec<Cell> = princess.iter().map(|word| held('b', word)).collect();
+    let mut figure = Figure {
         label: format!(
             "On the left, A\u{2019}s list has pages 0 and {PAGE}, and B\u{2019}s list pages 2 and 3. Page {PAGE} holds {}. On the \
              right, both lists end with page {PAGE}. In its first slot, {} has been overwritten, and it holds {}.",
@@ -53,18 +49,20 @@ pub fn figure() -> Result<Figure> {
             princess.join(" ")
         ),
         headline: "One number on two lists, and the wolf\u{2019}s memory is the princess\u{2019}s.".into(),
-        setup: "A tells of the wolf and B of the princess. A slot is marked with the token whose keys and values lie in it.".into(),
-        outline: Some("the same page, and what was written over"),
+        setup: "A tells of the wolf and B of the princess. A slot is marked with the word whose numbers lie in it."
+            .into(),
+        outline: Some("one page on two lists; what B wrote over"),
         ..Figure::default()
     };
-    Ok(figure.still(|picture| {
+    let both = |picture: &mut Picture, first: &Cell| {
         picture.beside(2, |picture, side| match side {
-            0 => draw(picture, "right", lists(held('a', PAGE), held('b', 3)), &own),
+            0 => draw(picture, "as it should be", lists(held('a', PAGE), held('b', 3)), &own),
             _ => {
-                let mut page = both.clone();
-                page[0].is_outlined = true;
-                draw(picture, "one page to both", lists(one_page.clone(), one_page.clone()), &page);
+                let page: Vec<Cell> = [first].into_iter().chain(&written[1..]).cloned().collect();
+                draw(picture, "page 1 on both lists", lists(one_page.clone(), one_page.clone()), &page);
             }
         });
-    }))
+    };
+    figure.starts_from(|picture| both(picture, &own[0]));
+    Ok(figure.still(|picture| both(picture, &written[0])))
 }

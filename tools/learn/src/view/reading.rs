@@ -81,7 +81,6 @@ pub fn compare(current: &Current) -> Vec<Paragraph> {
     }
 }
 
-/// What a reset would do.
 pub fn reset(current: &Current) -> Vec<Paragraph> {
     vec![
         prose(format!("Reset {}?", current.chapter.exercise()), YELLOW),

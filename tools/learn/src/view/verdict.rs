@@ -202,7 +202,6 @@ fn compile_errors(current: &Current, errors: &[Diagnostic], layout: Layout) -> V
     lines
 }
 
-/// A finished chapter.
 fn done(current: &Current, layout: Layout) -> Vec<Paragraph> {
     let (number, checks) = (current.chapter.number, count(current.verdict().total().of, "check"));
     let [page, questions, next] = ["o", "c", "n"].map(|key| layout.key(key));
@@ -218,7 +217,6 @@ fn done(current: &Current, layout: Layout) -> Vec<Paragraph> {
     vec![prose(format!("Chapter {number} is done: all {checks} are green."), GREEN), plain(next)]
 }
 
-/// All failures, or all errors.
 pub fn failures(current: &Current) -> Vec<Paragraph> {
     match &current.result {
         RunResult::CompileErrors(errors) => return compile_errors(current, errors, Layout::Plain),

@@ -31,7 +31,6 @@ pub const SOLUTION: &str = "//! Sums.\n\n/// Adds.\npub fn sum(numbers: &[u32]) 
 const PAGE: &str = include_str!("ch01_sum.md");
 const CARGO: &str = include_str!("cargo.sh");
 
-/// A course of two chapters.
 pub struct Sample(TempDir);
 
 impl Sample {
@@ -91,7 +90,6 @@ impl Sample {
     }
 }
 
-/// The stub of the sample.
 pub fn stub() -> String {
     stub_of("ch01_sum", SOLUTION).unwrap()
 }
