@@ -48,7 +48,7 @@ pub fn figure() -> Result<Figure> {
             wolf[0],
             princess.join(" ")
         ),
-        headline: "One number on two lists, and the wolf\u{2019}s memory is the princess\u{2019}s.".into(),
+        headline: "One page on two lists, and A\u{2019}s wolf \u{201c}who had only one son\u{201d} is one \u{201c}who had no one to marry\u{201d}.".into(),
         setup: "A tells of the wolf and B of the princess. A slot is marked with the word whose numbers lie in it."
             .into(),
         outline: Some("one page on two lists; what B wrote over"),
