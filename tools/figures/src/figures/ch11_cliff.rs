@@ -24,17 +24,16 @@ pub fn figure() -> Result<Figure> {
     let (with, without) = (line(PrefixCacheKind::Trie)?, line(PrefixCacheKind::None)?);
     let at = |points: &[(f64, f64)], rate: u32| points[(rate - RATES.start()) as usize].1;
     let setup = format!(
-        "{PEOPLE} simulated people, with <code>workload serving --rate</code> from {} to {}. At eight a second it is {} and {}.",
+        "{PEOPLE} simulated people, with <code>workload serving --rate</code> from {} to {}.",
         RATES.start(),
-        RATES.end(),
-        at(&with, 8),
-        at(&without, 8)
+        RATES.end()
     );
     let chart = Chart {
         title: "people on time",
         across: "requests a second",
         ticks_across: &[0, 2, 4, 6, 8, 10, 12],
         ticks_up: &[0, 100, 200, 300],
+        note: Some(((8.0, at(&with, 8)), format!("{} of {PEOPLE}", at(&with, 8)))),
         lines: vec![("with a prefix cache", with), ("without", without)],
         ..Chart::default()
     };
