@@ -13,6 +13,7 @@
 //!
 //! A file that cannot be compiled fairly stops the build, with a line that says what to do.
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 
@@ -92,9 +93,11 @@ impl Compiled {
         let mut tasks: Vec<(u32, &str)> =
             self.exercise.todos.iter().map(|todo| (todo.task, todo.what.as_str())).collect();
         tasks.sort_by_key(|(task, _)| *task);
+        let uses: BTreeSet<usize> = chapters::used(&self.exercise.text).map(|chapter| chapter.number).collect();
+        let uses = Vec::from_iter(uses);
         format!(
             "CompiledChapter {{ number: {number}, title: {title:?}, name: {name:?}, source: Source::{source}, \
-             depends_on: &{depends_on:?}, exercise: include_str!({file:?}), tasks_left: &{tasks:?} }},\n"
+             uses: &{uses:?}, depends_on: &{depends_on:?}, exercise: include_str!({file:?}), tasks_left: &{tasks:?} }},\n"
         )
     }
 

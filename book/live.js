@@ -121,7 +121,7 @@
             keepsPool: true,
             summary: ({ sequences }) => {
                 const newest = sequences.at(-1);
-                return newest?.rows === 0 ? "The prompt is looked up in the first step." : newest && `${newest.cached_tokens} of the prompt's ${plural(newest.prompt_tokens, "token")} cached.`;
+                return newest?.computed_tokens === 0 ? "The prompt is looked up in the first step." : newest && `${newest.cached_tokens} of the prompt's ${plural(newest.prompt_tokens, "token")} cached.`;
             },
         },
         scheduler: {

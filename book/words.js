@@ -22,18 +22,18 @@
   const some = (pages) => (pages.length > 4 ? plural(pages.length, "page") : `${pages.length > 1 ? "pages" : "page"} ${listed(pages)}`);
 
   /** What a sequence does. `queue`: its place in the queue, if it waits. */
-  function activity({ reason, state, rows, new_tokens, max_new_tokens, prompt_tokens, cached_tokens, pages }, queue) {
+  function activity({ reason, status, computed_tokens, new_tokens, max_new_tokens, prompt_tokens, cached_tokens, pages }, queue) {
     if (reason !== undefined) {
       return `${REASONS[reason] ?? reason}, ${plural(new_tokens, "new token")}`;
     }
     const tokens = `${new_tokens} of ${plural(max_new_tokens, "new token")}`;
-    if (state === "running") {
+    if (status === "running") {
       const cached = cached_tokens > 0 ? `, ${cached_tokens} of ${prompt_tokens} prompt tokens cached` : "";
-      const progress = rows < prompt_tokens ? `prefill, ${rows} of ${plural(prompt_tokens, "prompt token")}` : tokens;
+      const progress = computed_tokens < prompt_tokens ? `prefill, ${computed_tokens} of ${plural(prompt_tokens, "prompt token")}` : tokens;
       return `${progress}, ${plural(pages.length, "page")}${cached}`;
     }
     const place = `waits, number ${queue} in the queue`;
-    return state === "preempted" ? `was preempted and ${place}; ${tokens}` : place;
+    return status === "preempted" ? `was preempted and ${place}; ${tokens}` : place;
   }
 
   /** For each page the sequences that own it. */
@@ -52,7 +52,7 @@
     return groups.values();
   }
 
-  const hits = (sequence) => (sequence ? sequence.cached_tokens + sequence.cached_again : 0);
+  const hits = (sequence) => (sequence ? sequence.cached_tokens + sequence.cached_after_preemption : 0);
 
   /** Two views, and what the one says of the other. */
   class Change {
@@ -61,10 +61,10 @@
     constructor(before, after) {
       Object.assign(this, { before, after, had: holdersOf(before), has: holdersOf(after) });
       this.was = new Map(before.sequences.map((sequence) => [sequence.id, sequence]));
-      const running = after.sequences.filter(({ state }) => state === "running");
+      const running = after.sequences.filter(({ status }) => status === "running");
       /** Sequences that began to run, or did so again; and those that ran before. */
-      this.starters = running.filter(({ id }) => this.was.get(id)?.state !== "running");
-      this.others = running.filter(({ id }) => this.was.get(id)?.state === "running");
+      this.starters = running.filter(({ id }) => this.was.get(id)?.status !== "running");
+      this.others = running.filter(({ id }) => this.was.get(id)?.status === "running");
     }
 
     tell(kind, ids, pages, text) {
@@ -126,7 +126,7 @@
         }
       }
       // Of one that is cancelled, the page says it at once.
-      const finished = this.after.ended.filter(({ reason }) => reason !== "abort");
+      const finished = this.after.finished.filter(({ reason }) => reason !== "abort");
       for (const group of grouped(finished, ({ reason, new_tokens }) => `${reason} ${new_tokens}`)) {
         const [{ reason, new_tokens }] = group;
         const ids = group.map(({ id }) => id);

@@ -21,7 +21,7 @@
 use std::borrow::Cow;
 use std::ops::Range;
 
-use crate::cache::{CacheError, KvCache, KvLayout, Usage};
+use crate::cache::{CacheError, CacheUsage, KvCache, KvLayout};
 
 /// Returns how many bytes the keys and values of `tokens` tokens take in all layers.
 ///
@@ -100,8 +100,8 @@ impl KvCache for ContiguousCache {
         todo!("ch03 task 3: lend the filled part of the layer")
     }
 
-    fn usage(&self) -> Usage {
-        Usage {
+    fn usage(&self) -> CacheUsage {
+        CacheUsage {
             tokens: self.len,
             slots: self.capacity,
             bytes: (self.k.len() + self.v.len()) * size_of::<f32>(),
@@ -113,6 +113,6 @@ impl KvCache for ContiguousCache {
 /// Returns the share of all slots that hold no token, from 0 to 1, or 0 if there are no slots.
 ///
 /// With no token in 10 slots and 30 tokens in 30 slots, 10 of 40 slots are empty → `0.25`
-pub fn wasted_share(usages: &[Usage]) -> f64 {
+pub fn wasted_share(usages: &[CacheUsage]) -> f64 {
     todo!("ch03 task 4: what share of the slots is empty?")
 }

@@ -19,7 +19,7 @@ use std::cell::RefCell;
 use std::ops::Range;
 use std::rc::Rc;
 
-use crate::cache::{CacheError, KvCache, KvLayout, PageId, Usage};
+use crate::cache::{CacheError, CacheUsage, KvCache, KvLayout, PageId};
 use crate::chapters::ch04_page_pool::PagePool;
 use crate::chapters::ch05_page_table::{Location, PageTable};
 
@@ -150,11 +150,11 @@ impl KvCache for PagedCache {
         todo!("ch06 task 3: copy the filled slots together, in table order")
     }
 
-    fn usage(&self) -> Usage {
+    fn usage(&self) -> CacheUsage {
         let slab = self.slab.borrow();
         let slots = self.table.slots();
         let numbers = 2 * slots * slab.layout.n_layers * slab.layout.kv_width();
-        Usage { tokens: self.table.len(), slots, bytes: numbers * size_of::<f32>(), tokens_copied: 0 }
+        CacheUsage { tokens: self.table.len(), slots, bytes: numbers * size_of::<f32>(), tokens_copied: 0 }
     }
 }
 

@@ -19,7 +19,7 @@
 
 use std::borrow::Cow;
 
-use crate::cache::{CacheError, KvCache, KvLayout, PageId, Rewind, Usage};
+use crate::cache::{CacheError, CacheUsage, KvCache, KvLayout, PageId, Rewind};
 use crate::chapters::ch04_page_pool::PagePool;
 use crate::chapters::ch05_page_table::{PageTable, all_owned};
 use crate::chapters::ch06_paged::{PageSlab, PagedCache, SharedSlab};
@@ -134,7 +134,7 @@ impl KvCache for ForkCache {
     ///
     /// `extend(0)` does nothing, because no token will be written, so the tail can stay shared.
     ///
-    /// [`Usage::tokens_copied`] counts a copied token once, however many layers it has.
+    /// [`CacheUsage::tokens_copied`] counts a copied token once, however many layers it has.
     ///
     /// # Errors
     /// [`CacheError::OutOfPages`] if the pool has too few pages for the copy and the new tokens
@@ -155,8 +155,8 @@ impl KvCache for ForkCache {
         self.inner.gather(layer)
     }
 
-    fn usage(&self) -> Usage {
-        Usage { tokens_copied: self.tokens_copied, ..self.inner.usage() }
+    fn usage(&self) -> CacheUsage {
+        CacheUsage { tokens_copied: self.tokens_copied, ..self.inner.usage() }
     }
 }
 

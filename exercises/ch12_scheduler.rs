@@ -59,7 +59,7 @@ impl Scheduler {
         limits: StepLimits,
         end_of_text: &[u32],
     ) -> Result<Self, ScheduleError> {
-        limits.check()?;
+        limits.validate()?;
         let (waiting, running, finished) = (VecDeque::new(), Vec::new(), Vec::new());
         let (slab, end_of_text, planned) = (slab.clone(), end_of_text.to_vec(), Plan::default());
         Ok(Scheduler { slab, prefix_cache, limits, end_of_text, next_id: 0, waiting, running, finished, planned })

@@ -59,7 +59,7 @@ pub fn row_starts(runs: &[Run], width: usize) -> impl Iterator<Item = usize> {
 /// key/value head that it shares with its group. With 4 query heads and 2 key/value heads,
 /// heads 0 and 1 read 0, and heads 2 and 3 read 1.
 ///
-/// `reader` turns a head's words, `reader.words()` of them, into its `head_dim` numbers. Here
+/// `reader` turns a head's words, `reader.words_per_head()` of them, into its `head_dim` numbers. Here
 /// the words are the numbers; in chapter 14 they are packed.
 ///
 /// A score is `dot(query, key)`, the weights are what one `softmax_scaled` makes of all scores
@@ -75,7 +75,7 @@ pub fn attend_row(
     out: &mut [f32],
 ) {
     let Heads { n_heads, n_kv_heads, head_dim } = heads;
-    let words = reader.words();
+    let words = reader.words_per_head();
     todo!("ch13 task 2: scores, softmax, the sum of the values")
 }
 
@@ -107,6 +107,6 @@ pub fn attend_batch(
     q: &[f32],
     out: &mut [f32],
 ) -> Result<(), AttentionError> {
-    check_attention(heads, reader.words(), sequences, q, out)?;
+    check_attention(heads, reader.words_per_head(), sequences, q, out)?;
     todo!("ch13 task 3: each sequence's rows of the queries and of the output")
 }

@@ -27,14 +27,14 @@ use crate::kernels::KvDtype;
 /// Returns how many 32-bit words a head of `head_dim` numbers takes.
 ///
 /// 5 numbers take 5 words in `F32`, 3 in `F16` and `Bf16`, and 3 in `Int8`, where one is the scale.
-pub fn words(format: KvDtype, head_dim: usize) -> usize {
+pub fn words_per_head(dtype: KvDtype, head_dim: usize) -> usize {
     todo!("ch14 task 1: how many words a head takes")
 }
 
 /// Returns the layout of such rows as a cache sees it, in which `head_dim` counts words.
 ///
 /// 6 layers of 2 heads of 32 numbers in `Int8` → 6 layers of 2 heads of 9.
-pub fn packed(format: KvDtype, layout: KvLayout) -> KvLayout {
+pub fn packed(dtype: KvDtype, layout: KvLayout) -> KvLayout {
     todo!("ch14 task 1: the layout that a cache is made with")
 }
 
@@ -42,7 +42,7 @@ pub fn packed(format: KvDtype, layout: KvLayout) -> KvLayout {
 ///
 /// `layout` is that of the numbers. The storyteller's, 6 layers of 2 heads of 32, takes 3,072
 /// bytes in `F32`, 1,536 in `F16` and `Bf16`, and 864 in `Int8`.
-pub fn token_bytes(format: KvDtype, layout: KvLayout) -> usize {
+pub fn token_bytes(dtype: KvDtype, layout: KvLayout) -> usize {
     todo!("ch14 task 1: the bytes of a token, in all layers")
 }
 
@@ -52,9 +52,9 @@ pub fn token_bytes(format: KvDtype, layout: KvLayout) -> usize {
 /// NaN stays NaN. A number too large for its format becomes infinite, in `F16` from 65,520 on. In
 /// `Int8`, numbers within a rounding error of `f32::MAX` can read back as infinite.
 ///
-/// `head`: `[head_dim]`, `out`: `[words(format, head_dim)]`.
-pub fn encode(format: KvDtype, head: &[f32], out: &mut [f32]) {
-    match format {
+/// `head`: `[head_dim]`, `out`: `[words_per_head(dtype, head_dim)]`.
+pub fn encode(dtype: KvDtype, head: &[f32], out: &mut [f32]) {
+    match dtype {
         KvDtype::F32 => out.copy_from_slice(head),
         KvDtype::F16 => encode_halves(head, out, |x| f16::from_f32(x).to_bits()),
         KvDtype::Bf16 => encode_halves(head, out, |x| bf16::from_f32(x).to_bits()),
@@ -86,9 +86,9 @@ fn encode_bytes(head: &[f32], out: &mut [f32]) {
 
 /// Turns the words of a head back into its numbers, as they were rounded.
 ///
-/// `words`: `[words(format, head_dim)]`, `head`: `[head_dim]`.
-pub fn decode(format: KvDtype, words: &[f32], head: &mut [f32]) {
-    match format {
+/// `words`: `[words_per_head(dtype, head_dim)]`, `head`: `[head_dim]`.
+pub fn decode(dtype: KvDtype, words: &[f32], head: &mut [f32]) {
+    match dtype {
         KvDtype::F32 => head.copy_from_slice(words),
         KvDtype::F16 => decode_halves(words, head, |bits| f16::from_bits(bits).to_f32()),
         KvDtype::Bf16 => decode_halves(words, head, |bits| bf16::from_bits(bits).to_f32()),
@@ -109,26 +109,26 @@ fn decode_bytes(words: &[f32], head: &mut [f32]) {
 /// Packs rows of keys, or of values, head by head.
 ///
 /// `rows`: `[n, kv_width]` → `[n, n_kv_heads * words]`. `layout` is that of the numbers.
-pub fn encode_rows(format: KvDtype, layout: KvLayout, rows: &[f32]) -> Vec<f32> {
+pub fn encode_rows(dtype: KvDtype, layout: KvLayout, rows: &[f32]) -> Vec<f32> {
     todo!("ch14 task 3: rows, head by head")
 }
 
 /// Reads heads of rows in this format, for chapter 13's attention.
 pub struct PackedHeads {
-    format: KvDtype,
+    dtype: KvDtype,
     /// Room for the numbers of one head.
     numbers: Vec<f32>,
 }
 
 impl PackedHeads {
     /// `head_dim`: numbers in a head.
-    pub fn new(format: KvDtype, head_dim: usize) -> Self {
-        PackedHeads { format, numbers: vec![0.0; head_dim] }
+    pub fn new(dtype: KvDtype, head_dim: usize) -> Self {
+        PackedHeads { dtype, numbers: vec![0.0; head_dim] }
     }
 }
 
 impl HeadReader for PackedHeads {
-    fn words(&self) -> usize {
+    fn words_per_head(&self) -> usize {
         todo!("ch14 task 4: how many words a head takes")
     }
 

@@ -15,7 +15,7 @@
 
 use std::borrow::Cow;
 
-use crate::cache::{CacheError, KvCache, KvLayout, Usage};
+use crate::cache::{CacheError, CacheUsage, KvCache, KvLayout};
 
 // ANCHOR: cache
 /// A cache whose tensors are exactly as long as the sequence.
@@ -116,10 +116,10 @@ impl KvCache for FlatCache {
     }
     // ANCHOR_END: gather
 
-    fn usage(&self) -> Usage {
+    fn usage(&self) -> CacheUsage {
         let numbers = |layer: &FlatLayer| layer.k.capacity() + layer.v.capacity();
         let numbers: usize = self.layers.iter().map(numbers).sum();
-        Usage {
+        CacheUsage {
             tokens: self.len,
             slots: numbers / (2 * self.layout.n_layers * self.layout.kv_width()),
             bytes: numbers * size_of::<f32>(),

@@ -19,7 +19,7 @@
 use std::borrow::Cow;
 use std::ops::Range;
 
-use crate::cache::{CacheError, KvCache, KvLayout, Usage};
+use crate::cache::{CacheError, CacheUsage, KvCache, KvLayout};
 
 /// Returns how many bytes the keys and values of `tokens` tokens take in all layers.
 ///
@@ -127,8 +127,8 @@ impl KvCache for ContiguousCache {
     }
     // ANCHOR_END: gather
 
-    fn usage(&self) -> Usage {
-        Usage {
+    fn usage(&self) -> CacheUsage {
+        CacheUsage {
             tokens: self.len,
             slots: self.capacity,
             bytes: (self.k.len() + self.v.len()) * size_of::<f32>(),
@@ -141,7 +141,7 @@ impl KvCache for ContiguousCache {
 ///
 /// With no token in 10 slots and 30 tokens in 30 slots, 10 of 40 slots are empty → `0.25`
 // ANCHOR: wasted_share
-pub fn wasted_share(usages: &[Usage]) -> f64 {
+pub fn wasted_share(usages: &[CacheUsage]) -> f64 {
     // ch03 task 4: what share of the slots is empty?
     let slots: usize = usages.iter().map(|usage| usage.slots).sum();
     let wasted: usize = usages.iter().map(|usage| usage.wasted()).sum();

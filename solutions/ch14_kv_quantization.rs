@@ -26,9 +26,9 @@ use crate::kernels::KvDtype;
 ///
 /// 5 numbers take 5 words in `F32`, 3 in `F16` and `Bf16`, and 3 in `Int8`, where one is the scale.
 // ANCHOR: words
-pub fn words(format: KvDtype, head_dim: usize) -> usize {
+pub fn words_per_head(dtype: KvDtype, head_dim: usize) -> usize {
     // ch14 task 1: how many words a head takes
-    match format {
+    match dtype {
         KvDtype::F32 => head_dim,
         KvDtype::F16 | KvDtype::Bf16 => head_dim.div_ceil(2),
         KvDtype::Int8 => 1 + head_dim.div_ceil(4),
@@ -38,18 +38,18 @@ pub fn words(format: KvDtype, head_dim: usize) -> usize {
 /// Returns the layout of such rows as a cache sees it, in which `head_dim` counts words.
 ///
 /// 6 layers of 2 heads of 32 numbers in `Int8` → 6 layers of 2 heads of 9.
-pub fn packed(format: KvDtype, layout: KvLayout) -> KvLayout {
+pub fn packed(dtype: KvDtype, layout: KvLayout) -> KvLayout {
     // ch14 task 1: the layout that a cache is made with
-    KvLayout { head_dim: words(format, layout.head_dim), ..layout }
+    KvLayout { head_dim: words_per_head(dtype, layout.head_dim), ..layout }
 }
 
 /// Returns how many bytes a token takes, with a row of keys and a row of values in each layer.
 ///
 /// `layout` is that of the numbers. The storyteller's, 6 layers of 2 heads of 32, takes 3,072
 /// bytes in `F32`, 1,536 in `F16` and `Bf16`, and 864 in `Int8`.
-pub fn token_bytes(format: KvDtype, layout: KvLayout) -> usize {
+pub fn token_bytes(dtype: KvDtype, layout: KvLayout) -> usize {
     // ch14 task 1: the bytes of a token, in all layers
-    2 * layout.n_layers * packed(format, layout).kv_width() * size_of::<f32>()
+    2 * layout.n_layers * packed(dtype, layout).kv_width() * size_of::<f32>()
 }
 // ANCHOR_END: words
 
@@ -59,10 +59,10 @@ pub fn token_bytes(format: KvDtype, layout: KvLayout) -> usize {
 /// NaN stays NaN. A number too large for its format becomes infinite, in `F16` from 65,520 on. In
 /// `Int8`, numbers within a rounding error of `f32::MAX` can read back as infinite.
 ///
-/// `head`: `[head_dim]`, `out`: `[words(format, head_dim)]`.
+/// `head`: `[head_dim]`, `out`: `[words_per_head(dtype, head_dim)]`.
 // ANCHOR: encode
-pub fn encode(format: KvDtype, head: &[f32], out: &mut [f32]) {
-    match format {
+pub fn encode(dtype: KvDtype, head: &[f32], out: &mut [f32]) {
+    match dtype {
         KvDtype::F32 => out.copy_from_slice(head),
         KvDtype::F16 => encode_halves(head, out, |x| f16::from_f32(x).to_bits()),
         KvDtype::Bf16 => encode_halves(head, out, |x| bf16::from_f32(x).to_bits()),
@@ -114,10 +114,10 @@ fn encode_bytes(head: &[f32], out: &mut [f32]) {
 
 /// Turns the words of a head back into its numbers, as they were rounded.
 ///
-/// `words`: `[words(format, head_dim)]`, `head`: `[head_dim]`.
+/// `words`: `[words_per_head(dtype, head_dim)]`, `head`: `[head_dim]`.
 // ANCHOR: decode
-pub fn decode(format: KvDtype, words: &[f32], head: &mut [f32]) {
-    match format {
+pub fn decode(dtype: KvDtype, words: &[f32], head: &mut [f32]) {
+    match dtype {
         KvDtype::F32 => head.copy_from_slice(words),
         KvDtype::F16 => decode_halves(words, head, |bits| f16::from_bits(bits).to_f32()),
         KvDtype::Bf16 => decode_halves(words, head, |bits| bf16::from_bits(bits).to_f32()),
@@ -155,13 +155,13 @@ fn decode_bytes(words: &[f32], head: &mut [f32]) {
 ///
 /// `rows`: `[n, kv_width]` → `[n, n_kv_heads * words]`. `layout` is that of the numbers.
 // ANCHOR: encode_rows
-pub fn encode_rows(format: KvDtype, layout: KvLayout, rows: &[f32]) -> Vec<f32> {
+pub fn encode_rows(dtype: KvDtype, layout: KvLayout, rows: &[f32]) -> Vec<f32> {
     // ch14 task 3: rows, head by head
-    let n_words = words(format, layout.head_dim);
+    let n_words = words_per_head(dtype, layout.head_dim);
     let heads = rows.chunks_exact(layout.head_dim);
     let mut packed = vec![0.0; heads.len() * n_words];
     for (head, out) in heads.zip(packed.chunks_exact_mut(n_words)) {
-        encode(format, head, out);
+        encode(dtype, head, out);
     }
     packed
 }
@@ -170,28 +170,28 @@ pub fn encode_rows(format: KvDtype, layout: KvLayout, rows: &[f32]) -> Vec<f32> 
 // ANCHOR: packed_heads
 /// Reads heads of rows in this format, for chapter 13's attention.
 pub struct PackedHeads {
-    format: KvDtype,
+    dtype: KvDtype,
     /// Room for the numbers of one head.
     numbers: Vec<f32>,
 }
 
 impl PackedHeads {
     /// `head_dim`: numbers in a head.
-    pub fn new(format: KvDtype, head_dim: usize) -> Self {
-        PackedHeads { format, numbers: vec![0.0; head_dim] }
+    pub fn new(dtype: KvDtype, head_dim: usize) -> Self {
+        PackedHeads { dtype, numbers: vec![0.0; head_dim] }
     }
 }
 
 impl HeadReader for PackedHeads {
-    fn words(&self) -> usize {
+    fn words_per_head(&self) -> usize {
         // ch14 task 4: how many words a head takes
-        words(self.format, self.numbers.len())
+        words_per_head(self.dtype, self.numbers.len())
     }
 
     /// Decodes the head into the room for one, and takes no more memory than that.
     fn read<'a>(&'a mut self, words: &'a [f32]) -> &'a [f32] {
         // ch14 task 4: the numbers of the head in these words
-        decode(self.format, words, &mut self.numbers);
+        decode(self.dtype, words, &mut self.numbers);
         &self.numbers
     }
 }

@@ -61,6 +61,8 @@ pub struct CompiledChapter {
     /// Its file name in `exercises/` and `solutions/`, without `.rs`.
     pub name: &'static str,
     pub source: Source,
+    /// The numbers of the chapters that its code names in a `use`.
+    pub uses: &'static [usize],
     /// The numbers of the chapters whose code its checks run, its own last.
     pub depends_on: &'static [usize],
     /// The reader's file as it was when this was compiled; an untouched stub, unless the code is the reader's.

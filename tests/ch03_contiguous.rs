@@ -4,7 +4,7 @@ grading::grader!();
 
 #[cfg(not(stub = "ch03_contiguous"))]
 mod checks {
-    use page_by_page::cache::{CacheError, KvCache, KvLayout, Usage};
+    use page_by_page::cache::{CacheError, CacheUsage, KvCache, KvLayout};
     use page_by_page::chapters::ch03_contiguous::{ContiguousCache, cache_bytes, wasted_share};
 
     use grading::in_place::{self, LAYOUT};
@@ -93,14 +93,14 @@ mod checks {
 
     // Task 4
 
-    fn usage(slots: usize, tokens: usize) -> Usage {
-        Usage { tokens, slots, bytes: slots * LAYOUT.kv_width() * LAYOUT.n_layers * 8, tokens_copied: 0 }
+    fn usage(slots: usize, tokens: usize) -> CacheUsage {
+        CacheUsage { tokens, slots, bytes: slots * LAYOUT.kv_width() * LAYOUT.n_layers * 8, tokens_copied: 0 }
     }
 
     #[test]
     fn task_4_all_slots_count_alike_whatever_the_reservation() {
         // With rows three times as wide.
-        let wide = Usage { bytes: 3 * usage(10, 0).bytes, ..usage(10, 0) };
+        let wide = CacheUsage { bytes: 3 * usage(10, 0).bytes, ..usage(10, 0) };
         let four = [usage(1024, 1024), usage(1024, 700), usage(1024, 300), usage(1024, 224)];
         for (usages, expected, what) in [
             (&[usage(10, 0), usage(30, 30)][..], 0.25, "0 of 10 and 30 of 30 slots used: 10 of 40 are empty"),

@@ -823,11 +823,15 @@ mod checks {
         let had = world.tokens(SequenceId(1)).len();
         world.run(60);
         let counters = world.counters[&1];
-        assert!(counters.cached_again > 0, "sequence 1 finds nothing of what it had computed; {}", world.at());
+        assert!(
+            counters.cached_after_preemption > 0,
+            "sequence 1 finds nothing of what it had computed; {}",
+            world.at()
+        );
         // All but the newest, and a second time those it had computed when it was preempted.
         let expected = (5 + 9 - 1) + had - 1;
         let what = format!("it had {had} when it was preempted, the newest without a row");
-        let found = counters.computed as usize + counters.cached_again;
+        let found = counters.computed as usize + counters.cached_after_preemption;
         same!(found, expected, "tokens that sequence 1 computed or found again in the prefix cache: {what}");
     }
 
@@ -941,7 +945,7 @@ mod checks {
             let counters = world.counters[&id];
             transcript.line(format!(
                 "sequence {id}: {} computed, {} cached, {} cached again, preemptions: {}",
-                counters.computed, counters.cached, counters.cached_again, counters.preemptions
+                counters.computed, counters.cached, counters.cached_after_preemption, counters.preemptions
             ));
         }
         assert_transcript("ch12_scheduler", &transcript);

@@ -148,7 +148,7 @@ mod checks {
     }
 
     impl HeadReader for CountingHeads {
-        fn words(&self) -> usize {
+        fn words_per_head(&self) -> usize {
             self.words
         }
 

@@ -12,7 +12,7 @@ mod checks {
     use page_by_page::chapters::ch10_fork::ForkCache;
     use page_by_page::chapters::ch13_paged_attention::attend_batch;
     use page_by_page::chapters::ch14_kv_quantization::{
-        PackedHeads, decode, encode, encode_rows, packed, token_bytes, words,
+        PackedHeads, decode, encode, encode_rows, packed, token_bytes, words_per_head,
     };
     use page_by_page::generation::sampler::Sampler;
     use page_by_page::kernels::{Heads, KvDtype, SequenceRows, attend};
@@ -28,19 +28,19 @@ mod checks {
     use grading::prelude::*;
 
     /// Asks for the words of a head. What the words were before must not matter.
-    fn encoded(format: KvDtype, head: &[f32]) -> Vec<f32> {
-        let mut out = vec![POISON; plain::words(format, head.len())];
-        let question = format!("encode({format:?}) of {}", shown(head));
-        in_call(question.as_str(), || encode(format, head, &mut out));
+    fn encoded(dtype: KvDtype, head: &[f32]) -> Vec<f32> {
+        let mut out = vec![POISON; plain::words_per_head(dtype, head.len())];
+        let question = format!("encode({dtype:?}) of {}", shown(head));
+        in_call(question.as_str(), || encode(dtype, head, &mut out));
         assert_written(&out, "word", &question);
         out
     }
 
     /// Asks for the numbers of a head.
-    fn decoded(format: KvDtype, words: &[f32], head_dim: usize) -> Vec<f32> {
+    fn decoded(dtype: KvDtype, words: &[f32], head_dim: usize) -> Vec<f32> {
         let mut head = vec![POISON; head_dim];
-        let question = format!("decode({format:?}) of {} from the words {}", count(head_dim, "number"), hex(words));
-        in_call(question.as_str(), || decode(format, words, &mut head));
+        let question = format!("decode({dtype:?}) of {} from the words {}", count(head_dim, "number"), hex(words));
+        in_call(question.as_str(), || decode(dtype, words, &mut head));
         assert_written(&head, "number", &question);
         head
     }
@@ -79,10 +79,10 @@ mod checks {
 
     #[test]
     fn task_1_a_head_in_words() {
-        for format in KvDtype::ALL {
+        for dtype in KvDtype::ALL {
             for head_dim in 1..=300 {
-                let expected = plain::words(format, head_dim);
-                same!(words(format, head_dim), expected, "words({format:?}, {head_dim})");
+                let expected = plain::words_per_head(dtype, head_dim);
+                same!(words_per_head(dtype, head_dim), expected, "words_per_head({dtype:?}, {head_dim})");
             }
         }
     }
@@ -90,8 +90,8 @@ mod checks {
     #[test]
     fn task_1_layouts_that_a_cache_is_made_with() {
         let layout = KvLayout { n_layers: 300, n_kv_heads: 7, head_dim: 5 };
-        for (format, head_dim) in KvDtype::ALL.into_iter().zip([5, 3, 3, 3]) {
-            same!(packed(format, layout), KvLayout { head_dim, ..layout }, "packed({format:?}) of {layout:?}");
+        for (dtype, head_dim) in KvDtype::ALL.into_iter().zip([5, 3, 3, 3]) {
+            same!(packed(dtype, layout), KvLayout { head_dim, ..layout }, "packed({dtype:?}) of {layout:?}");
         }
     }
 
@@ -105,8 +105,8 @@ mod checks {
             (qwen3, [229_376, 114_688, 114_688, 59_136]),
             (odd, [840, 480, 480, 360]),
         ] {
-            for (format, expected) in KvDtype::ALL.into_iter().zip(expected) {
-                same!(token_bytes(format, layout), expected, "token_bytes({format:?}) of {layout:?}");
+            for (dtype, expected) in KvDtype::ALL.into_iter().zip(expected) {
+                same!(token_bytes(dtype, layout), expected, "token_bytes({dtype:?}) of {layout:?}");
             }
         }
     }
@@ -116,10 +116,10 @@ mod checks {
     const HALVES: [KvDtype; 2] = [KvDtype::F16, KvDtype::Bf16];
 
     /// A head whose numbers these words are, without loss.
-    fn check_head(format: KvDtype, head: &[f32], words: &[f32]) {
-        same_words(&encoded(format, head), words, &format!("encode({format:?}) of {}", shown(head)));
-        let what = format!("decode({format:?}) of {}, encoded as {}", shown(head), hex(words));
-        same_numbers(&decoded(format, words, head.len()), head, &what);
+    fn check_head(dtype: KvDtype, head: &[f32], words: &[f32]) {
+        same_words(&encoded(dtype, head), words, &format!("encode({dtype:?}) of {}", shown(head)));
+        let what = format!("decode({dtype:?}) of {}, encoded as {}", shown(head), hex(words));
+        same_numbers(&decoded(dtype, words, head.len()), head, &what);
     }
 
     #[test]
@@ -129,11 +129,9 @@ mod checks {
         check_head(KvDtype::Bf16, &three, &[0xC000_3F80, 0x3F00].map(f32::from_bits));
         let as_it_is = [1.5, -0.0, f32::from_bits(0x7FC0_1234), 1e-40, f32::MAX];
         check_head(KvDtype::F32, &as_it_is, &as_it_is);
-        for (format, head_dim) in
-            HALVES.into_iter().flat_map(|format| (1..=257).chain([1100]).map(move |n| (format, n)))
-        {
+        for (dtype, head_dim) in HALVES.into_iter().flat_map(|dtype| (1..=257).chain([1100]).map(move |n| (dtype, n))) {
             let head: Vec<f32> = (0..head_dim).map(|i| (i % 251) as f32 - 100.0).collect();
-            check_head(format, &head, &plain::encode(format, &head));
+            check_head(dtype, &head, &plain::encode(dtype, &head));
         }
     }
 
@@ -141,18 +139,18 @@ mod checks {
     #[test]
     fn task_2_every_half_is_read_as_it_is() {
         let step = if cfg!(miri) { 997 } else { 1 };
-        for format in HALVES {
+        for dtype in HALVES {
             let halves: Vec<u16> = (0..=u16::MAX).step_by(step).collect();
             let word = |pair: &[u16]| {
                 f32::from_bits(u32::from(pair[0]) | u32::from(pair.get(1).copied().unwrap_or_default()) << 16)
             };
             let words: Vec<f32> = halves.chunks(2).map(word).collect();
             let mut found = vec![POISON; halves.len()];
-            in_call(format!("decode({format:?}) of all halves there are"), || decode(format, &words, &mut found));
-            let kernel = kernel_reads(format, &words, halves.len());
+            in_call(format!("decode({dtype:?}) of all halves there are"), || decode(dtype, &words, &mut found));
+            let kernel = kernel_reads(dtype, &words, halves.len());
             for ((half, found), kernel) in halves.iter().zip(&found).zip(kernel) {
-                let what = format!("decode({format:?}) of the half 0x{half:04X}");
-                same_numbers(&[*found], &[plain::of_half(format, *half)], &what);
+                let what = format!("decode({dtype:?}) of the half 0x{half:04X}");
+                same_numbers(&[*found], &[plain::of_half(dtype, *half)], &what);
                 // The kernel adds the number to 0, and -0.0 is 0.0 then.
                 same_numbers(&[found + 0.0], &[kernel], &format!("{what}, against the engine's kernel"));
             }
@@ -170,17 +168,17 @@ mod checks {
             let x = f32::from_bits((rng.roll(0, 0xFFFF) << 16 | rng.roll(0, 0xFFFF)) as u32);
             head.push(if x.is_nan() { 0.7 } else { x });
         }
-        for format in HALVES {
+        for dtype in HALVES {
             for pair in head.chunks_exact(2) {
-                let found = encoded(format, pair)[0].to_bits();
+                let found = encoded(dtype, pair)[0].to_bits();
                 for (x, found) in pair.iter().zip([found as u16, (found >> 16) as u16]) {
-                    let expected = plain::half(format, *x);
+                    let expected = plain::half(dtype, *x);
                     assert!(
                         found == expected,
-                        "encode({format:?}) of {x:?}, as a half of 16 bits\n  expected: 0x{expected:04X}, {:?}\n  \
+                        "encode({dtype:?}) of {x:?}, as a half of 16 bits\n  expected: 0x{expected:04X}, {:?}\n  \
                          yours:    0x{found:04X}, {:?}",
-                        plain::of_half(format, expected),
-                        plain::of_half(format, found)
+                        plain::of_half(dtype, expected),
+                        plain::of_half(dtype, found)
                     );
                 }
             }
@@ -191,13 +189,13 @@ mod checks {
     fn task_2_what_is_nan_stays_nan() {
         // The last has its mark where the upper half of the bits does not reach.
         for nan in [f32::NAN, -f32::NAN, f32::from_bits(0x7FC0_0001), f32::from_bits(0x7F80_0001)] {
-            for format in HALVES {
+            for dtype in HALVES {
                 for place in 0..3 {
                     let mut head = [1.0, 2.0, 3.0];
                     head[place] = nan;
-                    let found = decoded(format, &encoded(format, &head), 3);
+                    let found = decoded(dtype, &encoded(dtype, &head), 3);
                     let is_nan: Vec<usize> = (0..3).filter(|at| found[*at].is_nan()).collect();
-                    same!(is_nan, [place], "numbers that are NaN, of {} in {format:?}", shown(&head));
+                    same!(is_nan, [place], "numbers that are NaN, of {} in {dtype:?}", shown(&head));
                 }
             }
         }
@@ -321,36 +319,36 @@ mod checks {
         let layout = KvLayout { n_layers: 9, n_kv_heads: 3, head_dim: 5 };
         let sizes = [1000.0, 0.001, 1.0, 0.5, 30.0, 0.0];
         let many = if cfg!(miri) { 60 } else { 18_000 };
-        for (format, n_heads) in KvDtype::ALL.into_iter().flat_map(|format| [6, many].map(|n| (format, n))) {
+        for (dtype, n_heads) in KvDtype::ALL.into_iter().flat_map(|dtype| [6, many].map(|n| (dtype, n))) {
             let rows: Vec<f32> = (0..n_heads * 5).map(|i| ((i % 30) as f32 - 14.5) * sizes[i / 5 % 6]).collect();
-            let what = format!("encode_rows({format:?}) of {} rows of 3 heads of 5 numbers", n_heads / 3);
-            let n_words = plain::words(format, 5);
+            let what = format!("encode_rows({dtype:?}) of {} rows of 3 heads of 5 numbers", n_heads / 3);
+            let n_words = plain::words_per_head(dtype, 5);
             let (most, why) = (8 * 4 * n_heads * n_words, "a few times the words of all rows");
-            let pack = || assert_allocates(most, &what, why, || encode_rows(format, layout, &rows));
+            let pack = || assert_allocates(most, &what, why, || encode_rows(dtype, layout, &rows));
             let found = assert_one_pass(&what, pack);
             same!(found.len(), n_heads * n_words, "words of {what}");
             let heads = found.chunks_exact(n_words).zip(rows.chunks_exact(5)).enumerate();
             for (i, (found, head)) in heads.step_by(1 + n_heads / 100) {
-                let what = format!("encode_rows({format:?}), row {}, head {}, {}", i / 3, i % 3, shown(head));
-                if format == KvDtype::Int8 {
+                let what = format!("encode_rows({dtype:?}), row {}, head {}, {}", i / 3, i % 3, shown(head));
+                if dtype == KvDtype::Int8 {
                     same!(found[0], plain::scale(head), "{what}: the scale");
                 }
-                same_words(found, &plain::encode(format, head), &what);
+                same_words(found, &plain::encode(dtype, head), &what);
             }
-            same!(encode_rows(format, layout, &[]).len(), 0, "words that encode_rows({format:?}) gives for no row");
+            same!(encode_rows(dtype, layout, &[]).len(), 0, "words that encode_rows({dtype:?}) gives for no row");
         }
     }
 
     // Task 4: attention
 
     /// Packed rows of a sequence.
-    fn pages(heads: Heads, format: KvDtype, tokens: usize, page_size: usize, rng: &mut TestRng) -> ScatteredRows {
-        let rounded = |head: &[f32]| plain::decode(format, &plain::encode(format, head), head.len());
+    fn pages(heads: Heads, dtype: KvDtype, tokens: usize, page_size: usize, rng: &mut TestRng) -> ScatteredRows {
+        let rounded = |head: &[f32]| plain::decode(dtype, &plain::encode(dtype, head), head.len());
         let dense = [0, 1].map(|_| {
             numbers(tokens * kv_width(heads), rng).chunks_exact(heads.head_dim).flat_map(rounded).collect::<Vec<f32>>()
         });
-        ScatteredRows::encoded(heads, dense, page_size, plain::words(format, heads.head_dim), |head| {
-            plain::encode(format, head)
+        ScatteredRows::encoded(heads, dense, page_size, plain::words_per_head(dtype, heads.head_dim), |head| {
+            plain::encode(dtype, head)
         })
     }
 
@@ -364,15 +362,15 @@ mod checks {
     /// One reader reads head after head: what it gave before must not matter.
     #[test]
     fn task_4_a_reader_gives_the_numbers_of_each_head() {
-        for (format, head_dim) in KvDtype::ALL.into_iter().flat_map(|format| [1, 5, 32].map(|n| (format, n))) {
-            let mut reader = PackedHeads::new(format, head_dim);
-            let what = format!("PackedHeads::new({format:?}, {head_dim})");
-            same!(reader.words(), plain::words(format, head_dim), "words() of {what}");
+        for (dtype, head_dim) in KvDtype::ALL.into_iter().flat_map(|dtype| [1, 5, 32].map(|n| (dtype, n))) {
+            let mut reader = PackedHeads::new(dtype, head_dim);
+            let what = format!("PackedHeads::new({dtype:?}, {head_dim})");
+            same!(reader.words_per_head(), plain::words_per_head(dtype, head_dim), "words_per_head() of {what}");
             for seed in 0..3 {
-                let words = plain::encode(format, &numbers(head_dim, &mut TestRng::new(seed)));
+                let words = plain::encode(dtype, &numbers(head_dim, &mut TestRng::new(seed)));
                 let question = format!("read({}) of {what}", hex(&words));
                 let found = assert_allocates(0, question, "it has room for a head", || reader.read(&words));
-                let expected = plain::decode(format, &words, head_dim);
+                let expected = plain::decode(dtype, &words, head_dim);
                 same_numbers(found, &expected, &format!("head {seed} that {what} reads"));
             }
         }
@@ -384,20 +382,20 @@ mod checks {
         let batches: [&[(usize, usize, usize)]; 3] =
             [&[(1, 1, 1)], &[(70, 9, 16), (5, 5, 1), (33, 1, 4)], &[(19, 1, 3), (300, 2, 256), (45, 0, 5)]];
         for heads in SHAPES {
-            for (format, batch) in PACKED.into_iter().flat_map(|format| batches.map(|batch| (format, batch))) {
-                let sequence = |&(tokens, queries, size): &_| (pages(heads, format, tokens, size, &mut rng), queries);
+            for (dtype, batch) in PACKED.into_iter().flat_map(|dtype| batches.map(|batch| (dtype, batch))) {
+                let sequence = |&(tokens, queries, size): &_| (pages(heads, dtype, tokens, size, &mut rng), queries);
                 let sequences: Vec<(ScatteredRows, usize)> = batch.iter().map(sequence).collect();
                 let rows: Vec<SequenceRows<'_>> = sequences.iter().map(|(rows, queries)| rows.rows(*queries)).collect();
                 let queries: usize = batch.iter().map(|(_, queries, _)| queries).sum();
                 let q = numbers(queries * q_width(heads), &mut rng);
                 let (mut found, mut expected) = (vec![INITIAL_OUTPUT; q.len()], vec![INITIAL_OUTPUT; q.len()]);
                 let what = format!(
-                    "attend_batch with PackedHeads, {heads:?}, {format:?}, (tokens, queries, page size) {batch:?}"
+                    "attend_batch with PackedHeads, {heads:?}, {dtype:?}, (tokens, queries, page size) {batch:?}"
                 );
-                let mut reader = PackedHeads::new(format, heads.head_dim);
+                let mut reader = PackedHeads::new(dtype, heads.head_dim);
                 expect_ok(&what, || attend_batch(heads, &mut reader, &rows, &q, &mut found));
                 check_batch(&sequences, &q, &found, &what);
-                attend(heads, format, &rows, &q, &mut expected);
+                attend(heads, dtype, &rows, &q, &mut expected);
                 same_numbers(&found, &expected, &format!("{what}, against the engine's kernel"));
             }
         }
@@ -406,9 +404,9 @@ mod checks {
     // All tasks
 
     /// The storyteller, with rows in this format.
-    fn storyteller(format: KvDtype, attention: AttentionBackend) -> Storyteller {
+    fn storyteller(dtype: KvDtype, attention: AttentionBackend) -> Storyteller {
         let mut storyteller = Storyteller::open();
-        storyteller.model.kv_dtype = format;
+        storyteller.model.kv_dtype = dtype;
         storyteller.model.attention = attention;
         storyteller
     }
@@ -439,11 +437,11 @@ mod checks {
     #[test]
     fn whole_all_caches_of_one_format_agree_bit_for_bit() {
         let n = 61;
-        for format in PACKED {
-            let storyteller = storyteller(format, AttentionBackend::Paged);
+        for dtype in PACKED {
+            let storyteller = storyteller(dtype, AttentionBackend::Paged);
             let (model, sequence) = (&storyteller.model, tokens(&storyteller, n));
             let (layout, vocab) = (kv_layout(model), model.config().vocab_size);
-            let expected = expect_ok(format!("a step of the model without a cache, {format:?}"), || {
+            let expected = expect_ok(format!("a step of the model without a cache, {dtype:?}"), || {
                 model.prepare_chunk(&sequence, None, sequence.len()).and_then(|chunk| model.forward(vec![chunk]))
             });
             let paged = |page_size: usize| {
@@ -453,19 +451,19 @@ mod checks {
             let check = |cache: &mut dyn AttentionCache, chunk: usize, what: &str| {
                 let skip = cache.len();
                 let found = read(model, cache, &sequence[skip..], chunk, what);
-                let logits = format!("{what}: the logits, against those that {format:?} gives without a cache");
+                let logits = format!("{what}: the logits, against those that {dtype:?} gives without a cache");
                 same_numbers(&found, &expected[skip * vocab..], &logits);
-                let bytes = || cache.usage().slots * token_bytes(format, model.config().kv_layout());
+                let bytes = || cache.usage().slots * token_bytes(dtype, model.config().kv_layout());
                 same!(cache.usage().bytes, bytes(), "bytes of {what}");
             };
             for chunk in [n, 37, 1] {
-                let what = |cache: &str| format!("the {cache} cache, {format:?}, {n} tokens in chunks of {chunk}");
+                let what = |cache: &str| format!("the {cache} cache, {dtype:?}, {n} tokens in chunks of {chunk}");
                 check(&mut FlatCache::new(layout), chunk, &what("flat"));
                 check(&mut ContiguousCache::new(layout, n), chunk, &what("contiguous"));
                 check(&mut paged(3), chunk, &what("paged"));
             }
             // Both grow after a fork, in pages of their own: the scale is copied with its head.
-            let what = format!("a fork at token 40, page size 16, {format:?}");
+            let what = format!("a fork at token 40, page size 16, {dtype:?}");
             let mut first = paged(16);
             read(model, &mut first, &sequence[..40], 40, &what);
             let mut second = expect_ok(&what, || first.fork());
@@ -479,11 +477,11 @@ mod checks {
     #[test]
     fn whole_story() {
         let mut storyteller = Storyteller::open();
-        for format in KvDtype::ALL {
+        for dtype in KvDtype::ALL {
             for attention in [AttentionBackend::Loops, AttentionBackend::Gather, AttentionBackend::Paged] {
-                (storyteller.model.kv_dtype, storyteller.model.attention) = (format, attention);
+                (storyteller.model.kv_dtype, storyteller.model.attention) = (dtype, attention);
                 let slab = slab_of(kv_layout(&storyteller.model), 3, 20);
-                let what = format!("paged cache in {format:?}, attention {attention:?}");
+                let what = format!("paged cache in {dtype:?}, attention {attention:?}");
                 storyteller.assert_through(&mut cache(&slab), &what, 12, || {});
             }
         }
@@ -492,8 +490,8 @@ mod checks {
     /// Generated together in a pool that is too small: the output is that of each request alone in the same format.
     #[test]
     fn whole_a_preempted_sequence_generates_the_same_story() {
-        for (format, attention) in [(KvDtype::Int8, AttentionBackend::Paged), (KvDtype::F16, AttentionBackend::Loops)] {
-            let storyteller = storyteller(format, attention);
+        for (dtype, attention) in [(KvDtype::Int8, AttentionBackend::Paged), (KvDtype::F16, AttentionBackend::Loops)] {
+            let storyteller = storyteller(dtype, attention);
             let begin = storyteller.prompt();
             let prompts = [&[][..], &[12, 77, 301], &[12, 77, 44, 8]].map(|end| [&begin[..], end].concat());
             let slab = slab_of(kv_layout(&storyteller.model), 3, 8);
@@ -506,14 +504,14 @@ mod checks {
             }
             let mut n_finished = 0;
             for step in 0..300 {
-                for finished in expect_ok(format!("step {step} in {format:?}"), || engine.step()).finished {
+                for finished in expect_ok(format!("step {step} in {dtype:?}"), || engine.step()).finished {
                     let alone = storyteller.alone(&prompts[finished.sequence.id.0 as usize], 10);
                     let alone: Vec<u32> = alone.iter().map(|(token, _)| *token).collect();
                     storyteller.assert_same_story(finished.sequence.new_tokens(), &alone);
                     n_finished += 1;
                 }
             }
-            same!(n_finished, 3, "stories generated in {format:?} after 300 steps");
+            same!(n_finished, 3, "stories generated in {dtype:?} after 300 steps");
             assert!(engine.totals().preemptions > 0, "no request was preempted: the example is badly chosen");
         }
     }
@@ -522,34 +520,34 @@ mod checks {
     fn whole_transcript() {
         let mut transcript = Transcript::default();
         let bytes_of = |word: &f32| word.to_bits().to_le_bytes().map(|byte| format!("{byte:02x}")).join(" ");
-        let tell = |transcript: &mut Transcript, format: KvDtype, head: &[f32]| {
-            let words: Vec<String> = encoded(format, head).iter().map(bytes_of).collect();
-            transcript.line(format!("{format:<4} {}", words.join(" | ")));
+        let tell = |transcript: &mut Transcript, dtype: KvDtype, head: &[f32]| {
+            let words: Vec<String> = encoded(dtype, head).iter().map(bytes_of).collect();
+            transcript.line(format!("{dtype:<4} {}", words.join(" | ")));
         };
         transcript.line("the bytes of a word, the lowest first; | between words");
         let exact = [1.0, -2.0, 0.5, 0.25, 3.0];
         for head in [&exact[..], &[0.1, -0.3, 127.0, 0.5, 1.5, -126.6], &[0.0, 0.0]] {
             transcript.line("");
             transcript.line(format!("encode {}", shown(head)));
-            for format in KvDtype::ALL {
-                tell(&mut transcript, format, head);
+            for dtype in KvDtype::ALL {
+                tell(&mut transcript, dtype, head);
             }
         }
         transcript.line("");
         let head = [1.0, -0.3, 0.1, 0.002];
         transcript.line(format!("decode {} again", shown(&head)));
-        for format in PACKED {
-            let found = decoded(format, &encoded(format, &head), 4);
-            transcript.line(format!("{format:<4} {}", shown(&found)));
+        for dtype in PACKED {
+            let found = decoded(dtype, &encoded(dtype, &head), 4);
+            transcript.line(format!("{dtype:<4} {}", shown(&found)));
         }
         transcript.line("");
         let layout = KvLayout { n_layers: 6, n_kv_heads: 2, head_dim: 32 };
         transcript.line("the story teller: 6 layers, 2 heads of 32 numbers");
         let _call = enter_call("packed and token_bytes, in the transcript");
-        for format in KvDtype::ALL {
-            let words = packed(format, layout).head_dim;
+        for dtype in KvDtype::ALL {
+            let words = packed(dtype, layout).head_dim;
             transcript
-                .line(format!("{format:<4} {words:>2} words a head, {:>5} bytes a token", token_bytes(format, layout)));
+                .line(format!("{dtype:<4} {words:>2} words a head, {:>5} bytes a token", token_bytes(dtype, layout)));
         }
         assert_transcript("ch14_kv_quantization", &transcript);
     }

@@ -26,7 +26,7 @@ function outputs(settings, ...starts) {
   let [view] = starts.length > 0 ? starts.map((start) => ask({ start })) : [ask("tell")];
   while (view.sequences.length > 0) {
     view = ask("step");
-    ended.push(...view.ended);
+    ended.push(...view.finished);
   }
   return { texts: ended.sort((a, b) => a.id - b.id).map(({ text }) => text), ...view };
 }

@@ -63,8 +63,8 @@ pub enum AttentionError {
 /// Checks the page metadata of a batch before attention computes anything: that the queries are whole rows, as many as
 /// the sequences have, that every run lies in its memory, and that no sequence has more queries than rows.
 ///
-/// `words`: 32-bit words that a head takes in memory, so a row takes `n_kv_heads * words`. `heads` and `words` are a
-/// model's: none of their numbers is 0, and their products are small. `q` and `out`: `[queries, n_heads * head_dim]`.
+/// `words_per_head`: 32-bit words that a head takes in memory; a row takes `n_kv_heads` times as many. Both are a model's:
+/// none of their numbers is 0, and their products are small. `q` and `out`: `[queries, n_heads * head_dim]`.
 ///
 /// Sums and ends that are more than `usize` counts are `usize::MAX`.
 ///
@@ -73,7 +73,7 @@ pub enum AttentionError {
 /// whether or not it has queries, `RunBeyondMemory`, `TooFewTokens`.
 pub fn check_attention(
     heads: Heads,
-    words: usize,
+    words_per_head: usize,
     sequences: &[SequenceRows<'_>],
     q: &[f32],
     out: &[f32],
@@ -93,7 +93,7 @@ pub fn check_attention(
     for (sequence, rows) in sequences.iter().enumerate() {
         let numbers = rows.keys.len().min(rows.values.len());
         for run in rows.runs {
-            let end = run.start.saturating_add(run.rows.saturating_mul(heads.n_kv_heads * words));
+            let end = run.start.saturating_add(run.rows.saturating_mul(heads.n_kv_heads * words_per_head));
             if end > numbers {
                 return Err(AttentionError::RunBeyondMemory { sequence, end, numbers });
             }
@@ -109,9 +109,9 @@ pub fn check_attention(
 /// Reads heads out of rows, as attention needs them: as numbers, however they are stored.
 pub trait HeadReader {
     /// 32-bit words that a head takes in memory.
-    fn words(&self) -> usize;
+    fn words_per_head(&self) -> usize;
 
-    /// The numbers of a head, `[head_dim]`. `words`: `[self.words()]`, where the head lies.
+    /// The numbers of a head, `[head_dim]`. `words`: `[self.words_per_head()]`, where the head lies.
     fn read<'a>(&'a mut self, words: &'a [f32]) -> &'a [f32];
 }
 
@@ -123,7 +123,7 @@ pub struct F32Heads {
 }
 
 impl HeadReader for F32Heads {
-    fn words(&self) -> usize {
+    fn words_per_head(&self) -> usize {
         self.head_dim
     }
 

@@ -72,7 +72,7 @@ impl KvLayout {
 ///
 /// All counters count tokens. A copied token counts once, although its rows are copied in every layer.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Usage {
+pub struct CacheUsage {
     /// Tokens held.
     pub tokens: usize,
     /// Tokens that the memory taken so far has room for. Slots beyond `tokens` are wasted.
@@ -83,7 +83,7 @@ pub struct Usage {
     pub tokens_copied: u64,
 }
 
-impl Usage {
+impl CacheUsage {
     /// Slots that were taken but hold no token.
     pub fn wasted(&self) -> usize {
         self.slots - self.tokens
@@ -126,7 +126,7 @@ pub trait KvCache {
     fn gather(&self, layer: usize) -> (Cow<'_, [f32]>, Cow<'_, [f32]>);
 
     /// What the cache holds and what that costs.
-    fn usage(&self) -> Usage;
+    fn usage(&self) -> CacheUsage;
 }
 // ANCHOR_END: trait
 

@@ -100,9 +100,9 @@ impl PageFormat {
     ///   60  CRC-32 of what is before                            u32
     /// ```
     pub fn file_header(&self) -> [u8; FILE_HEADER_BYTES] {
-        let format = KvDtype::ALL.iter().position(|format| *format == self.kv_dtype);
+        let kv_dtype = KvDtype::ALL.iter().position(|dtype| *dtype == self.kv_dtype);
         let matmul_dtype = MatmulDtype::ALL.iter().position(|dtype| *dtype == self.matmul_dtype);
-        let numbers = format.expect("one of all") + 256 * matmul_dtype.expect("one of all");
+        let numbers = kv_dtype.expect("one of all") + 256 * matmul_dtype.expect("one of all");
         let KvLayout { n_layers, n_kv_heads, head_dim } = self.layout;
         let mut bytes = MAGIC.to_vec();
         for number in [VERSION, self.fingerprint, numbers as u32] {
@@ -136,8 +136,8 @@ impl PageFormat {
         }
         let u64_at = |at: usize| u64::from_le_bytes(header[at..at + 8].try_into().expect("eight bytes"));
         let number = |at: usize| usize::try_from(u64_at(at)).unwrap_or(usize::MAX);
-        let (format, matmul_dtype) = (u32_at(16) as usize % 256, u32_at(16) as usize / 256);
-        let kv_dtype = KvDtype::ALL.get(format).copied().ok_or(PageFileError::NotAPageFile)?;
+        let (kv_dtype, matmul_dtype) = (u32_at(16) as usize % 256, u32_at(16) as usize / 256);
+        let kv_dtype = KvDtype::ALL.get(kv_dtype).copied().ok_or(PageFileError::NotAPageFile)?;
         let matmul_dtype = MatmulDtype::ALL.get(matmul_dtype).copied().ok_or(PageFileError::NotAPageFile)?;
         let layout = KvLayout { n_layers: number(28), n_kv_heads: number(36), head_dim: number(44) };
         Ok(PageFormat { fingerprint: u32_at(12), kv_dtype, matmul_dtype, layout, page_size: number(20) })

@@ -86,7 +86,7 @@ impl SavedCache {
         let bytes = format
             .check_same(&PageFormat { layout: self.layout, ..format })
             .map_err(|error| error.to_string())
-            .and_then(|()| self.check(model))
+            .and_then(|()| self.validate(model))
             .map(|()| [&format.file_header()[..], &encode(&format, 1, 0, &self.tokens, k, v)].concat())
             .map_err(|problem| FileError::new(file, problem))?;
         files::write_whole(file, &bytes).map_err(|error| unwritable(file, &error))
@@ -138,14 +138,14 @@ impl SavedCache {
         let (k, v) = rows.split_at(rows.len() / 2);
         let [k, v] = [k, v].map(|rows| rows.as_chunks().0.iter().map(|word| f32::from_le_bytes(*word)).collect());
         let saved = SavedCache { layout: format.layout, tokens: header.tokens.into(), rows: PageRows { k, v } };
-        saved.check(model)?;
+        saved.validate(model)?;
         Ok(saved)
     }
 
     /// Checks that a model that makes rows of this layout can have made these.
-    fn check(&self, model: &Model) -> Result<(), String> {
+    fn validate(&self, model: &Model) -> Result<(), String> {
         let len = self.tokens.len();
-        model.check(&self.tokens, 0).map_err(|error| error.to_string())?;
+        model.validate(&self.tokens, 0).map_err(|error| error.to_string())?;
         for (kind, rows) in [("k", &self.rows.k), ("v", &self.rows.v)] {
             if let Some((head, number)) = not_finite(rows, model) {
                 let row = head / self.layout.n_kv_heads;

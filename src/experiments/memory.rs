@@ -4,7 +4,7 @@ use anyhow::{Context, Result, anyhow, ensure};
 
 use super::SMALL;
 use super::first_fit::{FirstFit, Fragmented};
-use crate::cache::{CacheError, KvCache, KvLayout, Usage};
+use crate::cache::{CacheError, CacheUsage, KvCache, KvLayout};
 use crate::chapters::ch03_contiguous::ContiguousCache;
 use crate::chapters::ch04_page_pool::PagePool;
 use crate::chapters::ch05_page_table::PageTable;
@@ -55,13 +55,16 @@ pub fn free_in_pages(capacity: usize, page_size: usize, lengths: &[usize], reque
 }
 
 /// Reserves a cache for each sequence and lets it grow. `sequences`: the slots of each, and its length.
-pub fn usage_if_reserved(layout: KvLayout, sequences: impl IntoIterator<Item = (usize, usize)>) -> Result<Vec<Usage>> {
+pub fn usage_if_reserved(
+    layout: KvLayout,
+    sequences: impl IntoIterator<Item = (usize, usize)>,
+) -> Result<Vec<CacheUsage>> {
     let usage = |(capacity, length)| grown(&mut ContiguousCache::new(layout, capacity), length);
     sequences.into_iter().map(usage).collect()
 }
 
 /// Lets sequences of these lengths take pages of one pool, which has enough of them.
-pub fn usage_of_caches(layout: KvLayout, page_size: usize, lengths: &[usize]) -> Result<Vec<Usage>> {
+pub fn usage_of_caches(layout: KvLayout, page_size: usize, lengths: &[usize]) -> Result<Vec<CacheUsage>> {
     let pages = lengths.iter().map(|length| length.div_ceil(page_size.max(1)));
     let slab = PageSlab::new(layout, page_size, pages.fold(0, usize::saturating_add).max(1))?;
     // All stay alive to the end, because they share the pages.
@@ -69,18 +72,18 @@ pub fn usage_of_caches(layout: KvLayout, page_size: usize, lengths: &[usize]) ->
     caches.iter_mut().zip(lengths).map(|(cache, length)| grown(cache, *length)).collect()
 }
 
-fn grown(cache: &mut dyn KvCache, length: usize) -> Result<Usage> {
+fn grown(cache: &mut dyn KvCache, length: usize) -> Result<CacheUsage> {
     cache.extend(length).map_err(|error| anyhow!("a sequence of {}: {error}", count(length, "token")))?;
     Ok(cache.usage())
 }
 
 /// Lets page tables grow to these lengths without caches, each with enough pages of its own.
-pub fn usage_of_tables(page_size: usize, lengths: impl IntoIterator<Item = usize>) -> Result<Vec<Usage>> {
+pub fn usage_of_tables(page_size: usize, lengths: impl IntoIterator<Item = usize>) -> Result<Vec<CacheUsage>> {
     let usage = |length: usize| {
         let mut pool = PagePool::new(length.max(1))?;
         let mut table = PageTable::new(page_size)?;
         table.grow(length, &mut pool)?;
-        Ok(Usage { tokens: table.len(), slots: table.slots(), ..Usage::default() })
+        Ok(CacheUsage { tokens: table.len(), slots: table.slots(), ..CacheUsage::default() })
     };
     lengths.into_iter().map(usage).collect()
 }

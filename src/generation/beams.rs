@@ -166,7 +166,7 @@ pub fn search(
     stop: StopConditions<'_>,
     on_step: &mut dyn FnMut(&[Beam]),
 ) -> Result<(Vec<Continuation>, SearchCounters), StepError> {
-    model.check(prompt, 0)?;
+    model.validate(prompt, 0)?;
     let mut counters = SearchCounters::default();
     if stop.max_new_tokens == 0 {
         return Ok((vec![Continuation::new(Vec::new(), 0.0, false)], counters));

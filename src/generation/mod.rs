@@ -113,7 +113,7 @@ impl RewindableModel for Recompute<'_> {
 
     fn last_logits(&mut self, tokens: &[u32], n: usize) -> Result<Vec<Vec<f32>>, StepError> {
         if n == 0 {
-            self.model.check(tokens, 0)?;
+            self.model.validate(tokens, 0)?;
             return Ok(Vec::new());
         }
         let logits = self.model.forward(vec![self.model.prepare_chunk(tokens, None, n)?])?;

@@ -5,7 +5,7 @@ use std::cell::Cell;
 use super::read_checker::ReadChecker;
 use super::{Accept, CachedModel, Drafter, LanguageModel, RewindableModel, StopConditions};
 use crate::cache::attention::AttentionCache;
-use crate::cache::{CacheError, Usage};
+use crate::cache::{CacheError, CacheUsage};
 use crate::chapters::ch01_recompute::{Recompute, generate};
 use crate::chapters::ch08_speculative::Speculation;
 use crate::model::{Model, StepError};
@@ -27,7 +27,7 @@ pub struct Generated {
     /// Tokens that went through the model.
     pub tokens_computed: u64,
     /// What the cache holds at the end; all zero without one.
-    pub usage: Usage,
+    pub usage: CacheUsage,
 }
 
 impl Generation<'_> {
@@ -76,7 +76,7 @@ impl Generation<'_> {
             Err(error) => return Err(error),
         }
         let tokens_computed = model.tokens_computed + model.recompute.tokens_computed();
-        let usage = model.cache.map_or_else(Usage::default, |cache| cache.usage());
+        let usage = model.cache.map_or_else(CacheUsage::default, |cache| cache.usage());
         Ok(Generated { tokens, tokens_computed, usage })
     }
 }

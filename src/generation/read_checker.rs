@@ -20,7 +20,7 @@ use std::fmt;
 use std::hash::{DefaultHasher, Hash, Hasher};
 
 use crate::cache::attention::{AttentionCache, Rows};
-use crate::cache::{CacheError, KvCache, KvLayout, Rewind, Usage};
+use crate::cache::{CacheError, CacheUsage, KvCache, KvLayout, Rewind};
 use crate::english::count;
 
 /// Where the row of a token belongs.
@@ -310,7 +310,7 @@ impl KvCache for CheckedCache<'_> {
         (k.into(), v.into())
     }
 
-    fn usage(&self) -> Usage {
+    fn usage(&self) -> CacheUsage {
         self.cache.usage()
     }
 }

@@ -43,7 +43,7 @@ impl SamplingParams {
     ///
     /// `temperature`: 0, or 0.000001 to 1000. `top_p`: 0 to 1, 0 for the likeliest token only. `top_k` and `seed`: any
     /// number.
-    pub fn check(self) -> Result<Self, SamplingError> {
+    pub fn validate(self) -> Result<Self, SamplingError> {
         let SamplingParams { temperature, top_p, .. } = self;
         if temperature != 0.0 && !(MIN_TEMPERATURE..=MAX_TEMPERATURE).contains(&temperature) {
             return Err(SamplingError::Temperature(temperature));
@@ -102,9 +102,9 @@ pub struct Sampler {
 type Candidate = (u32, f32);
 
 impl Sampler {
-    /// A sampler at the start of its seed's sequence of draws. Panics if [`SamplingParams::check`] refuses `sampling`.
+    /// A sampler at the start of its seed's sequence of draws. Panics if [`SamplingParams::validate`] refuses `sampling`.
     pub fn new(sampling: SamplingParams) -> Self {
-        let sampling = sampling.check().unwrap_or_else(|error| panic!("{error}"));
+        let sampling = sampling.validate().unwrap_or_else(|error| panic!("{error}"));
         Sampler { sampling, dice: Dice::new(sampling.seed) }
     }
 
@@ -330,7 +330,7 @@ mod tests {
                 for top_p in [0.0, 1e-45, 0.5, 0.999_999_94, 1.0] {
                     for logits in logits {
                         let sampling = SamplingParams { temperature, top_k, top_p, seed: u64::MAX };
-                        let mut sampler = Sampler::new(sampling.check().unwrap());
+                        let mut sampler = Sampler::new(sampling.validate().unwrap());
                         let probabilities = sampler.probabilities(logits);
                         let sum: f64 = probabilities.iter().map(|p| f64::from(*p)).sum();
                         assert!((sum - 1.0).abs() < 1e-5, "{sampling:?} {logits:?}: {probabilities:?}");
@@ -350,16 +350,16 @@ mod tests {
         let sampling = |temperature, top_p| SamplingParams { temperature, top_k: 0, top_p, seed: 0 };
         for temperature in [f32::INFINITY, f32::NEG_INFINITY, -1.0, 1e-40, 1e-7, 1000.1] {
             let refused = Err(SamplingError::Temperature(temperature));
-            assert_eq!(sampling(temperature, 1.0).check(), refused);
+            assert_eq!(sampling(temperature, 1.0).validate(), refused);
         }
         for top_p in [f32::INFINITY, -0.1, 1.000_000_1] {
-            assert_eq!(sampling(1.0, top_p).check(), Err(SamplingError::TopP(top_p)));
+            assert_eq!(sampling(1.0, top_p).validate(), Err(SamplingError::TopP(top_p)));
         }
-        let says = |sampling: SamplingParams| sampling.check().unwrap_err().to_string();
+        let says = |sampling: SamplingParams| sampling.validate().unwrap_err().to_string();
         assert_eq!(says(sampling(f32::NAN, 1.0)), "the temperature is NaN, expected 0 (greedy) or 0.000001 to 1000");
         assert_eq!(says(sampling(1.0, f32::NAN)), "top-p is NaN, expected a probability from 0 to 1");
         for fine in [sampling(0.0, 0.0), sampling(-0.0, 1.0), sampling(1e-6, 0.5), sampling(1000.0, 1.0)] {
-            assert_eq!(fine.check(), Ok(fine));
+            assert_eq!(fine.validate(), Ok(fine));
         }
     }
 }

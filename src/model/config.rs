@@ -80,17 +80,17 @@ impl ModelConfig {
             eos_token_ids: generation.eos_token_id.or(json.eos_token_id.clone()).map(Ids::into_vec).unwrap_or_default(),
             sampling: generation.sampling,
         };
-        if let Err(error) = generation.sampling.over(SamplingParams::GREEDY).check() {
+        if let Err(error) = generation.sampling.over(SamplingParams::GREEDY).validate() {
             return Err(FileError::new(&generation_path, error.to_string()));
         }
         if let Some(problem) = json.unsupported() {
             return Err(FileError::new(&path, problem));
         }
-        config.check().map_err(|problem| FileError::new(&path, problem))?;
+        config.validate().map_err(|problem| FileError::new(&path, problem))?;
         Ok(config)
     }
 
-    fn check(&self) -> Result<(), String> {
+    fn validate(&self) -> Result<(), String> {
         let sizes = [
             ("vocab_size", self.vocab_size),
             ("hidden_size", self.hidden_size),

@@ -117,7 +117,7 @@ impl Model {
         found: Option<KvLayout>,
         n_logits: usize,
     ) -> Result<(), StepError> {
-        self.check(tokens, start)?;
+        self.validate(tokens, start)?;
         if n_logits > tokens.len() {
             return Err(StepError::TooFewTokens { wanted: n_logits, tokens: tokens.len() });
         }
@@ -132,7 +132,7 @@ impl Model {
     ///
     /// # Errors
     /// [`StepError::NoTokens`], [`StepError::UnknownToken`], [`StepError::TooLong`].
-    pub fn check(&self, tokens: &[u32], start: usize) -> Result<(), StepError> {
+    pub fn validate(&self, tokens: &[u32], start: usize) -> Result<(), StepError> {
         let (vocab_size, max_positions) = (self.config.vocab_size, self.config.max_positions);
         if tokens.is_empty() {
             return Err(StepError::NoTokens);

@@ -41,7 +41,7 @@ pub struct EngineTotals {
     /// Prompt tokens that the prefix cache held when the sequence first ran.
     pub cached_tokens: u64,
     /// Tokens that it held when a sequence ran again.
-    pub cached_again: u64,
+    pub cached_after_preemption: u64,
     /// Sequences in one pass, at most.
     pub peak_sequences: usize,
     /// Pages that sequences had at the same time, at most. A page that only the prefix cache owns is not counted.
@@ -51,8 +51,9 @@ pub struct EngineTotals {
 impl EngineTotals {
     /// Adds what a sequence has cost.
     fn add(&mut self, sequence: &Sequence) {
-        let SequenceCounters { cached, cached_again, computed, recomputed, preemptions, forked_tokens, .. } =
-            sequence.counters;
+        let SequenceCounters {
+            cached, cached_after_preemption, computed, recomputed, preemptions, forked_tokens, ..
+        } = sequence.counters;
         self.recomputed_tokens += recomputed;
         self.preemptions += preemptions;
         if computed > 0 {
@@ -61,7 +62,7 @@ impl EngineTotals {
             self.looked_up += if sequence.skips_prefix_cache { 0 } else { prompt_tokens };
             self.cached_tokens += cached as u64;
         }
-        self.cached_again += cached_again as u64;
+        self.cached_after_preemption += cached_after_preemption as u64;
     }
 }
 

@@ -22,7 +22,7 @@
 //!
 //! | Who counts | What | Filled by | Printed by |
 //! |---|---|---|---|
-//! | [`Usage`](crate::cache::Usage) | one cache: tokens, slots, bytes, copies | the cache | `generate` |
+//! | [`CacheUsage`](crate::cache::CacheUsage) | one cache: tokens, slots, bytes, copies | the cache | `generate` |
 //! | [`SequenceCounters`](schedule::SequenceCounters) | a sequence: hits, recomputed | `Plan::add_chunk` | `batch` |
 //! | [`EngineTotals`] | all sequences: steps, tokens, hits, peaks | `CountingScheduler`, the loop | `batch`, `/metrics`, live pages |
 //! | [`TierCounters`](disk_tier::TierCounters) | pages to and from the page file | `DiskTier` | `batch`, `/metrics` |
@@ -157,7 +157,7 @@ impl<'m> Engine<'m> {
     /// [`EngineError::Model`] if the model cannot compute the prompt or has too few positions for prompt and new
     /// tokens, [`EngineError::Schedule`] if the scheduler refuses. Nothing has changed then.
     pub fn submit_request(&mut self, mut request: GenerationRequest) -> Result<Vec<SequenceId>, EngineError> {
-        self.check(&request)?;
+        self.validate(&request)?;
         let samplers = std::mem::take(&mut request.samplers);
         let request = Rc::new(request);
         // Without a new token there is nothing to compute, and nothing to share.
@@ -189,8 +189,8 @@ impl<'m> Engine<'m> {
     ///
     /// # Errors
     /// Those of `submit_request`.
-    pub fn check(&self, request: &GenerationRequest) -> Result<(), EngineError> {
-        self.model.check(&request.prompt, 0)?;
+    pub fn validate(&self, request: &GenerationRequest) -> Result<(), EngineError> {
+        self.model.validate(&request.prompt, 0)?;
         let (prompt, max_new_tokens) = (request.prompt.len(), request.max_new_tokens);
         let (len, max_positions) = (prompt.saturating_add(max_new_tokens), self.model.config().max_positions);
         if len > max_positions {

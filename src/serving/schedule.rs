@@ -12,7 +12,7 @@
 //! [`plan`]: crate::chapters::ch12_scheduler::Scheduler::plan
 //! [`settle`]: crate::chapters::ch12_scheduler::Scheduler::settle
 
-use crate::cache::{CacheError, KvCache, Usage};
+use crate::cache::{CacheError, CacheUsage, KvCache};
 use crate::chapters::ch10_fork::ForkCache;
 use crate::english::count;
 
@@ -111,7 +111,7 @@ pub struct StepLimits {
 
 impl StepLimits {
     /// Refuses limits under which no step can compute anything.
-    pub fn check(self) -> Result<(), ScheduleError> {
+    pub fn validate(self) -> Result<(), ScheduleError> {
         if self.token_budget == 0 || self.max_running == 0 { Err(ScheduleError::NoStep(self)) } else { Ok(()) }
     }
 }
@@ -245,7 +245,7 @@ pub struct SequenceCounters {
     /// Prompt tokens that the prefix cache held when the sequence first ran.
     pub cached: usize,
     /// Tokens that it held when the sequence ran again after a preemption.
-    pub cached_again: usize,
+    pub cached_after_preemption: usize,
     /// Tokens computed, whether for the first time or recomputed.
     pub computed: u64,
     /// Of these, tokens that were computed a second time after a preemption.
@@ -254,7 +254,7 @@ pub struct SequenceCounters {
     /// Prompt tokens that it shares with the sequence that it was forked from.
     pub forked_tokens: usize,
     /// Its cache after the newest step. The copies in a cache that it lost when it was preempted count.
-    pub usage: Usage,
+    pub usage: CacheUsage,
     /// Pages of its table after the newest step.
     pub n_pages: usize,
     /// Tokens that it has had rows of at the same time, at most.
@@ -266,7 +266,7 @@ pub struct SequenceCounters {
 impl SequenceCounters {
     /// Notes how many tokens were cached when the sequence started, or started again.
     fn start(&mut self, cached: usize) {
-        *(if self.computed == 0 { &mut self.cached } else { &mut self.cached_again }) += cached;
+        *(if self.computed == 0 { &mut self.cached } else { &mut self.cached_after_preemption }) += cached;
     }
 
     /// Counts the next `n` tokens that the sequence computes, for which `cache` has room.
@@ -279,7 +279,7 @@ impl SequenceCounters {
         if rows - n < self.usage.tokens {
             self.copied_before = self.usage.tokens_copied;
         }
-        self.usage = Usage { tokens_copied: self.copied_before + usage.tokens_copied, ..usage };
+        self.usage = CacheUsage { tokens_copied: self.copied_before + usage.tokens_copied, ..usage };
         self.n_pages = cache.table().pages().len();
         self.peak_rows = self.peak_rows.max(rows);
     }

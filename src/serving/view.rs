@@ -33,21 +33,21 @@ pub struct PoolView {
     /// The running sequences, oldest first; then the waiting ones, in the order in which they will run.
     pub sequences: Vec<SequenceView>,
     /// Sequences that have finished a short time ago, oldest first.
-    pub ended: Vec<FinishedView>,
+    pub finished: Vec<FinishedView>,
     /// Tokens computed in the last step.
     pub scheduled_tokens: usize,
     /// The most tokens computed in a step: the token budget.
     pub token_budget: usize,
     pub max_running: usize,
     /// What was counted since the first sequence came.
-    pub counts: EngineTotals,
+    pub totals: EngineTotals,
 }
 
 /// A sequence that runs or waits.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct SequenceView {
     pub id: u64,
-    pub state: SequenceStatus,
+    pub status: SequenceStatus,
     /// Its prompt; if it is long, how it begins, with `…` at the end.
     pub prompt: String,
     /// Its output; if it is long, the newest part, with `…` before it.
@@ -56,7 +56,7 @@ pub struct SequenceView {
     pub new_tokens: usize,
     pub max_new_tokens: usize,
     /// Tokens that its cache holds.
-    pub rows: usize,
+    pub computed_tokens: usize,
     /// Tokens computed in the last step.
     pub scheduled_tokens: usize,
     /// Its pages, in the order of its table.
@@ -65,7 +65,7 @@ pub struct SequenceView {
     /// different sequence.
     pub cached_tokens: usize,
     /// Tokens that it held when the sequence ran again.
-    pub cached_again: usize,
+    pub cached_after_preemption: usize,
     /// Whether it began with a fork of another sequence's cache.
     pub forked: bool,
     pub preemptions: u64,
@@ -99,7 +99,7 @@ pub struct FinishedView {
 impl PoolView {
     /// The state now. `step`: the chunks of the last step.
     ///
-    /// [`version`](Self::version) is 0, and [`ended`](Self::ended) is empty: the caller fills both in.
+    /// [`version`](Self::version) is 0, and [`finished`](Self::finished) is empty: the caller fills both in.
     pub fn new(engine: &Engine<'_>, step: &[ScheduledChunk]) -> Self {
         let (scheduler, totals, limits) = (engine.scheduler(), engine.totals(), engine.limits());
         let slab = engine.slab.borrow();
@@ -107,21 +107,21 @@ impl PoolView {
             .running()
             .map(|(sequence, table)| (sequence, SequenceStatus::Running, table.pages(), table.len()));
         let waiting = engine.waiting().map(|sequence| {
-            let state =
+            let status =
                 if sequence.counters.preemptions > 0 { SequenceStatus::Preempted } else { SequenceStatus::Waiting };
-            (sequence, state, &[][..], 0)
+            (sequence, status, &[][..], 0)
         });
-        let sequences = running.chain(waiting).map(|(sequence, state, pages, rows)| {
+        let sequences = running.chain(waiting).map(|(sequence, status, pages, computed_tokens)| {
             let (prompt, text) = engine.text(sequence.id);
             SequenceView {
                 id: sequence.id.0,
-                state,
+                status,
                 prompt: prompt.into(),
                 text: output_preview(text),
                 prompt_tokens: sequence.n_prompt,
                 new_tokens: sequence.new_tokens().len(),
                 max_new_tokens: sequence.max_new_tokens,
-                rows,
+                computed_tokens,
                 scheduled_tokens: step
                     .iter()
                     .filter(|chunk| chunk.sequence_id == sequence.id)
@@ -129,7 +129,7 @@ impl PoolView {
                     .sum(),
                 pages: pages.iter().map(|page| page.0).collect(),
                 cached_tokens: sequence.counters.cached,
-                cached_again: sequence.counters.cached_again,
+                cached_after_preemption: sequence.counters.cached_after_preemption,
                 forked: sequence.counters.forked_tokens > 0,
                 preemptions: sequence.counters.preemptions,
             }
@@ -142,15 +142,15 @@ impl PoolView {
             scheduled_tokens: step.iter().map(|chunk| chunk.n_tokens).sum(),
             token_budget: limits.token_budget,
             max_running: limits.max_running,
-            counts: totals,
+            totals,
             ..PoolView::default()
         }
     }
 
     /// This view without the sequences that had finished by `version`.
     pub fn since(&self, version: u64) -> PoolView {
-        let ended = self.ended.iter().filter(|ended| ended.version > version).cloned().collect();
-        PoolView { ended, ..self.clone() }
+        let finished = self.finished.iter().filter(|finished| finished.version > version).cloned().collect();
+        PoolView { finished, ..self.clone() }
     }
 }
 

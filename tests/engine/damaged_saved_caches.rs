@@ -152,23 +152,23 @@ fn a_sequence_that_the_model_cannot_hold_is_neither_saved_nor_loaded() {
 #[test]
 fn rows_that_are_not_finite_are_neither_saved_nor_loaded() {
     let place = Place::new();
-    for format in KvDtype::ALL {
-        let model = model(format);
+    for dtype in KvDtype::ALL {
+        let model = model(dtype);
         // In int8, bytes 0, -1, -1 and 127 make a word that is NaN.
         let fine: Vec<f32> = (0..48).map(|i| [0.0, -1.0, -1.0, 127.0][i % 4]).collect();
         let words = encode_rows(KvDtype::Int8, model.config().kv_layout(), &fine);
         assert!(words.iter().any(|word| word.is_nan()), "the example is badly chosen");
-        of_rows(&model, format, &fine, &fine).save(&place.file(), &model).unwrap();
+        of_rows(&model, dtype, &fine, &fine).save(&place.file(), &model).unwrap();
         let bytes = fs::read(place.file()).unwrap();
-        assert!(place.load(&bytes, &model).is_ok(), "{format}");
+        assert!(place.load(&bytes, &model).is_ok(), "{dtype}");
         for (number, text) in [(f32::NAN, "NaN"), (f32::INFINITY, "inf"), (f32::NEG_INFINITY, "-inf")] {
             // The first of two halves is in the lower bits: the word is a number all the same.
             let mut spoiled = fine.clone();
             spoiled[2 * 16 + 4] = number;
             let says = "row layers.0.v of the token at position 2 holds ";
-            refused(|| of_rows(&model, format, &fine, &spoiled).save(&place.file(), &model), &[says]);
+            refused(|| of_rows(&model, dtype, &fine, &spoiled).save(&place.file(), &model), &[says]);
             assert_eq!(fs::read(place.file()).unwrap(), bytes, "the file that was there");
-            if format == KvDtype::F32 {
+            if dtype == KvDtype::F32 {
                 // After the keys of 2 layers, the values of layer 0.
                 let lie = forged(&bytes, ROWS + 4 * (2 * 48 + 36), &number.to_le_bytes());
                 let says = format!("some.cache: {says}{text}, and a row's numbers are");

@@ -27,9 +27,9 @@ fn a_slab_or_a_reservation_that_no_memory_holds_is_refused() {
 fn what_a_step_cannot_compute_is_refused_before_room_is_made() {
     let model = Model::open(&assets().join("storyteller-draft")).unwrap();
     let too_long = |len| Err(StepError::TooLong { len, max_positions: 1024 });
-    assert_eq!(model.check(&[1, 2], usize::MAX), too_long(usize::MAX));
-    assert_eq!(model.check(&[1, 2], 1023), too_long(1025));
-    assert_eq!(model.check(&[1, 2], 1022), Ok(()));
+    assert_eq!(model.validate(&[1, 2], usize::MAX), too_long(usize::MAX));
+    assert_eq!(model.validate(&[1, 2], 1023), too_long(1025));
+    assert_eq!(model.validate(&[1, 2], 1022), Ok(()));
     let mut cache = FlatCache::new(model.config().kv_layout());
     let refused = model.prepare_chunk(&[1, 2, 3], Some(&mut cache), 4).err();
     assert_eq!(refused, Some(StepError::TooFewTokens { wanted: 4, tokens: 3 }));
@@ -47,17 +47,17 @@ fn what_a_format_cannot_hold_is_noticed() {
     folder.change_tensor("model.layers.0.self_attn.v_proj.bias", |tensor| {
         tensor.data = 100_000.0_f32.to_le_bytes().repeat(tensor.shape[0]);
     });
-    for format in KvDtype::ALL {
+    for dtype in KvDtype::ALL {
         for attention in [AttentionBackend::Gather, AttentionBackend::Paged, AttentionBackend::Loops] {
             let mut model = Model::open(folder.path().as_ref()).unwrap();
-            (model.kv_dtype, model.attention) = (format, attention);
+            (model.kv_dtype, model.attention) = (dtype, attention);
             let mut cache = ContiguousCache::new(model.cache_layout(), 9);
             for stepped in [model.step(&[1, 2, 3], None), model.step(&[1, 2, 3], Some(&mut cache))] {
-                match format {
+                match dtype {
                     KvDtype::F16 => {
                         assert!(matches!(stepped, Err(StepError::NotFinite { position: 2, token: 3 })), "{stepped:?}");
                     }
-                    _ => assert!(stepped.is_ok(), "{format}, {attention:?}: {stepped:?}"),
+                    _ => assert!(stepped.is_ok(), "{dtype}, {attention:?}: {stepped:?}"),
                 }
             }
         }

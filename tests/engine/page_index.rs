@@ -54,6 +54,14 @@ fn find(index: &PageFileIndex, tokens: &[u32]) -> Vec<usize> {
     places
 }
 
+/// Files outlive programs: a change of these bytes is a new version.
+#[test]
+fn a_file_begins_with_these_bytes() {
+    let header: String = FORMAT.file_header().iter().map(|byte| format!("{byte:02x}")).collect();
+    let numbers = "00000000 0400000000000000 0300000000000000 0200000000000000 0500000000000000 0000000000000000";
+    assert_eq!(header, format!("7062707061676573 01000000 16eeffc0 {numbers} 26a326b5").replace(' ', ""));
+}
+
 #[test]
 fn a_record_has_its_length_and_its_place_also_beyond_four_gib() {
     let storyteller =

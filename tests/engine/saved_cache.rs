@@ -27,9 +27,9 @@ pub fn open(folder: &Folder) -> Model {
     Model::open(folder.path().as_ref()).unwrap()
 }
 
-pub fn model(format: KvDtype) -> Model {
+pub fn model(dtype: KvDtype) -> Model {
     let mut model = open(&Folder::copy_of(MODEL));
-    model.kv_dtype = format;
+    model.kv_dtype = dtype;
     model
 }
 
@@ -41,12 +41,12 @@ pub fn saved_cache(layout: KvLayout, tokens: &[u32]) -> SavedCache {
 }
 
 /// A saved cache of [`TOKENS`] whose layers all have these rows, in numbers.
-pub fn of_rows(model: &Model, format: KvDtype, k: &[f32], v: &[f32]) -> SavedCache {
+pub fn of_rows(model: &Model, dtype: KvDtype, k: &[f32], v: &[f32]) -> SavedCache {
     let mut cache = FlatCache::new(model.cache_layout());
     cache.extend(TOKENS.len()).unwrap();
-    let rows = [k, v].map(|rows| match format {
+    let rows = [k, v].map(|rows| match dtype {
         KvDtype::F32 => rows.to_vec(),
-        format => encode_rows(format, model.config().kv_layout(), rows),
+        dtype => encode_rows(dtype, model.config().kv_layout(), rows),
     });
     (0..2).for_each(|layer| cache.write(layer, &rows[0], &rows[1]));
     SavedCache::copy(&cache, &TOKENS)

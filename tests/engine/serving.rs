@@ -216,7 +216,7 @@ fn each_sequence_is_the_one_generated_alone_in_every_setting_scored_or_not() {
             preempted += totals.preemptions;
             in_prompts += in_their_prompts;
             found += totals.cached_tokens;
-            found_again += totals.cached_again;
+            found_again += totals.cached_after_preemption;
             check_counters(setting, &finished, totals);
         }
     }

@@ -320,7 +320,7 @@ impl BatchRun<'_> {
             "prompt_tokens": prompt.len(),
             "generated_tokens": new.len(),
             "cached": sequence.counters.cached,
-            "cached_again": sequence.counters.cached_again,
+            "cached_after_preemption": sequence.counters.cached_after_preemption,
             "computed": sequence.counters.computed,
             "recomputed": sequence.counters.recomputed,
             "preemptions": sequence.counters.preemptions,

@@ -1,17 +1,34 @@
 //! Which chapters a command runs, and whose code they are.
 
+use std::collections::BTreeSet;
+
 use anyhow::{Result, ensure};
-use page_by_page::chapters::{CompiledChapter, Source, all, chapter};
+use page_by_page::chapters::{CompiledChapter, Source, chapter};
 
-/// The scheduler, and what it depends on: the pool, its tables and slab, forks, the prefix cache.
-pub const SCHEDULER: [usize; 6] = [4, 5, 6, 10, 11, 12];
+/// Several sequences in one pool of pages, with the prefix cache.
+pub const SCHEDULER: [usize; 2] = [11, 12];
+/// The same, with greedy choice.
+pub const SCHEDULER_AND_ARGMAX: [usize; 3] = [1, 11, 12];
 /// The scheduler, and what looks at it.
-pub const SIMULATION: [usize; 7] = [4, 5, 6, 10, 11, 12, 15];
-/// The scheduler, with greedy choice.
-pub const SCHEDULER_AND_ARGMAX: [usize; 7] = [1, 4, 5, 6, 10, 11, 12];
+pub const SIMULATION: [usize; 3] = [11, 12, 15];
 
+/// Chapters that give a trait to several caches. Whoever uses them names the cache.
+const OF_SEVERAL_CACHES: [usize; 2] = [7, 13];
+
+/// These chapters and those whose code they use, in order. What a command needs is listed without the latter.
+pub fn with_used(numbers: &[usize]) -> Vec<&'static CompiledChapter> {
+    let (mut found, mut to_follow) = (BTreeSet::new(), numbers.to_vec());
+    while let Some(number) = to_follow.pop() {
+        if found.insert(number) && !OF_SEVERAL_CACHES.contains(&number) {
+            to_follow.extend(chapter(number).uses);
+        }
+    }
+    found.into_iter().map(chapter).collect()
+}
+
+/// Refuses, unless each of these chapters and of those that they use is begun or the reference.
 pub fn ensure_started(numbers: &[usize]) -> Result<()> {
-    for CompiledChapter { number, title, name, source, .. } in numbers.iter().map(|number| chapter(*number)) {
+    for CompiledChapter { number, title, name, source, .. } in with_used(numbers) {
         ensure!(
             *source != Source::Stub,
             "chapter {number} ({title}) is not started: edit exercises/{name}.rs, or add --features solution"
@@ -23,7 +40,7 @@ pub fn ensure_started(numbers: &[usize]) -> Result<()> {
 /// The same, and no task of theirs is left.
 pub fn ensure_written(numbers: &[usize]) -> Result<()> {
     ensure_started(numbers)?;
-    for chapter @ CompiledChapter { number, title, name, .. } in numbers.iter().map(|number| chapter(*number)) {
+    for chapter @ CompiledChapter { number, title, name, .. } in with_used(numbers) {
         ensure!(
             is_written(chapter),
             "chapter {number} ({title}) is begun and not done: this runs on your code, so finish its tasks first, or set \
@@ -35,12 +52,11 @@ pub fn ensure_written(numbers: &[usize]) -> Result<()> {
 
 /// Whose code the chapters are that a command runs: `1 yours, 3 reference`.
 pub fn describe(needed: &[usize]) -> String {
-    let needed = all().iter().filter(|chapter| needed.contains(&chapter.number));
-    let chapters: Vec<String> = needed.map(|chapter| format!("{} {}", chapter.number, whose(chapter.source))).collect();
-    chapters.join(", ")
+    let described = |chapter: &CompiledChapter| format!("{} {}", chapter.number, whose(chapter.source));
+    with_used(needed).into_iter().map(described).collect::<Vec<_>>().join(", ")
 }
 
-pub fn whose(source: Source) -> &'static str {
+fn whose(source: Source) -> &'static str {
     match source {
         Source::Yours => "yours",
         Source::Reference => "reference",

@@ -37,7 +37,7 @@ impl GainsCommand {
             Some(number) => vec![written_gain(number)?],
             None => {
                 let gains = all().iter().map(|chapter| measures::gain(chapter.number));
-                gains.filter(|gain| needed(gain).all(chapters::is_written)).collect()
+                gains.filter(|gain| needed(gain).into_iter().all(chapters::is_written)).collect()
             }
         };
         if gains.is_empty() {
@@ -75,33 +75,26 @@ fn written_gain(number: usize) -> Result<Gain> {
 }
 
 /// The chapters whose code runs, on either side, in order.
-fn needed(gain: &Gain) -> impl Iterator<Item = &'static CompiledChapter> {
-    all().iter().filter(|chapter| [gain.before.1, gain.after.1].concat().contains(&chapter.number))
+fn needed(gain: &Gain) -> Vec<&'static CompiledChapter> {
+    chapters::with_used(&[gain.before.1, gain.after.1].concat())
 }
 
 fn describe(gain: &Gain) -> Result<String> {
-    let yours: Vec<&CompiledChapter> = needed(gain).filter(|chapter| chapter.source == Source::Yours).collect();
+    let yours: Vec<&CompiledChapter> =
+        needed(gain).into_iter().filter(|chapter| chapter.source == Source::Yours).collect();
     let mut text = format!("chapter {}, {}\n", gain.number, chapter(gain.number).title);
     for line in measure_within(LIMITS, gain.number, &yours, gain.measure)? {
         text.push_str(&format!("  {line}\n"));
     }
-    for (name, (way, chapters)) in [("before", gain.before), ("after", gain.after)] {
-        let code: Vec<(usize, Source)> = chapters.iter().map(|number| (*number, chapter(*number).source)).collect();
-        text.push_str(&format!("  {name:<6}  {way} ({})\n", whose(&code)));
+    for (name, (way, numbers)) in [("before", gain.before), ("after", gain.after)] {
+        let whose = if numbers.is_empty() {
+            "of no chapter".into()
+        } else {
+            format!("chapters {}", chapters::describe(numbers))
+        };
+        text.push_str(&format!("  {name:<6}  {way} ({whose})\n"));
     }
     Ok(text)
-}
-
-/// `yours: chapter 6; reference: chapters 4, 5`
-fn whose(code: &[(usize, Source)]) -> String {
-    let of = |whose: Source| {
-        let chapters: Vec<String> =
-            code.iter().filter(|(_, source)| *source == whose).map(|(number, _)| number.to_string()).collect();
-        let plural = if chapters.len() == 1 { "" } else { "s" };
-        (!chapters.is_empty()).then(|| format!("{}: chapter{plural} {}", chapters::whose(whose), chapters.join(", ")))
-    };
-    let whose: Vec<String> = [Source::Yours, Source::Reference].into_iter().filter_map(of).collect();
-    if whose.is_empty() { "no chapter's code".into() } else { whose.join("; ") }
 }
 
 #[cfg(test)]
@@ -117,13 +110,5 @@ mod tests {
             let is_older = |side: &[usize]| side.is_sorted() && side.iter().all(|number| *number <= chapter.number);
             assert!(is_older(gain.before.1) && is_older(gain.after.1), "{}", chapter.title);
         }
-    }
-
-    #[test]
-    fn it_says_whose_code_ran() {
-        let mixed = [(4, Source::Reference), (5, Source::Yours), (6, Source::Reference)];
-        assert_eq!(whose(&mixed), "yours: chapter 5; reference: chapters 4, 6");
-        assert_eq!(whose(&mixed[1..2]), "yours: chapter 5");
-        assert_eq!(whose(&[]), "no chapter's code");
     }
 }

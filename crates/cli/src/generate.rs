@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use anyhow::{Result, anyhow, ensure};
 use clap::Args;
-use page_by_page::cache::Usage;
+use page_by_page::cache::CacheUsage;
 use page_by_page::cache_kind::CacheKind;
 use page_by_page::generation::read_checker::ReadChecker;
 use page_by_page::generation::sampler::SamplingParams;
@@ -260,7 +260,7 @@ impl Generate {
             "{which}the prompt is empty; give the text a beginning, such as \"Once upon a time\""
         );
         let tokens = tokenizer.encode(prompt)?;
-        model.check(&tokens, 0).map_err(|error| anyhow!("{which}{error}"))?;
+        model.validate(&tokens, 0).map_err(|error| anyhow!("{which}{error}"))?;
         let (n_prompt, positions) = (tokens.len(), model.config().max_positions);
         let fit = positions - n_prompt;
         if self.max_new_tokens > fit {
@@ -284,8 +284,8 @@ pub fn token_ids(prompt: &[u32], generated: &[u32]) -> Value {
 }
 
 /// What was counted, in a report. `usage`: what the caches held at the end.
-fn counters(tokens_computed: u64, usage: Usage) -> Value {
-    let Usage { tokens_copied, tokens, slots, .. } = usage;
+fn counters(tokens_computed: u64, usage: CacheUsage) -> Value {
+    let CacheUsage { tokens_copied, tokens, slots, .. } = usage;
     json!({ "tokens_computed": tokens_computed, "tokens_copied": tokens_copied, "tokens": tokens, "slots": slots })
 }
 
@@ -301,7 +301,7 @@ fn timings(prefill: (usize, Duration), decode: (usize, Duration), steps: [String
 }
 
 /// What a cache holds at the end, in a line. `rows`: how its rows are stored, if that is worth saying.
-fn describe_cache(kv: CacheKind, rows: &str, usage: Usage) -> String {
+fn describe_cache(kv: CacheKind, rows: &str, usage: CacheUsage) -> String {
     if kv == CacheKind::Recompute {
         return "none, everything is recomputed".into();
     }

@@ -37,7 +37,7 @@ impl Logits {
     pub fn run(self) -> Result<()> {
         let model = self.model.open()?;
         let n_rows = if self.all { self.tokens.len() } else { 1 };
-        model.check(&self.tokens, 0)?;
+        model.validate(&self.tokens, 0)?;
         // As JSON, a number takes up to 16 bytes.
         let text = 16 * n_rows * model.config().vocab_size;
         let what = format!("computing {}", count(self.tokens.len(), "token"));

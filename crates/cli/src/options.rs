@@ -139,7 +139,7 @@ impl SamplingOptions {
 /// What a request asks for, or else the model's folder, or else our defaults.
 pub fn sampling(given: SamplingOverrides, seed: u64, config: &ModelConfig) -> Result<SamplingParams> {
     let ours = SamplingParams { temperature: 0.8, top_k: 0, top_p: 0.95, seed };
-    Ok(given.over(config.sampling.over(ours)).check()?)
+    Ok(given.over(config.sampling.over(ours)).validate()?)
 }
 
 /// A number that 32 bits can hold. Rounded to 32 bits, 1e308 would be infinite and 1e-320 would be 0, which is greedy.

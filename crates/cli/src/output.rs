@@ -198,7 +198,10 @@ pub fn percent(share: f64) -> String {
 pub fn prompts_cached(totals: &EngineTotals) -> String {
     let (cached, prompts) = (thousands(totals.cached_tokens), count(totals.prompt_tokens, "prompt token"));
     let share = percent(totals.cached_tokens as f64 / totals.prompt_tokens.max(1) as f64);
-    format!("{cached} of {prompts} cached, {share}; {} more after a preemption", thousands(totals.cached_again))
+    format!(
+        "{cached} of {prompts} cached, {share}; {} more after a preemption",
+        thousands(totals.cached_after_preemption)
+    )
 }
 
 /// Lines of cells in aligned columns: text to the left, numbers to the right.

@@ -97,7 +97,7 @@ impl Serve {
             [&SCHEDULER_AND_ARGMAX[..], &self.rows.chapters(CacheKind::Paged), self.page_file.chapters()].concat();
         chapters::ensure_started(&chapters)?;
         let pool = &self.pool;
-        pool.limits(self.max_running).check()?;
+        pool.limits(self.max_running).validate()?;
         let dir = model_dir(&self.model.dir);
         let (model, tokenizer) = self.model.with_tokenizer(self.rows, CacheKind::Paged)?;
         let template = ChatTemplate::open(&dir, &template::this_program()).transpose();

@@ -7,7 +7,7 @@ use std::time::Duration;
 use anyhow::{Result, bail};
 use clap::Args;
 use clap::builder::PossibleValuesParser;
-use page_by_page::chapters::{Source, chapter};
+use page_by_page::chapters::Source;
 use page_by_page::simulation::buggy_scheduler::{Bug, with_bug};
 use page_by_page::simulation::examples;
 use page_by_page::simulation::{
@@ -180,8 +180,9 @@ fn name(bug: Option<Bug>) -> String {
     if let Some(bug) = bug {
         return format!("{} ({}): {}", bug.name(), bug.reported_in(), bug.about());
     }
-    let is_yours = |number: &&usize| chapter(**number).source == Source::Yours;
-    let yours: Vec<String> = SIMULATION.iter().filter(is_yours).map(usize::to_string).collect();
+    let run = chapters::with_used(&SIMULATION).into_iter();
+    let yours: Vec<String> =
+        run.filter(|chapter| chapter.source == Source::Yours).map(|chapter| chapter.number.to_string()).collect();
     if yours.is_empty() {
         return "the scheduler of chapter 12: the reference".into();
     }

@@ -114,9 +114,9 @@ impl Common {
         let pools = if self.pages.is_empty() { vec![trace.defaults().n_pages] } else { self.pages.clone() };
         let prefix_cache = if self.no_prefix_cache { PrefixCacheKind::None } else { self.evict };
         let (chapters, which): (&[usize], _) = match prefix_cache {
-            PrefixCacheKind::None => (&[4, 5], "without the prefix cache"),
-            PrefixCacheKind::Trie => (&[4, 5, 11], "with the prefix cache"),
-            PrefixCacheKind::HashChain(_) => (&[4, 5], "with a prefix cache that evicts heads first"),
+            PrefixCacheKind::None => (&[5], "without the prefix cache"),
+            PrefixCacheKind::Trie => (&[11], "with the prefix cache"),
+            PrefixCacheKind::HashChain(_) => (&[5], "with a prefix cache that evicts heads first"),
         };
         chapters::ensure_started(chapters)?;
         ensure_in_range(n_requests as u64, MAX_REQUESTS, "--requests", "a workload")?;

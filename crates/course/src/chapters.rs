@@ -174,7 +174,7 @@ pub fn depends_on(root: &Path, file: &str) -> Result<Vec<usize>, String> {
     let mut to_read = vec![(file.to_string(), source::read(root, file)?)];
     while let Some((file, text)) = to_read.pop() {
         found.extend(named(&text, "`").map(|chapter| chapter.number));
-        for chapter in named(&text, "chapters::").filter(|chapter| followed.insert(chapter.number)) {
+        for chapter in used(&text).filter(|chapter| followed.insert(chapter.number)) {
             let solution = chapter.solution();
             let text = source::code(&source::read(root, &solution)?);
             to_read.push((solution, text));
@@ -189,6 +189,11 @@ pub fn depends_on(root: &Path, file: &str) -> Result<Vec<usize>, String> {
     }
     found.extend(followed);
     Ok(found.into_iter().collect())
+}
+
+/// The chapters whose code a text uses, as in `chapters::ch06_paged`, once for each time.
+pub fn used(text: &str) -> impl Iterator<Item = Chapter> + use<'_> {
+    named(text, "chapters::")
 }
 
 /// The chapters that a text names after `sign`.

@@ -8,8 +8,8 @@ use crate::oracle::TestRng;
 pub const PACKED: [KvDtype; 3] = [KvDtype::F16, KvDtype::Bf16, KvDtype::Int8];
 
 /// Words of a head.
-pub fn words(format: KvDtype, head_dim: usize) -> usize {
-    let bits = match format {
+pub fn words_per_head(dtype: KvDtype, head_dim: usize) -> usize {
+    let bits = match dtype {
         KvDtype::F32 => 32 * head_dim,
         KvDtype::F16 | KvDtype::Bf16 => 16 * head_dim,
         KvDtype::Int8 => 32 + 8 * head_dim,
@@ -17,16 +17,16 @@ pub fn words(format: KvDtype, head_dim: usize) -> usize {
     bits.div_ceil(32)
 }
 
-pub fn half(format: KvDtype, x: f32) -> u16 {
-    match format {
+pub fn half(dtype: KvDtype, x: f32) -> u16 {
+    match dtype {
         KvDtype::F16 => f16::from_f32(x).to_bits(),
         KvDtype::Bf16 => bf16::from_f32(x).to_bits(),
         other => panic!("{other} has no halves"),
     }
 }
 
-pub fn of_half(format: KvDtype, bits: u16) -> f32 {
-    match format {
+pub fn of_half(dtype: KvDtype, bits: u16) -> f32 {
+    match dtype {
         KvDtype::F16 => f16::from_bits(bits).to_f32(),
         KvDtype::Bf16 => bf16::from_bits(bits).to_f32(),
         other => panic!("{other} has no halves"),
@@ -38,11 +38,11 @@ pub fn scale(head: &[f32]) -> f32 {
 }
 
 /// A head of finite numbers as words.
-pub fn encode(format: KvDtype, head: &[f32]) -> Vec<f32> {
+pub fn encode(dtype: KvDtype, head: &[f32]) -> Vec<f32> {
     let mut bytes = Vec::new();
-    match format {
+    match dtype {
         KvDtype::F32 => return head.into(),
-        KvDtype::F16 | KvDtype::Bf16 => bytes.extend(head.iter().flat_map(|x| half(format, *x).to_le_bytes())),
+        KvDtype::F16 | KvDtype::Bf16 => bytes.extend(head.iter().flat_map(|x| half(dtype, *x).to_le_bytes())),
         KvDtype::Int8 => {
             let scale = scale(head);
             bytes.extend(scale.to_bits().to_le_bytes());
@@ -52,17 +52,17 @@ pub fn encode(format: KvDtype, head: &[f32]) -> Vec<f32> {
             }
         }
     }
-    bytes.resize(4 * words(format, head.len()), 0);
+    bytes.resize(4 * words_per_head(dtype, head.len()), 0);
     bytes.as_chunks().0.iter().map(|word| f32::from_bits(u32::from_le_bytes(*word))).collect()
 }
 
 /// The numbers of a head again.
-pub fn decode(format: KvDtype, words: &[f32], head_dim: usize) -> Vec<f32> {
+pub fn decode(dtype: KvDtype, words: &[f32], head_dim: usize) -> Vec<f32> {
     let bytes: Vec<u8> = words.iter().flat_map(|word| word.to_bits().to_le_bytes()).collect();
-    let numbers: Vec<f32> = match format {
+    let numbers: Vec<f32> = match dtype {
         KvDtype::F32 => return words.into(),
         KvDtype::F16 | KvDtype::Bf16 => {
-            bytes.as_chunks().0.iter().map(|half| of_half(format, u16::from_le_bytes(*half))).collect()
+            bytes.as_chunks().0.iter().map(|half| of_half(dtype, u16::from_le_bytes(*half))).collect()
         }
         KvDtype::Int8 => bytes[4..].iter().map(|byte| f32::from(*byte as i8) * words[0]).collect(),
     };
@@ -72,12 +72,12 @@ pub fn decode(format: KvDtype, words: &[f32], head_dim: usize) -> Vec<f32> {
 /// The numbers that the engine's kernel reads from the words of a head.
 ///
 /// A sequence of one token, whose key is all zeros: its weight is 1, and the output is its value.
-pub fn kernel_reads(format: KvDtype, words: &[f32], head_dim: usize) -> Vec<f32> {
+pub fn kernel_reads(dtype: KvDtype, words: &[f32], head_dim: usize) -> Vec<f32> {
     let heads = Heads { n_heads: 1, n_kv_heads: 1, head_dim };
     let (keys, q) = (vec![0.0; words.len()], vec![0.0; head_dim]);
     let sequence = SequenceRows { queries: 1, keys: &keys, values: words, runs: &[Run { start: 0, rows: 1 }] };
     let mut out = vec![0.0; head_dim];
-    attend(heads, format, &[sequence], &q, &mut out);
+    attend(heads, dtype, &[sequence], &q, &mut out);
     out
 }
 

@@ -5,8 +5,8 @@ use crate::rows::KvDtype;
 use crate::vector::{LANES, Lanes, Plain, Vector, padded};
 
 /// Words that a head of `dim` numbers takes.
-pub(crate) fn words(format: KvDtype, dim: usize) -> usize {
-    match format {
+pub(crate) fn words_per_head(dtype: KvDtype, dim: usize) -> usize {
+    match dtype {
         KvDtype::F32 => dim,
         KvDtype::F16 | KvDtype::Bf16 => dim.div_ceil(2),
         KvDtype::Int8 => 1 + dim.div_ceil(4),

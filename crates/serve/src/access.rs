@@ -33,8 +33,8 @@ pub enum Access {
 
 impl Access {
     /// Refuses a request that must not be answered.
-    pub(crate) fn check(&self, uri: &Uri, headers: &HeaderMap) -> Result<(), ApiError> {
-        let Access::Key(key) = self else { return self.check_name(uri, headers) };
+    pub(crate) fn authorize(&self, uri: &Uri, headers: &HeaderMap) -> Result<(), ApiError> {
+        let Access::Key(key) = self else { return self.check_host(uri, headers) };
         let given = headers.get(AUTHORIZATION).map_or(&b""[..], |value| value.as_bytes());
         let (scheme, given) = given.split_at_checked(7).unwrap_or_default();
         if scheme.eq_ignore_ascii_case(b"bearer ") && is_same(key.as_bytes(), given) {
@@ -45,7 +45,7 @@ impl Access {
     }
 
     /// Refuses a request for an unknown host. The key isn't asked for.
-    pub(crate) fn check_name(&self, uri: &Uri, headers: &HeaderMap) -> Result<(), ApiError> {
+    pub(crate) fn check_host(&self, uri: &Uri, headers: &HeaderMap) -> Result<(), ApiError> {
         let in_headers = headers.get(HOST).and_then(|host| host.to_str().ok());
         let host = uri.authority().map(|authority| authority.as_str()).or(in_headers);
         let is_one = headers.get_all(HOST).iter().count() <= 1;

@@ -179,7 +179,7 @@ impl<'m> EngineThread<'m> {
     fn begin(&mut self, request: Submission) -> Result<(), EngineFault> {
         let Submission { requests, requester, accepted } = request;
         // All of them are accepted, or none.
-        if let Some(error) = requests.iter().find_map(|request| self.engine.check(request).err()) {
+        if let Some(error) = requests.iter().find_map(|request| self.engine.validate(request).err()) {
             let _ = accepted.send(Err(refusal_of(&error)));
             return Ok(());
         }

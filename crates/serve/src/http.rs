@@ -78,7 +78,7 @@ pub fn router(state: Arc<ServerState>) -> Router {
         .route("/sequences/{id}", delete(cancel_sequence))
         .route("/pace", post(set_pace))
         .fallback(nothing_here)
-        .layer(middleware::from_fn_with_state(state.clone(), check));
+        .layer(middleware::from_fn_with_state(state.clone(), authorize));
     let page = page::FILES
         .into_iter()
         .fold(Router::new(), |page, (path, content_type, content)| {
@@ -89,15 +89,15 @@ pub fn router(state: Arc<ServerState>) -> Router {
     all.method_not_allowed_fallback(wrong_method).with_state(state)
 }
 
-async fn check(State(state): AppState, request: Request<Body>, next: Next) -> Result<Response<Body>, ApiError> {
-    state.settings.access.check(request.uri(), request.headers())?;
+async fn authorize(State(state): AppState, request: Request<Body>, next: Next) -> Result<Response<Body>, ApiError> {
+    state.settings.access.authorize(request.uri(), request.headers())?;
     Ok(next.run(request).await)
 }
 
 /// The page itself shows nothing without the key, and asks for it.
 async fn check_page(State(state): AppState, request: Request<Body>, next: Next) -> Result<Response<Body>, ApiError> {
-    state.settings.access.check_name(request.uri(), request.headers())?;
-    state.viewers.check()?;
+    state.settings.access.check_host(request.uri(), request.headers())?;
+    state.viewers.ensure_any()?;
     Ok(next.run(request).await)
 }
 
@@ -131,7 +131,7 @@ async fn cancel_sequence(
     text: Result<Path<String>, PathRejection>,
     uri: Uri,
 ) -> Result<StatusCode, ApiError> {
-    state.viewers.check()?;
+    state.viewers.ensure_any()?;
     let Ok(Path(text)) = text else { return Err(nothing_here(uri).await) };
     let unknown = || {
         let message = format!("no sequence {} runs or waits; it may have finished", escape::quoted(&text));
@@ -144,7 +144,7 @@ async fn cancel_sequence(
 
 /// Sets how fast the engine steps, until the viewer who asks for it leaves.
 async fn set_pace(State(state): AppState, request: Request<Body>) -> Result<StatusCode, ApiError> {
-    state.viewers.check()?;
+    state.viewers.ensure_any()?;
     access::check_site(request.headers())?;
     let body = access::body(request, &state.settings.client_limits).await?;
     let invalid = |error| format!("not a pace: {error}; send \"viewer\", as in its views, and \"steps_per_second\"");

@@ -168,7 +168,7 @@ fn sampling(fields: &Fields, defaults: SamplingOverrides) -> Result<SamplingPara
     })?;
     let given = SamplingOverrides { temperature: fields.number("temperature")?, top_k, top_p: fields.number("top_p")? };
     let plain = SamplingParams { temperature: 1.0, top_k: 0, top_p: 1.0, seed: seed.unwrap_or_else(any_number) };
-    given.over(defaults.over(plain)).check().map_err(|error| match error {
+    given.over(defaults.over(plain)).validate().map_err(|error| match error {
         SamplingError::Temperature(_) => ApiError::of_field("temperature", error.to_string()),
         SamplingError::TopP(_) => ApiError::of_field("top_p", error.to_string()),
     })

@@ -30,7 +30,7 @@ use crate::protocol::any_number;
 
 /// The pause between two views of a viewer, short enough to look fluent.
 const BETWEEN_VIEWS: Duration = Duration::from_millis(50);
-const ENDED: usize = 16;
+const FINISHED: usize = 16;
 
 #[derive(Debug)]
 pub struct Viewers {
@@ -47,7 +47,7 @@ impl Viewers {
     }
 
     /// Refuses a server's page and views where there are no places at all.
-    pub fn check(&self) -> Result<(), ApiError> {
+    pub fn ensure_any(&self) -> Result<(), ApiError> {
         if self.all > 0 {
             return Ok(());
         }
@@ -57,7 +57,7 @@ impl Viewers {
 
     /// A place for one viewer. If all are taken, that of the oldest, whose stream ends.
     pub fn take(&self, engine: Sender<Command>) -> Result<Viewer, ApiError> {
-        self.check()?;
+        self.ensure_any()?;
         let mut taken = self.taken.lock().expect("held without a panic");
         taken.retain(|(_, place)| !place.is_closed());
         if taken.len() == self.all && taken.pop_if(|(came, _)| came.elapsed() >= self.least).is_none() {
@@ -100,12 +100,12 @@ pub struct ViewPublisher {
     requests: Vec<ViewRequest>,
     /// The numbers of those who have asked and not left.
     pub present: HashSet<u64>,
-    ended: VecDeque<FinishedView>,
+    finished: VecDeque<FinishedView>,
 }
 
 impl ViewPublisher {
     pub fn new() -> Self {
-        ViewPublisher { version: 1, requests: Vec::new(), present: HashSet::new(), ended: VecDeque::new() }
+        ViewPublisher { version: 1, requests: Vec::new(), present: HashSet::new(), finished: VecDeque::new() }
     }
 
     pub fn note_change(&mut self) {
@@ -113,13 +113,13 @@ impl ViewPublisher {
     }
 
     /// Notes the end of a sequence, for those who watch now.
-    pub fn note_end(&mut self, ended: impl FnOnce() -> FinishedView) {
+    pub fn note_end(&mut self, finished: impl FnOnce() -> FinishedView) {
         if self.present.is_empty() {
-            self.ended.clear();
+            self.finished.clear();
         } else {
-            self.ended.push_back(FinishedView { version: self.version + 1, ..ended() });
-            if self.ended.len() > ENDED {
-                self.ended.pop_front();
+            self.finished.push_back(FinishedView { version: self.version + 1, ..finished() });
+            if self.finished.len() > FINISHED {
+                self.finished.pop_front();
             }
         }
         self.version += 1;
@@ -141,7 +141,7 @@ impl ViewPublisher {
         if self.requests.iter().all(|request| request.seen == version) {
             return;
         }
-        let view = Arc::new(PoolView { version, ended: self.ended.iter().cloned().collect(), ..view() });
+        let view = Arc::new(PoolView { version, finished: self.finished.iter().cloned().collect(), ..view() });
         for request in self.requests.extract_if(.., |request| request.seen != version) {
             let _ = request.view.send((view.clone(), pace));
         }

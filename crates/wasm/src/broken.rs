@@ -120,7 +120,7 @@ impl Broken {
             }
         }
         let texts =
-            view.sequences.iter().map(|it| (it.id, &it.text)).chain(view.ended.iter().map(|it| (it.id, &it.text)));
+            view.sequences.iter().map(|it| (it.id, &it.text)).chain(view.finished.iter().map(|it| (it.id, &it.text)));
         let (mut agree, mut instead) = (serde_json::Map::new(), Value::Null);
         for (id, text) in texts {
             let right = self.texts.get(&id).map_or("", String::as_str);

@@ -21,7 +21,7 @@ pub struct SharedPool {
     engine: Engine<'static>,
     chunks: Vec<ScheduledChunk>,
     /// The sequences that have finished since the last view.
-    ended: Vec<FinishedView>,
+    finished: Vec<FinishedView>,
     version: u64,
     /// The mistake that is switched on, and how many of its sequences have started.
     broken: Option<(Broken, usize)>,
@@ -50,7 +50,7 @@ impl SharedPool {
                 Some((Broken::new(scenario, checker, open()?), 0))
             }
         };
-        Ok(SharedPool { model, tokenizer, engine, chunks: Vec::new(), ended: Vec::new(), version: 0, broken })
+        Ok(SharedPool { model, tokenizer, engine, chunks: Vec::new(), finished: Vec::new(), version: 0, broken })
     }
 
     /// Starts the sequences of the mistake that is switched on.
@@ -76,14 +76,14 @@ impl SharedPool {
 
     pub fn cancel(&mut self, id: u64) -> Result<(), String> {
         let finished = self.engine.cancel(SequenceId(id)).map_err(text_of)?;
-        self.ended.push(FinishedView::new(&finished));
+        self.finished.push(FinishedView::new(&finished));
         Ok(())
     }
 
     pub fn step(&mut self) -> Result<(), String> {
         let step = self.engine.step().map_err(text_of)?;
         self.chunks = step.chunks;
-        self.ended.extend(step.finished.iter().map(FinishedView::new));
+        self.finished.extend(step.finished.iter().map(FinishedView::new));
         if let Some((broken, _)) = &mut self.broken {
             broken.step(&self.engine, self.tokenizer)?;
         }
@@ -93,8 +93,8 @@ impl SharedPool {
     /// The state now, with the sequences that have finished since the view before.
     pub fn view(&mut self) -> Value {
         self.version += 1;
-        let ended = std::mem::take(&mut self.ended);
-        let view = PoolView { version: self.version, ended, ..PoolView::new(&self.engine, &self.chunks) };
+        let finished = std::mem::take(&mut self.finished);
+        let view = PoolView { version: self.version, finished, ..PoolView::new(&self.engine, &self.chunks) };
         let mut json = serde_json::to_value(&view).expect("a view is JSON");
         if let Some((broken, _)) = &self.broken {
             json["broken"] = broken.view(&view);

@@ -62,7 +62,7 @@ impl Speculating {
     pub fn start(&mut self, start: Start) -> Result<(), String> {
         let [target, _] = self.models;
         let tokens = self.tokenizer.encode(&start.prompt).map_err(text_of)?;
-        target.check(&tokens, start.max_new_tokens).map_err(text_of)?;
+        target.validate(&tokens, start.max_new_tokens).map_err(text_of)?;
         self.caches.iter_mut().for_each(PagedCache::release);
         self.sequence = Some(Speculated {
             sequence: Sequence::new(SequenceId(self.started), tokens, start.max_new_tokens).map_err(text_of)?,
@@ -123,7 +123,7 @@ impl Speculating {
         view.steps = sequence.counters.target_passes;
         match sequence.reason {
             None => view.sequences.push(sequence.running(&self.caches[0])),
-            Some(reason) => view.ended.push(sequence.ended(reason)),
+            Some(reason) => view.finished.push(sequence.ended(reason)),
         }
         let mut view = json!(view);
         view["counters"] = json!(sequence.counters);
@@ -162,7 +162,7 @@ impl Speculated {
             prompt_tokens: self.sequence.n_prompt,
             new_tokens: self.sequence.new_tokens().len(),
             max_new_tokens: self.sequence.max_new_tokens,
-            rows: cache.len(),
+            computed_tokens: cache.len(),
             pages: cache.table().pages().iter().map(|page| page.0).collect(),
             ..SequenceView::default()
         }

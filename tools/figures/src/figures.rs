@@ -16,7 +16,7 @@ pub mod prelude {
     pub use crate::picture::*;
     pub use crate::words::*;
     pub use anyhow::{Context, Result, ensure};
-    pub use page_by_page::cache::{CacheError, KvCache, KvLayout, PageId, Rewind, Usage};
+    pub use page_by_page::cache::{CacheError, CacheUsage, KvCache, KvLayout, PageId, Rewind};
     pub use std::collections::BTreeMap;
 }
 

@@ -46,7 +46,7 @@ const PARTS: [&str; 4] = ["compute", "write", "read", "check and copy"];
 impl DiskBench {
     pub fn run(self) -> Result<Report> {
         // Pool, tables, slab, forks, the prefix cache, and the file.
-        chapters::ensure_started(&[4, 5, 6, 10, 11, 16])?;
+        chapters::ensure_started(&[11, 16])?;
         let model = self.model.with_rows(self.rows, CacheKind::Paged)?;
         let n_tokens = TOKENS.min(model.config().max_positions);
         ensure!(n_tokens > PAGE_SIZE, "the model has {n_tokens} positions, too few to fill a page");

@@ -5,7 +5,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, ensure};
 use clap::Subcommand;
 use page_by_page::cache::attention::AttentionCache;
-use page_by_page::cache::{CacheError, KvLayout, Usage};
+use page_by_page::cache::{CacheError, CacheUsage, KvLayout};
 use page_by_page::cache_kind::{CacheKind, CacheSize};
 use page_by_page::chapters::ch03_contiguous::wasted_share;
 use page_by_page::experiments::{self, append, bundled, forks, generation, rows};
@@ -145,7 +145,7 @@ fn pages_of(kind: CacheKind, slots: usize) -> (Option<usize>, String) {
 }
 
 fn caches(lengths: &[usize]) -> Result<Report> {
-    chapters::ensure_started(&[1, 2, 3, 4, 5, 6])?;
+    chapters::ensure_started(&[1, 2, 3, 6])?;
     let model = Model::open(&bundled("storyteller"))?;
     let positions = model.config().max_positions;
     for tokens in lengths {
@@ -202,7 +202,7 @@ fn compare_caches(model: &Model, tokens: usize) -> Result<Vec<Row>> {
 }
 
 fn waste(capacity: usize, page_size: Option<usize>, lengths: &[usize]) -> Result<Report> {
-    chapters::ensure_started(if page_size.is_some() { &[3, 4, 5, 6] } else { &[3] })?;
+    chapters::ensure_started(if page_size.is_some() { &[3, 6] } else { &[3] })?;
     let layout = bundled_layout()?;
     let usages = match page_size {
         None => {
@@ -215,14 +215,14 @@ fn waste(capacity: usize, page_size: Option<usize>, lengths: &[usize]) -> Result
             experiments::memory::usage_of_caches(layout, page_size, lengths)?
         }
     };
-    let row = |name: String, usages: &[Usage]| {
-        let sum = |of: fn(&Usage) -> usize| usages.iter().map(of).sum::<usize>();
+    let row = |name: String, usages: &[CacheUsage]| {
+        let sum = |of: fn(&CacheUsage) -> usize| usages.iter().map(of).sum::<usize>();
         let percent = 100.0 * wasted_share(usages);
         Row::default()
             .text("sequence", name)
             .count("slots reserved", sum(|usage| usage.slots))
             .count("used", sum(|usage| usage.tokens))
-            .count("wasted", sum(Usage::wasted))
+            .count("wasted", sum(CacheUsage::wasted))
             .cell("wasted %", percent, format!("{percent:.1}"))
     };
     let each = usages.iter().zip(1..).map(|(usage, number)| row(number.to_string(), &[*usage]));
@@ -302,7 +302,7 @@ fn append_in_turns(kind: CacheKind, layout: KvLayout, lengths: &[usize], sizes: 
     // Each cache, and what it held before the newest turn and after it.
     let mut cases = Vec::new();
     for (tokens, size) in lengths.iter().zip(sizes) {
-        cases.push((filled(kind, layout, *tokens, *size)?, Times::default(), [Usage::default(); 2]));
+        cases.push((filled(kind, layout, *tokens, *size)?, Times::default(), [CacheUsage::default(); 2]));
     }
     let row = rows(layout, 1);
     for _ in turns("appending", 5..50, Duration::from_secs(2)) {
@@ -331,7 +331,7 @@ fn append_in_turns(kind: CacheKind, layout: KvLayout, lengths: &[usize], sizes: 
 fn rewind_all(lengths: &[usize]) -> Result<Report> {
     /// Tokens forgotten: a few, as when a draft of this length was wrong.
     const FEW: usize = 4;
-    chapters::ensure_started(&[2, 3, 4, 5, 6, 7])?;
+    chapters::ensure_started(&[2, 3, 6, 7])?;
     let layout = bundled_layout()?;
     for tokens in lengths {
         ensure!(
@@ -387,7 +387,7 @@ fn rewind_or_copy(kind: CacheKind, layout: KvLayout, tokens: usize, forgotten: u
 }
 
 fn samples(page_size: usize) -> Result<Report> {
-    chapters::ensure_started(&[4, 5, 6, 10])?;
+    chapters::ensure_started(&[10])?;
     ensure!(page_size > 0, CacheError::NoSlots);
     let layout = bundled_layout()?;
     let samples = forks::Samples { samples: 8, prompt_tokens: 900, new_tokens: 100, page_size, layout };

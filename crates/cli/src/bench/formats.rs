@@ -69,13 +69,13 @@ impl FormatsBench {
         let prompts = PROMPTS.iter().map(|prompt| tokenizer.encode(prompt)).collect::<Result<Vec<_>, _>>()?;
         self.check(&model, &text, &prompts)?;
         // Last come rows in f32 that are made with products in 16 bits.
-        let all = KvDtype::ALL.map(|format| (format, self.model.matmul_dtype)).into_iter();
+        let all = KvDtype::ALL.map(|dtype| (dtype, self.model.matmul_dtype)).into_iter();
         let all: Vec<_> = all.chain([(KvDtype::F32, MatmulDtype::Bf16)]).collect();
         let progress = Progress::new("reading and writing", (all.len() * (1 + prompts.len())) as u64);
         let mut formats = Vec::new();
         let mut plain: Option<Answers> = None;
-        for (format, products) in all {
-            (model.kv_dtype, model.matmul_dtype) = (format, products);
+        for (dtype, products) in all {
+            (model.kv_dtype, model.matmul_dtype) = (dtype, products);
             let answers = self.answers(&model, &text, &prompts, &progress)?;
             let of_f32 = plain.as_ref().unwrap_or(&answers);
             formats.push(compare(&model, &text, &answers, of_f32));
@@ -88,12 +88,12 @@ impl FormatsBench {
 
     /// Refuses what is too long for the model or the memory.
     fn check(&self, model: &Model, text: &[u32], prompts: &[Vec<u32>]) -> Result<()> {
-        model.check(text, 0)?;
+        model.validate(text, 0)?;
         let what = format!("reading {} in each format", count(text.len(), "token"));
         let logits = text.len().saturating_mul(2 * size_of::<f32>() * model.config().vocab_size);
         let bytes = model.step_bytes(text.len(), text.len()).saturating_add(logits);
         memory::ensure(&what, bytes, "take a smaller model")?;
-        prompts.iter().try_for_each(|prompt| model.check(prompt, self.max_new_tokens))?;
+        prompts.iter().try_for_each(|prompt| model.validate(prompt, self.max_new_tokens))?;
         Ok(())
     }
 
@@ -115,7 +115,7 @@ impl FormatsBench {
 }
 
 fn compare(model: &Model, text: &[u32], answers: &Answers, of_f32: &Answers) -> Row {
-    let (config, format) = (model.config(), model.kv_dtype);
+    let (config, dtype) = (model.config(), model.kv_dtype);
     let rows = || answers.logits.chunks_exact(config.vocab_size).zip(of_f32.logits.chunks_exact(config.vocab_size));
     let flips = rows().filter(|(row, plain)| argmax(row) != argmax(plain)).count();
     let largest = answers.logits.iter().zip(&of_f32.logits).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);
@@ -125,10 +125,10 @@ fn compare(model: &Model, text: &[u32], answers: &Answers, of_f32: &Answers) -> 
     let differences: Vec<usize> = stories.filter_map(|(story, plain)| first_difference(story, plain)).collect();
     let same = answers.stories.len() - differences.len();
     let first = differences.iter().min();
-    let bytes_a_token = token_bytes(format, config.kv_layout());
+    let bytes_a_token = token_bytes(dtype, config.kv_layout());
     let pages = POOL / (bytes_a_token * PAGE_SIZE);
     Row::default()
-        .text("rows", format.name())
+        .text("rows", dtype.name())
         .text("products", model.matmul_dtype.name())
         .count("bytes a token", bytes_a_token)
         .cell("loss", loss, format!("{loss:.5}"))

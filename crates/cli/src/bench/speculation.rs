@@ -63,14 +63,14 @@ const TURNS: usize = 5;
 impl SpeculationBench {
     pub fn run(self) -> Result<Report> {
         chapters::ensure_started(&[KV.chapters(), self.accept.chapters()].concat())?;
-        SamplingParams { temperature: self.temperature, top_k: 0, top_p: 0.95, seed: 0 }.check()?;
+        SamplingParams { temperature: self.temperature, top_k: 0, top_p: 0.95, seed: 0 }.validate()?;
         ensure!(self.max_new_tokens > 0, "sequences of 0 tokens: expected at least 1");
         let model = self.model.open()?;
         let tokenizer = Tokenizer::open(&model_dir(&self.model.dir))?;
         let prompts: Vec<Vec<u32>> =
             self.prompts.iter().map(|prompt| tokenizer.encode(prompt)).collect::<Result<_, _>>()?;
         for prompt in &prompts {
-            model.check(prompt, self.max_new_tokens)?;
+            model.validate(prompt, self.max_new_tokens)?;
         }
         let longest = prompts.iter().map(Vec::len).max().unwrap_or(0) + self.max_new_tokens;
         memory::ensure_cache(KV, model.cache_layout(), CacheSize::for_tokens(longest, PAGE_SIZE)?)?;

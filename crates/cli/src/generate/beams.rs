@@ -15,7 +15,7 @@ use crate::options::PoolSize;
 use crate::output::{Progress, ReportLines, Table, count, print, print_json, say_report, thousands};
 
 /// The pages, forks and beams.
-const CHAPTERS: [usize; 4] = [4, 5, 6, 10];
+const CHAPTERS: [usize; 1] = [10];
 const MAX_LINES: usize = 20;
 const MAX_TEXT: usize = 40;
 

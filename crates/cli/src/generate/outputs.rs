@@ -4,7 +4,7 @@ use std::rc::Rc;
 use std::time::{Duration, Instant};
 
 use anyhow::{Result, anyhow};
-use page_by_page::cache::{PageId, Usage};
+use page_by_page::cache::{CacheUsage, PageId};
 use page_by_page::chapters::ch06_paged::SharedSlab;
 use page_by_page::generation::read_checker::ReadChecker;
 use page_by_page::generation::sampler::Sampler;
@@ -34,8 +34,8 @@ impl Output<'_> {
         self.runs || self.n_new > 0 || self.finished.is_some()
     }
 
-    pub fn usage(&self) -> Usage {
-        self.finished.as_ref().map_or(Usage::default(), |finished| finished.sequence.counters.usage)
+    pub fn usage(&self) -> CacheUsage {
+        self.finished.as_ref().map_or(CacheUsage::default(), |finished| finished.sequence.counters.usage)
     }
 
     pub fn pages_at_end(&self) -> usize {

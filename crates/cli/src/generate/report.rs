@@ -1,6 +1,6 @@
 //! What several outputs cost together: one report, as lines for people and as JSON.
 
-use page_by_page::cache::Usage;
+use page_by_page::cache::CacheUsage;
 use page_by_page::cache_kind::CacheKind::Paged;
 use page_by_page::model::Model;
 use page_by_page::serving::schedule::FinishReason;
@@ -17,8 +17,8 @@ const MAX_NAME: usize = 30;
 
 impl OutputSet<'_> {
     /// What the sequences held at their ends, together: shared pages count for each of their owners.
-    fn usage(&self) -> Usage {
-        let mut sum = Usage::default();
+    fn usage(&self) -> CacheUsage {
+        let mut sum = CacheUsage::default();
         for usage in self.outputs.iter().map(Output::usage) {
             sum.tokens += usage.tokens;
             sum.slots += usage.slots;

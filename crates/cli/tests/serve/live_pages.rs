@@ -102,8 +102,12 @@ fn belongs_together(view: &Value, n_pages: usize) {
     assert!(pages.iter().all(|(owners, texts)| (*texts..=texts + 1).contains(owners)), "{view}");
     let page_size = number(&view["page_size"]);
     for sequence in sequences(view) {
-        assert_eq!(list(sequence, "pages").len(), number(&sequence["rows"]).div_ceil(page_size), "{sequence}");
-        assert_eq!(sequence["state"] == "running", number(&sequence["rows"]) > 0, "{sequence}");
+        assert_eq!(
+            list(sequence, "pages").len(),
+            number(&sequence["computed_tokens"]).div_ceil(page_size),
+            "{sequence}"
+        );
+        assert_eq!(sequence["status"] == "running", number(&sequence["computed_tokens"]) > 0, "{sequence}");
     }
 }
 
@@ -128,9 +132,9 @@ fn viewers_see_the_pages_as_they_are() {
                 assert!(output.text.starts_with(shown), "{shown:?} is not how the text begins");
                 assert_eq!(sequence["prompt"], PROMPTS[0]);
             }
-            !list(view, "ended").is_empty()
+            !list(view, "finished").is_empty()
         });
-        let ended = &list(&last, "ended")[0];
+        let ended = &list(&last, "finished")[0];
         assert_eq!((&ended["text"], &ended["reason"]), (&json!(output.text), &json!(output.reason)));
         assert_eq!((&ended["prompt"], &ended["new_tokens"]), (&json!(PROMPTS[0]), &json!(output.tokens.len())));
         assert_eq!(sequences(&last).len(), 0);
@@ -143,10 +147,10 @@ fn viewers_see_the_pages_as_they_are() {
     let pages = |state: &str| server.metric("page_by_page:pages", &format!("state=\"{state}\"")) as usize;
     assert_eq!(sums(&late), [pages("free"), pages("cached"), pages("used")]);
     assert!(sums(&late)[1] > 10, "the prefix cache keeps the full pages");
-    assert_eq!(late["counts"]["new_tokens"], output.tokens.len());
+    assert_eq!(late["totals"]["new_tokens"], output.tokens.len());
     for (count, metric) in [("prompt_tokens", "queries"), ("cached_tokens", "hits")] {
         let total = server.metric(&format!("vllm:prefix_cache_{metric}_total"), "");
-        assert_eq!(number(&late["counts"][count]) as f64, total, "{count}");
+        assert_eq!(number(&late["totals"][count]) as f64, total, "{count}");
     }
     server.end().unwrap();
 }
@@ -207,7 +211,7 @@ fn a_viewer_can_cancel_a_sequence() {
     assert_eq!((end(ids[1]), end(ids[1]), end(99)), (204, 404, 404), "ended, ended before, never there");
     let view = views.wait_for(|view| sequences(view).len() == 2);
     assert_eq!(ids_in(&view), [ids[0], ids[2]]);
-    let ended = list(&view, "ended").iter().find(|ended| number(&ended["id"]) == ids[1]).expect("it is shown");
+    let ended = list(&view, "finished").iter().find(|ended| number(&ended["id"]) == ids[1]).expect("it is shown");
     assert_eq!(ended["reason"], "abort");
     // Its client gets the tokens generated so far, and the others go on.
     let mut next_end = || loop {

@@ -18,7 +18,7 @@ use std::ops::Range;
 use crate::ops::softmax_scaled;
 use crate::parallel::{Columns, for_each, threads};
 use crate::rows::{KvDtype, SequenceRows};
-use crate::stored::{Bf16, F16, F32, HeadColumn, Int8, Stored, words};
+use crate::stored::{Bf16, F16, F32, HeadColumn, Int8, Stored, words_per_head};
 use crate::vector::{LANES, Lanes, Vector, padded};
 
 /// How attention divides a row into heads.
@@ -41,8 +41,8 @@ pub struct Heads {
 /// # Panics
 /// If the sequences do not have as many queries as `q` and `out` have rows, or one has more queries than tokens, or a
 /// run does not lie within its memory.
-pub fn attend(heads: Heads, format: KvDtype, sequences: &[SequenceRows<'_>], q: &[f32], out: &mut [f32]) {
-    let (row, q_width) = (heads.n_kv_heads * words(format, heads.head_dim), heads.n_heads * heads.head_dim);
+pub fn attend(heads: Heads, dtype: KvDtype, sequences: &[SequenceRows<'_>], q: &[f32], out: &mut [f32]) {
+    let (row, q_width) = (heads.n_kv_heads * words_per_head(dtype, heads.head_dim), heads.n_heads * heads.head_dim);
     for sequence in sequences {
         check(sequence, row);
     }
@@ -56,7 +56,7 @@ pub fn attend(heads: Heads, format: KvDtype, sequences: &[SequenceRows<'_>], q: 
     let mut first = 0;
     for sequence in sequences {
         let before = sequence.len() - sequence.queries;
-        let task = Attention { heads, format, sequence, kv_heads: 0..0, rows: 0..0, before, q, first, out };
+        let task = Attention { heads, dtype, sequence, kv_heads: 0..0, rows: 0..0, before, q, first, out };
         task.divide(sequences.len(), &mut tasks);
         first += sequence.queries;
     }
@@ -81,7 +81,7 @@ const FEW: usize = 4;
 #[derive(Clone)]
 struct Attention<'a> {
     heads: Heads,
-    format: KvDtype,
+    dtype: KvDtype,
     sequence: &'a SequenceRows<'a>,
     kv_heads: Range<usize>,
     /// Of the sequence's queries.
@@ -121,7 +121,7 @@ impl<'a> Attention<'a> {
     }
 
     fn compute(self) {
-        match self.format {
+        match self.dtype {
             KvDtype::F32 => self.compute_as(F32),
             KvDtype::F16 => self.compute_as(F16),
             KvDtype::Bf16 => self.compute_as(Bf16),
@@ -194,7 +194,7 @@ impl<'a> Attention<'a> {
 
     /// Where the rows of the positions that the last query sees start.
     fn places(&self) -> Vec<usize> {
-        let row = self.heads.n_kv_heads * words(self.format, self.heads.head_dim);
+        let row = self.heads.n_kv_heads * words_per_head(self.dtype, self.heads.head_dim);
         let rows = self.sequence.runs.iter().flat_map(|run| (0..run.rows).map(|i| run.start + i * row));
         rows.take(self.seen(self.queries() - 1)).collect()
     }
@@ -203,7 +203,7 @@ impl<'a> Attention<'a> {
     #[inline(always)]
     fn head_of<S: Stored>(&self, stored: S, memory: &'a [f32], kv_head: usize) -> HeadColumn<'a, S> {
         let dim = self.heads.head_dim;
-        let words = words(self.format, dim);
+        let words = words_per_head(self.dtype, dim);
         HeadColumn { _stored: stored, memory, first: kv_head * words, words, dim }
     }
 

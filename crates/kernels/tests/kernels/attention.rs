@@ -6,10 +6,10 @@ use crate::definition::{self, bits, dot, numbers};
 use crate::on_three_threads;
 
 /// Query by query, position by position.
-fn by_definition(heads: Heads, format: KvDtype, sequences: &[SequenceRows<'_>], q: &[f32]) -> Vec<f32> {
+fn by_definition(heads: Heads, dtype: KvDtype, sequences: &[SequenceRows<'_>], q: &[f32]) -> Vec<f32> {
     let Heads { n_heads, n_kv_heads, head_dim } = heads;
-    let words = words(format, head_dim);
-    let head_at = |memory: &[f32], place: usize| unpacked(format, &memory[place..][..words], head_dim);
+    let words = words_per_head(dtype, head_dim);
+    let head_at = |memory: &[f32], place: usize| unpacked(dtype, &memory[place..][..words], head_dim);
     let mut out = Vec::new();
     let mut queries = q.chunks_exact(head_dim);
     for sequence in sequences {
@@ -39,8 +39,8 @@ fn by_definition(heads: Heads, format: KvDtype, sequences: &[SequenceRows<'_>], 
     out
 }
 
-fn words(format: KvDtype, dim: usize) -> usize {
-    match format {
+fn words_per_head(dtype: KvDtype, dim: usize) -> usize {
+    match dtype {
         KvDtype::F32 => dim,
         KvDtype::F16 | KvDtype::Bf16 => dim.div_ceil(2),
         KvDtype::Int8 => 1 + dim.div_ceil(4),
@@ -48,10 +48,10 @@ fn words(format: KvDtype, dim: usize) -> usize {
 }
 
 /// The numbers of a stored head.
-fn unpacked(format: KvDtype, words: &[f32], dim: usize) -> Vec<f32> {
+fn unpacked(dtype: KvDtype, words: &[f32], dim: usize) -> Vec<f32> {
     let halves = words.iter().flat_map(|word| [word.to_bits() as u16, (word.to_bits() >> 16) as u16]);
     let bytes = words.iter().skip(1).flat_map(|word| word.to_le_bytes());
-    match format {
+    match dtype {
         KvDtype::F32 => words.to_vec(),
         KvDtype::F16 => halves.map(|half| half::f16::from_bits(half).to_f32()).take(dim).collect(),
         KvDtype::Bf16 => halves.map(|half| half::bf16::from_bits(half).to_f32()).take(dim).collect(),
@@ -60,12 +60,12 @@ fn unpacked(format: KvDtype, words: &[f32], dim: usize) -> Vec<f32> {
 }
 
 /// A head as a cache stores it. What is left of the last word is NaN, or -128, since it must not be read.
-fn pack(format: KvDtype, numbers: &[f32], words: &mut [f32]) {
-    let half = |number: f32| match format {
+fn pack(dtype: KvDtype, numbers: &[f32], words: &mut [f32]) {
+    let half = |number: f32| match dtype {
         KvDtype::F16 => half::f16::from_f32(number).to_bits(),
         _ => half::bf16::from_f32(number).to_bits(),
     };
-    match format {
+    match dtype {
         KvDtype::F32 => words.copy_from_slice(numbers),
         KvDtype::F16 | KvDtype::Bf16 => {
             for (word, pair) in words.iter_mut().zip(numbers.chunks(2)) {
@@ -94,8 +94,8 @@ struct Pages {
 }
 
 impl Pages {
-    fn new(heads: Heads, format: KvDtype, n: usize, page_size: usize, seed: u32) -> Self {
-        let words = words(format, heads.head_dim);
+    fn new(heads: Heads, dtype: KvDtype, n: usize, page_size: usize, seed: u32) -> Self {
+        let words = words_per_head(dtype, heads.head_dim);
         let width = heads.n_kv_heads * words;
         let n_pages = n.div_ceil(page_size);
         let gap = 3;
@@ -110,7 +110,7 @@ impl Pages {
             for (memory, seed) in [(&mut keys, seed), (&mut values, seed + 1)] {
                 let numbers = numbers(rows * heads.n_kv_heads * heads.head_dim, seed + 2 * i as u32);
                 for (head, numbers) in numbers.chunks_exact(heads.head_dim).enumerate() {
-                    pack(format, numbers, &mut memory[run.start + head * words..][..words]);
+                    pack(dtype, numbers, &mut memory[run.start + head * words..][..words]);
                 }
             }
             runs.push(run);
@@ -126,18 +126,18 @@ impl Pages {
 /// A batch of sequences: tokens, queries, page size.
 type Batch = [(usize, usize, usize)];
 
-fn check(heads: Heads, format: KvDtype, batch: &Batch) {
+fn check(heads: Heads, dtype: KvDtype, batch: &Batch) {
     let pages = |(i, (n, _, page_size)): (usize, &(usize, usize, usize))| {
-        Pages::new(heads, format, *n, *page_size, 100 * i as u32 + 1)
+        Pages::new(heads, dtype, *n, *page_size, 100 * i as u32 + 1)
     };
     let pages: Vec<Pages> = batch.iter().enumerate().map(pages).collect();
     let sequences: Vec<SequenceRows<'_>> = pages.iter().zip(batch).map(|(pages, of)| pages.rows(of.1)).collect();
     let queries: usize = sequences.iter().map(|sequence| sequence.queries).sum();
     let q = numbers(queries * heads.n_heads * heads.head_dim, 5);
     let mut out = vec![f32::NAN; q.len()];
-    attend(heads, format, &sequences, &q, &mut out);
-    let expected = by_definition(heads, format, &sequences, &q);
-    assert!(bits(&out) == bits(&expected), "{heads:?}, {format:?}, {batch:?}: {out:?}, not {expected:?}");
+    attend(heads, dtype, &sequences, &q, &mut out);
+    let expected = by_definition(heads, dtype, &sequences, &q);
+    assert!(bits(&out) == bits(&expected), "{heads:?}, {dtype:?}, {batch:?}: {out:?}, not {expected:?}");
 }
 
 /// Groups of 1 to 7 query heads; vectors of a head that are full and not.
@@ -164,9 +164,9 @@ const BATCHES: [&Batch; 6] = [
 #[test]
 fn a_batch_in_pages_is_attention_by_its_definition() {
     for heads in SHAPES {
-        for format in KvDtype::ALL {
+        for dtype in KvDtype::ALL {
             for batch in BATCHES {
-                check(heads, format, if cfg!(miri) { &batch[..1] } else { batch });
+                check(heads, dtype, if cfg!(miri) { &batch[..1] } else { batch });
             }
         }
     }

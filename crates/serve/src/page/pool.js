@@ -107,7 +107,7 @@
           const [ids, pages] = ["ids", "pages"].map((list) => happened.flatMap((event) => event[list]));
           this.#told = { ids, pages };
         }
-        this.#ended = [...next.ended, ...this.#ended].slice(0, MAX_ENDED);
+        this.#ended = [...next.finished, ...this.#ended].slice(0, MAX_ENDED);
         this.#view = next;
       }
       this.#sequences.classList.remove("stopped");
@@ -210,8 +210,8 @@
       }
       this.#holders = holdersOf(this.#view);
       this.#filled = [];
-      for (const { pages, rows } of sequences) {
-        pages.forEach((page, at) => { this.#filled[page] = Math.min(rows - at * page_size, page_size); });
+      for (const { pages, computed_tokens } of sequences) {
+        pages.forEach((page, at) => { this.#filled[page] = Math.min(computed_tokens - at * page_size, page_size); });
       }
       this.#cells.forEach((cell, page) => {
         const ids = this.#holders[page];
@@ -361,8 +361,8 @@
     }
 
     #drawSequences() {
-      const running = this.#view.sequences.filter(({ state }) => state === "running");
-      const waiting = this.#view.sequences.filter(({ state }) => state !== "running");
+      const running = this.#view.sequences.filter(({ status }) => status === "running");
+      const waiting = this.#view.sequences.filter(({ status }) => status !== "running");
       const order = [...running, ...waiting.slice(0, MAX_WAITING), ...this.#ended];
       const places = new Map(waiting.map(({ id }, at) => [id, at + 1]));
       if (this.#options.keepsOrder) {
@@ -459,27 +459,27 @@
     }
 
     #drawNumbers() {
-      const { owners, sequences, page_size, token_budget, max_running, steps, counts } = this.#view;
+      const { owners, sequences, page_size, token_budget, max_running, steps, totals } = this.#view;
       const all = owners.length;
       const free = owners.filter((count) => count === 0).length;
       const used = this.#holders.filter((ids) => ids.length > 0).length;
       const cached = all - free - used;
       const scheduled = sequences.length > 0 ? this.#view.scheduled_tokens : 0;
-      const running = sequences.filter(({ state }) => state === "running").length;
+      const running = sequences.filter(({ status }) => status === "running").length;
       const drawn = all > this.#cells.length ? `, the first ${number(this.#cells.length)} of them drawn` : "";
       const shares = { used: used / all, cached: cached / all, budget: scheduled / token_budget };
       // A victim's tokens are counted while they are computed again.
-      const isOpen = sequences.some(({ preemptions, rows, prompt_tokens, new_tokens }) => preemptions > 0 && rows + 1 < prompt_tokens + new_tokens);
-      const n = counts.recomputed_tokens;
+      const isOpen = sequences.some(({ preemptions, computed_tokens, prompt_tokens, new_tokens }) => preemptions > 0 && computed_tokens + 1 < prompt_tokens + new_tokens);
+      const n = totals.recomputed_tokens;
       const so = `${plural(n, "token")} recomputed`;
       const recomputed = !isOpen ? so : n === 0 ? "recomputed tokens are counted when it runs again" : `${so} so far; the rest when it runs again`;
       const numbers = {
         "pages-say": `${used} owned by sequences, ${cached} by the prefix cache alone, ${free} free`,
         "budget-says": `${scheduled} of ${plural(token_budget, "token")} scheduled`,
-        "hits-say": counts.prompt_tokens === 0 ? "no prompt yet" : `${number(counts.cached_tokens)} of ${number(counts.prompt_tokens)} prompt tokens cached`,
+        "hits-say": totals.prompt_tokens === 0 ? "no prompt yet" : `${number(totals.cached_tokens)} of ${number(totals.prompt_tokens)} prompt tokens cached`,
         "queue-says": `${running} of at most ${max_running} running, ${sequences.length - running} waiting`,
-        "steps-say": `${number(steps)}, for ${plural(counts.new_tokens, "new token")}`,
-        "lost-says": `${number(counts.preemptions)}, ${recomputed}`,
+        "steps-say": `${number(steps)}, for ${plural(totals.new_tokens, "new token")}`,
+        "lost-says": `${number(totals.preemptions)}, ${recomputed}`,
         about: `${this.#options.model}: ${plural(all, "page")} of ${plural(page_size, "slot")}${drawn}`,
       };
       for (const [part, bar] of Object.entries(this.#bars)) {

@@ -11,15 +11,15 @@ const LARGE_CAPACITY: usize = 1024;
 const LARGE_LENGTHS: [usize; 4] = [1024, 700, 300, 224];
 
 /// `29 of 64 slots are empty, 45 %`
-fn empty_slots(usages: &[Usage]) -> String {
+fn empty_slots(usages: &[CacheUsage]) -> String {
     let slots: usize = usages.iter().map(|usage| usage.slots).sum();
-    let wasted: usize = usages.iter().map(Usage::wasted).sum();
+    let wasted: usize = usages.iter().map(CacheUsage::wasted).sum();
     let [wasted, slots] = [wasted, slots].map(|n| grouped(n as u64));
     format!("{wasted} of {slots} slots are empty, {:.0}\u{a0}%", 100.0 * wasted_share(usages))
 }
 
 /// Of a reservation for each of these sequences.
-fn usages(capacity: usize, lengths: [usize; 4]) -> Result<Vec<Usage>> {
+fn usages(capacity: usize, lengths: [usize; 4]) -> Result<Vec<CacheUsage>> {
     let usage = |length| {
         let mut cache = ContiguousCache::new(LAYOUT, capacity);
         append(&mut cache, 't', length)?;

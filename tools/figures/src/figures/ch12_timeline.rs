@@ -47,9 +47,9 @@ fn record() -> Result<(Vec<Frame>, Vec<SequenceCounters>)> {
         counters.extend(done.finished.iter().map(|finished| finished.sequence.counters));
         let view = PoolView::new(&engine, &done.chunks);
         let mut sequences = [const { None }; REQUESTS.len()];
-        for sequence in view.sequences.iter().filter(|sequence| sequence.state != SequenceStatus::Running) {
+        for sequence in view.sequences.iter().filter(|sequence| sequence.status != SequenceStatus::Running) {
             let is_victim =
-                before.iter().any(|was: &SequenceView| was.id == sequence.id && was.state == SequenceStatus::Running);
+                before.iter().any(|was: &SequenceView| was.id == sequence.id && was.status == SequenceStatus::Running);
             sequences[sequence.id as usize] = Some(if is_victim { (part("P"), CELL) } else { (part(""), 4.0) });
             is_back[sequence.id as usize] |= is_victim;
         }
@@ -83,7 +83,7 @@ pub fn figure() -> Result<Figure> {
     let (frames, counters) = record()?;
     let computed: u64 = counters.iter().map(|counters| counters.computed).sum();
     let once: usize = REQUESTS.iter().map(|(_, n_prompt, most)| n_prompt + most - 1).sum();
-    let kept: usize = counters.iter().map(|counters| counters.cached_again).sum();
+    let kept: usize = counters.iter().map(|counters| counters.cached_after_preemption).sum();
     let asked = listed(&REQUESTS.map(|(_, n_prompt, most)| format!("{n_prompt} + {most}")));
     let (n, steps) = (REQUESTS.len(), frames.len());
     // A page that the cache had, and nobody has after a step, was taken and given back within it.

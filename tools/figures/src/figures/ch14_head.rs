@@ -1,7 +1,7 @@
 //! Chapter 14: the numbers of a key of the storyteller, and the nearest ones that each format has.
 
 use page_by_page::chapters::ch03_contiguous::ContiguousCache;
-use page_by_page::chapters::ch14_kv_quantization::{decode, encode, words};
+use page_by_page::chapters::ch14_kv_quantization::{decode, encode, words_per_head};
 use page_by_page::kernels::KvDtype;
 
 use super::prelude::*;
@@ -23,18 +23,18 @@ fn key() -> Result<Vec<f32>> {
 }
 
 /// The words of a head, and the numbers that are read from them.
-fn packed(format: KvDtype, head: &[f32]) -> (Vec<f32>, Vec<f32>) {
-    let (mut words, mut again) = (vec![0.0; words(format, head.len())], vec![0.0; head.len()]);
-    encode(format, head, &mut words);
-    decode(format, &words, &mut again);
+fn packed(dtype: KvDtype, head: &[f32]) -> (Vec<f32>, Vec<f32>) {
+    let (mut words, mut again) = (vec![0.0; words_per_head(dtype, head.len())], vec![0.0; head.len()]);
+    encode(dtype, head, &mut words);
+    decode(dtype, &words, &mut again);
     (words, again)
 }
 
 /// The numbers that a format has in the stretch, in a head with this largest number.
-fn between(format: KvDtype, from: f32, largest: f32) -> Vec<f32> {
+fn between(dtype: KvDtype, from: f32, largest: f32) -> Vec<f32> {
     const SAMPLES: usize = 1000;
     let sample = |n: usize| from + SHOWN * n as f32 / SAMPLES as f32;
-    let mut found: Vec<f32> = (0..=SAMPLES).map(|n| packed(format, &[largest, sample(n).min(largest)]).1[1]).collect();
+    let mut found: Vec<f32> = (0..=SAMPLES).map(|n| packed(dtype, &[largest, sample(n).min(largest)]).1[1]).collect();
     found.retain(|number| (from..=from + SHOWN).contains(number));
     found.dedup();
     found
@@ -43,8 +43,8 @@ fn between(format: KvDtype, from: f32, largest: f32) -> Vec<f32> {
 pub fn figure() -> Result<Figure> {
     let key = key()?;
     let largest = key.iter().copied().fold(0.0, f32::max);
-    let bytes = |format| size_of_val(&packed(format, &key).0[..]);
-    let sizes = listed(&FORMATS.map(|format| format!("{} as {}", bytes(format), format.name())));
+    let bytes = |dtype| size_of_val(&packed(dtype, &key).0[..]);
+    let sizes = listed(&FORMATS.map(|dtype| format!("{} as {}", bytes(dtype), dtype.name())));
     let (n, in_f32, apart) = (key.len(), bytes(KvDtype::F32), largest / 127.0);
     let lost = packed(KvDtype::Int8, &key).1.iter().filter(|again| **again == 0.0).count();
     let figure = Figure {
@@ -75,10 +75,10 @@ pub fn figure() -> Result<Figure> {
 fn draw(picture: &mut Picture, key: &[f32], largest: f32, from: f32) {
     let (left, width) = (picture.left + picture.labels, picture.width - picture.labels - 8.0);
     let x = |number: f32| left + f64::from((number - from) / SHOWN) * width;
-    for (place, format) in FORMATS.into_iter().enumerate() {
+    for (place, dtype) in FORMATS.into_iter().enumerate() {
         let (dots, bars) = (picture.y + 10.0, picture.y + 34.0);
-        picture.bold(picture.left, bars + 14.0, Anchor::Start, format.name());
-        let pairs = key.iter().zip(packed(format, key).1).filter(|(number, _)| (from..=from + SHOWN).contains(*number));
+        picture.bold(picture.left, bars + 14.0, Anchor::Start, dtype.name());
+        let pairs = key.iter().zip(packed(dtype, key).1).filter(|(number, _)| (from..=from + SHOWN).contains(*number));
         for (number, again) in pairs {
             picture.path("line", format!("M{:.1} {dots:.1}L{:.1} {bars:.1}", x(*number), x(again)));
             picture.path(format!("fill o{place}"), circle(x(*number), dots, 3.0));
@@ -88,7 +88,7 @@ fn draw(picture: &mut Picture, key: &[f32], largest: f32, from: f32) {
             }
         }
         // Those that lie too close together are one bar, and a long one says what it is.
-        let found: Vec<f64> = between(format, from, largest).into_iter().map(x).collect();
+        let found: Vec<f64> = between(dtype, from, largest).into_iter().map(x).collect();
         let bar =
             |run: &[f64]| format!("M{:.1} {bars:.1}h{:.1}v18H{0:.1}z", run[0] - 1.0, run[run.len() - 1] - run[0] + 2.0);
         let runs = || found.chunk_by(|a, b| b - a < 3.0);

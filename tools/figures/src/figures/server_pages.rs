@@ -73,7 +73,7 @@ fn letter(id: u64) -> char {
 
 pub fn figure() -> Result<Figure> {
     let frames = &record()?;
-    let counts = &frames[frames.len() - 1].0.counts;
+    let totals = &frames[frames.len() - 1].0.totals;
     let mut figure = Figure {
         label: format!(
             "A pool of {PAGES} pages of {PAGE_SIZE} slots. A cell is a page, with the letter of its sequence or the \
@@ -82,7 +82,7 @@ pub fn figure() -> Result<Figure> {
         headline: "Sequences share the full pages of a common prompt, and what they leave stays cached.".into(),
         setup: format!(
             "{PAGES} pages of {PAGE_SIZE} slots. In the end, {} of {} prompt tokens were cached.",
-            counts.cached_tokens, counts.prompt_tokens
+            totals.cached_tokens, totals.prompt_tokens
         ),
         legend: vec![(shared(&['a', 'b'], ""), "shared by several sequences")],
         ..Figure::default()
@@ -103,7 +103,7 @@ fn draw(picture: &mut Picture, view: &PoolView) {
     for id in 0..REQUESTS.len() as u64 {
         let area = Area { x: picture.left + 1.0, y: picture.y + 2.0, width: 24.0, height: 22.0 };
         let sequence = view.sequences.iter().find(|sequence| sequence.id == id);
-        let text = sequence.map_or("not in the engine".into(), |sequence| match sequence.state {
+        let text = sequence.map_or("not in the engine".into(), |sequence| match sequence.status {
             SequenceStatus::Running => progress(sequence),
             SequenceStatus::Waiting => "waits".into(),
             SequenceStatus::Preempted => "was preempted and waits".into(),
@@ -114,9 +114,9 @@ fn draw(picture: &mut Picture, view: &PoolView) {
     }
 }
 
-fn progress(SequenceView { prompt_tokens, new_tokens, cached_tokens, rows, .. }: &SequenceView) -> String {
-    let rows = rows.min(prompt_tokens);
-    format!("{rows} of {prompt_tokens} prompt tokens ({cached_tokens} cached), {new_tokens} new")
+fn progress(SequenceView { prompt_tokens, new_tokens, cached_tokens, computed_tokens, .. }: &SequenceView) -> String {
+    let computed = computed_tokens.min(prompt_tokens);
+    format!("{computed} of {prompt_tokens} prompt tokens ({cached_tokens} cached), {new_tokens} new")
 }
 
 fn step_text(view: &PoolView, ended: &[String]) -> String {
