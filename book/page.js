@@ -1,5 +1,6 @@
 // A link past the bars; names the page in the bar above it, and the pages before and after it at its foot; takes the prompt out of commands, so
-// that only the command is marked and copied. Without this script the bar has the book's title, and the foot two arrows.
+// that only the command is marked and copied; puts what a narrow window wraps of a line of code under that line. Without this script the
+// bar has the book's title, and the foot two arrows.
 (() => {
     "use strict";
 
@@ -42,5 +43,31 @@
                 return [at > 0 ? "\n" : "", command === line ? "" : prompt, command];
             }),
         );
+    }
+
+    // The first `n` characters of an element, taken out of it together with the marks around them.
+    const take = (element, n) => {
+        const texts = document.createTreeWalker(element, NodeFilter.SHOW_TEXT);
+        let text = texts.nextNode();
+        for (; text && text.length < n; text = texts.nextNode()) {
+            n -= text.length;
+        }
+        const range = document.createRange();
+        range.setStart(element, 0);
+        range.setEnd(text ?? element, text ? n : element.childNodes.length);
+        return range.extractContents();
+    };
+
+    // A line of Rust is a box of its own: what a narrow window wraps hangs four columns in, under the text of a comment.
+    for (const code of document.querySelectorAll("pre > code.language-rust")) {
+        const lines = code.textContent.trimEnd().split("\n").flatMap((text) => {
+            const line = document.createElement("span");
+            line.className = "pbp-line";
+            line.style.setProperty("--pbp-hang", `${text.search(/\S|$/) + 4}ch`);
+            line.append(take(code, text.length));
+            take(code, 1);
+            return text === "" ? ["\n"] : [line, "\n"];
+        });
+        code.replaceChildren(...lines);
     }
 })();
