@@ -26,7 +26,7 @@
     /** Slots of the pages that sequences own, and how many of them hold a token. */
     function slots({ sequences, page_size }) {
         const taken = sum(sequences.map(({ pages }) => pages.length)) * page_size;
-        return { taken, filled: sum(sequences.map(({ rows }) => rows)) };
+        return { taken, filled: sum(sequences.map(({ computed_tokens }) => computed_tokens)) };
     }
 
     /**
