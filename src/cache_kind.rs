@@ -27,6 +27,10 @@ impl fmt::Display for CacheKind {
     }
 }
 
+impl AttentionCache for FlatCache {}
+
+impl AttentionCache for ContiguousCache {}
+
 impl CacheKind {
     /// All of them, in the order of the book.
     pub const ALL: [CacheKind; 4] = [CacheKind::Recompute, CacheKind::Flat, CacheKind::Contiguous, CacheKind::Paged];

@@ -22,7 +22,7 @@ mod checks {
     const Q: [f32; 3] = [0.25, 0.25, 0.5];
 
     /// All tokens as likely as their logits say.
-    const PLAIN: SamplingParams = SamplingParams { temperature: 1.0, top_k: 0, top_p: 1.0, seed: 1 };
+    const PLAIN: SamplingParams = SamplingParams { temperature: 1.0, seed: 1, ..SamplingParams::GREEDY };
 
     /// Logits of five tokens that depend on the sequence.
     fn five(tokens: &[u32]) -> Vec<f32> {

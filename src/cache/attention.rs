@@ -17,8 +17,6 @@ use std::borrow::Cow;
 use std::cell::Ref;
 
 use crate::cache::{KvLayout, Rewind};
-use crate::chapters::ch02_flat::FlatCache;
-use crate::chapters::ch03_contiguous::ContiguousCache;
 use crate::chapters::ch06_paged::PageSlab;
 use crate::kernels::Heads;
 
@@ -204,7 +202,3 @@ impl<'a> Rows<'a> {
         SequenceRows { queries, keys: self.keys.numbers(), values: self.values.numbers(), runs: &self.runs }
     }
 }
-
-impl AttentionCache for FlatCache {}
-
-impl AttentionCache for ContiguousCache {}

@@ -73,7 +73,7 @@ impl Stories<'_> {
     pub fn generate(&self, mut drafts: Option<Drafts<'_>>) -> Result<Drafted> {
         let mut drafted = Drafted::default();
         for (seed, prompt) in (0..).zip(self.prompts) {
-            let sampling = SamplingParams { temperature: self.temperature, top_k: 0, top_p: 0.95, seed };
+            let sampling = SamplingParams { temperature: self.temperature, seed, ..SamplingParams::DEFAULT };
             let size = CacheSize::for_tokens(prompt.len() + self.new_tokens, PAGE_SIZE)?;
             let mut cache = self.cache.new_cache(self.target.cache_layout(), size)?;
             let stop = StopConditions { max_new_tokens: self.new_tokens, end_of_text: &[] };

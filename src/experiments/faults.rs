@@ -352,7 +352,7 @@ fn scale(head: &[f32]) -> f32 {
 
 /// How all of them sample.
 pub fn sampling(seed: u64) -> SamplingParams {
-    SamplingParams { temperature: 0.8, top_k: 0, top_p: 0.95, seed }
+    SamplingParams { seed, ..SamplingParams::DEFAULT }
 }
 
 /// A model, and the tokenizer that goes with it.

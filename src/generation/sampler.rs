@@ -3,95 +3,11 @@
 //! The order of the filters is the usual one: temperature, then top-k, then top-p
 //! ([Holtzman et al., 2019](https://arxiv.org/abs/1904.09751)). A seed fixes all draws, on every machine.
 
-use serde::{Deserialize, Deserializer, de};
-
 use crate::chapters::ch01_recompute::argmax;
 use crate::dice::Dice;
 use crate::kernels::softmax;
 
-/// How to choose among the tokens.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct SamplingParams {
-    /// Logits are divided by this. Below 1 is safer, above 1 is wilder, and 0 is greedy, which always picks the
-    /// likeliest token.
-    pub temperature: f32,
-    /// Only the `top_k` likeliest tokens; 0 is no limit.
-    pub top_k: usize,
-    /// Only the likeliest tokens that together reach this probability; 1 is no limit.
-    pub top_p: f32,
-    pub seed: u64,
-}
-
-/// Why sampling parameters were refused.
-#[derive(Clone, Copy, Debug, PartialEq, thiserror::Error)]
-pub enum SamplingError {
-    /// A temperature that logits cannot be divided by.
-    #[error("the temperature is {0}, expected 0 (greedy) or {MIN_TEMPERATURE} to {MAX_TEMPERATURE}")]
-    Temperature(f32),
-    /// Not a probability.
-    #[error("top-p is {0}, expected a probability from 0 to 1")]
-    TopP(f32),
-}
-
-/// Models whose authors mean greedy choice publish this temperature, because some engines refuse 0.
-const MIN_TEMPERATURE: f32 = 0.000_001;
-/// At this temperature all tokens are about equally likely.
-const MAX_TEMPERATURE: f32 = 1000.0;
-
-impl SamplingParams {
-    /// Gives these back if a [`Sampler`] can use them.
-    ///
-    /// `temperature`: 0, or 0.000001 to 1000. `top_p`: 0 to 1, 0 for the likeliest token only. `top_k` and `seed`: any
-    /// number.
-    pub fn validate(self) -> Result<Self, SamplingError> {
-        let SamplingParams { temperature, top_p, .. } = self;
-        if temperature != 0.0 && !(MIN_TEMPERATURE..=MAX_TEMPERATURE).contains(&temperature) {
-            return Err(SamplingError::Temperature(temperature));
-        }
-        if !(0.0..=1.0).contains(&top_p) {
-            return Err(SamplingError::TopP(top_p));
-        }
-        Ok(self)
-    }
-
-    /// Always the likeliest token.
-    pub const GREEDY: SamplingParams = SamplingParams { temperature: 0.0, top_k: 0, top_p: 1.0, seed: 0 };
-}
-
-/// The settings of a model's `generation_config.json`, or of a request, where they are given.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Deserialize)]
-pub struct SamplingOverrides {
-    #[serde(default, deserialize_with = "deserialize_f32")]
-    pub temperature: Option<f32>,
-    pub top_k: Option<usize>,
-    #[serde(default, deserialize_with = "deserialize_f32")]
-    pub top_p: Option<f32>,
-}
-
-/// Reads a number that 32 bits can hold.
-pub fn deserialize_f32<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<f32>, D::Error> {
-    let number = Option::<f64>::deserialize(deserializer)?;
-    number.map(narrow_to_f32).transpose().map_err(de::Error::custom)
-}
-
-/// A number in 32 bits; refused if it would become infinite, or 0.
-pub fn narrow_to_f32(wide: f64) -> Result<f32, String> {
-    let number = wide as f32;
-    let is_lost = wide.is_finite() && (number.is_infinite() || (number == 0.0 && wide != 0.0));
-    if is_lost { Err(format!("{wide:e} is out of the range of 32-bit floats")) } else { Ok(number) }
-}
-
-impl SamplingOverrides {
-    /// These where they are given, `sampling` where not.
-    pub fn over(self, sampling: SamplingParams) -> SamplingParams {
-        SamplingParams {
-            temperature: self.temperature.unwrap_or(sampling.temperature),
-            top_k: self.top_k.unwrap_or(sampling.top_k),
-            top_p: self.top_p.unwrap_or(sampling.top_p),
-            seed: sampling.seed,
-        }
-    }
-}
+pub use crate::model::sampling_params::{SamplingError, SamplingOverrides, SamplingParams};
 
 pub struct Sampler {
     sampling: SamplingParams,
@@ -273,8 +189,10 @@ mod tests {
         let mut dice = Dice::new(1);
         for (n, spread) in [(1, 1.0), (7, 0.1), (500, 1.0), (4096, 8.0), (4096, 0.01)] {
             let logits: Vec<f32> = (0..n).map(|_| spread * (dice.uniform() as f32 - 0.5)).collect();
-            let kept =
-                |top_p| Sampler::new(SamplingParams { temperature: 1.0, top_k: 0, top_p, seed: 1 }).candidates(&logits);
+            let kept = |top_p| {
+                Sampler::new(SamplingParams { temperature: 1.0, top_p, seed: 1, ..SamplingParams::GREEDY })
+                    .candidates(&logits)
+            };
             for share in [1e-6, 0.3, 0.95, 0.999_999, 1.0 - f32::EPSILON / 2.0] {
                 let mut expected = kept(1.0);
                 let enough = f64::from(share) * total(&expected);
@@ -287,7 +205,7 @@ mod tests {
     #[test]
     fn a_token_that_is_left_out_is_never_drawn() {
         for temperature in [0.0, 1e-6, 0.5, 1.0, 1000.0] {
-            let mut sampler = Sampler::new(SamplingParams { temperature, top_k: 0, top_p: 1.0, seed: 5 });
+            let mut sampler = Sampler::new(SamplingParams { temperature, seed: 5, ..SamplingParams::GREEDY });
             for _ in 0..500 {
                 assert!([0, 2, 4].contains(&sampler.pick_without(&LOGITS, &[1, 3, 99])), "temperature {temperature}");
             }
@@ -347,7 +265,7 @@ mod tests {
 
     #[test]
     fn sampling_that_makes_no_sense_is_refused_by_name() {
-        let sampling = |temperature, top_p| SamplingParams { temperature, top_k: 0, top_p, seed: 0 };
+        let sampling = |temperature, top_p| SamplingParams { temperature, top_p, ..SamplingParams::GREEDY };
         for temperature in [f32::INFINITY, f32::NEG_INFINITY, -1.0, 1e-40, 1e-7, 1000.1] {
             let refused = Err(SamplingError::Temperature(temperature));
             assert_eq!(sampling(temperature, 1.0).validate(), refused);

@@ -7,9 +7,9 @@ use serde::Deserialize;
 use crate::cache::KvLayout;
 use crate::escape::quoted;
 use crate::files::FileError;
-use crate::generation::sampler::{SamplingOverrides, SamplingParams};
 use crate::kernels::Heads;
 use crate::model::checkpoint::{parse_json, read};
+use crate::model::sampling_params::{SamplingOverrides, SamplingParams};
 
 /// The shape of a Qwen3 model and what else its config fixes.
 #[derive(Clone, Debug, PartialEq)]

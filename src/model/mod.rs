@@ -20,6 +20,7 @@ mod config;
 mod fingerprint;
 mod large_pages;
 mod rope;
+pub mod sampling_params;
 mod step;
 pub mod tokenizer;
 mod weights;

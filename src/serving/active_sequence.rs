@@ -54,7 +54,7 @@ pub(super) struct ActiveSequence<'t> {
     /// Why it failed, if it did.
     pub(super) error: Option<SequenceError>,
     /// How its prompt begins; empty without a tokenizer.
-    prompt_text: String,
+    prompt_preview: String,
     /// `None` without a tokenizer.
     detokenizer: Option<Detokenizer<'t>>,
     /// Its output since it was last taken.
@@ -83,7 +83,7 @@ impl<'t> ActiveSequence<'t> {
             drawn: 0,
             samples: Vec::new(),
             error: None,
-            prompt_text: tokenizer.map_or_else(String::new, preview),
+            prompt_preview: tokenizer.map_or_else(String::new, preview),
             detokenizer: tokenizer.map(|tokenizer| Detokenizer::new(tokenizer, stop_params)),
             delta: OutputDelta::default(),
             end_token: None,
@@ -92,7 +92,7 @@ impl<'t> ActiveSequence<'t> {
 
     /// How its prompt begins, and its output so far.
     pub(super) fn text(&self) -> (&str, &str) {
-        (&self.prompt_text, self.detokenizer.as_ref().map_or("", Detokenizer::output))
+        (&self.prompt_preview, self.detokenizer.as_ref().map_or("", Detokenizer::output))
     }
 
     /// Draws its next token from these logits, `[vocab_size]`, and adds it to its output.
@@ -151,6 +151,6 @@ impl<'t> ActiveSequence<'t> {
             (offset, output) = (detokenizer.output_chars, detokenizer.output().into());
         }
         delta.end_token = self.end_token.map(|token| OutputToken { offset, ..token });
-        FinishedSequence { sequence, text: output, delta, prompt_text: self.prompt_text, outcome }
+        FinishedSequence { sequence, text: output, delta, prompt_preview: self.prompt_preview, outcome }
     }
 }

@@ -113,7 +113,7 @@ impl<'m> Engine<'m> {
             tokenizer: None,
             slab: slab.clone(),
             page_size: ForkCache::new(slab)?.table().page_size(),
-            scheduler: CountingScheduler::new(slab, prefix_cache, limits, &[])?,
+            scheduler: CountingScheduler::new(slab, prefix_cache, limits)?,
             end_of_text: end_of_text.to_vec(),
             active: BTreeMap::new(),
             finished: Vec::new(),

@@ -58,7 +58,7 @@ pub struct FinishedSequence {
     pub text: String,
     pub delta: OutputDelta,
     /// How its prompt begins, for [views](super::view). Empty without a tokenizer.
-    pub prompt_text: String,
+    pub prompt_preview: String,
     pub outcome: Result<FinishReason, SequenceError>,
 }
 

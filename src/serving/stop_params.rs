@@ -6,7 +6,7 @@
 //! ```
 //!
 //! The fields mean what they mean in vLLM's
-//! [`SamplingOverrides`](https://github.com/vllm-project/vllm/blob/v0.33.0/vllm/sampling_params.py).
+//! [`SamplingParams`](https://github.com/vllm-project/vllm/blob/v0.33.0/vllm/sampling_params.py).
 
 use crate::generation::sampler::Sampler;
 

@@ -160,7 +160,7 @@ impl FinishedView {
         FinishedView {
             id: finished.sequence.id.0,
             version: 0,
-            prompt: finished.prompt_text.clone(),
+            prompt: finished.prompt_preview.clone(),
             text: output_preview(&finished.text),
             new_tokens: finished.sequence.new_tokens().len(),
             reason: finished.reason().as_str(),

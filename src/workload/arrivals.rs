@@ -184,7 +184,7 @@ pub fn simulate_arrivals(
     cost: StepCost,
     mut on_end: impl FnMut(),
 ) -> Result<ArrivalReport, EngineError> {
-    let mut scheduler = CountingScheduler::new(slab, prefix_cache, limits, &[])?;
+    let mut scheduler = CountingScheduler::new(slab, prefix_cache, limits)?;
     let mut served =
         ArrivalReport { requests: vec![RequestTimes::default(); arrivals.len()], ..ArrivalReport::default() };
     // The places of unfinished requests among the arrivals.

@@ -10,22 +10,23 @@ use std::time::Instant;
 use anyhow::{Context, Result, ensure};
 use clap::Args;
 use page_by_page::cache_kind::CacheKind;
-use page_by_page::generation::sampler::{Sampler, SamplingOverrides, deserialize_f32};
+use page_by_page::generation::sampler::{Sampler, SamplingOverrides};
 use page_by_page::model::Model;
+use page_by_page::model::sampling_params::deserialize_f32;
 use page_by_page::model::tokenizer::Tokenizer;
-use page_by_page::serving::schedule::SequenceId;
+use page_by_page::serving::schedule::{FinishReason, SequenceId};
 use page_by_page::serving::{Engine, FinishedSequence, TierQueue};
 use page_by_page::{escape, files};
 use serde::Deserialize;
 use serde_json::json;
 
-use crate::chapters::{self, SCHEDULER};
 use crate::generate::{MAX_NEW_TOKENS, token_ids};
 use crate::input::{Line, LineReader, Next};
 use crate::interrupt::Interrupt;
-use crate::options::{ModelOption, PoolOptions, RowOptions, SEED, sampling};
+use crate::options::{KvOptions, ModelOption, PoolOptions, SEED, sampling};
 use crate::output::{self, add, count, per_second, prompts_cached, rate, say, say_report, thousands, time};
 use crate::page_file::{self, PageFileOptions};
+use crate::requirements::{self, SCHEDULER};
 use results::Results;
 
 /// Requests that wait for a place, at most: the next lines are read when one of them runs.
@@ -65,7 +66,7 @@ pub struct Batch {
     #[arg(long, value_name = "N", default_value_t = 16)]
     max_running: usize,
     #[command(flatten)]
-    rows: RowOptions,
+    rows: KvOptions,
     #[command(flatten)]
     page_file: PageFileOptions,
     /// Write the results to this file, in place of what is in it; - for standard output
@@ -129,11 +130,11 @@ struct BatchRun<'m> {
 
 impl Batch {
     pub fn run(self) -> Result<()> {
-        chapters::ensure_started(&SCHEDULER)?;
+        requirements::ensure_started(&SCHEDULER)?;
         let lines = self.lines()?;
-        let (model, tokenizer) = self.model.with_tokenizer(self.rows, CacheKind::Paged)?;
+        let (model, tokenizer) = self.model.open_with_tokenizer(self.rows, CacheKind::Paged)?;
         let slab = self.pool.slab(&model, self.max_running)?;
-        chapters::ensure_started(self.page_file.chapters())?;
+        requirements::ensure_started(self.page_file.chapters())?;
         let tier = self.page_file.open(&model, self.pool.pages.page_size)?;
         let (prefix_cache, limits) = (self.pool.prefix_cache()?, self.pool.limits(self.max_running));
         let engine =
@@ -179,7 +180,8 @@ impl Batch {
             !is_read || n_lines > 0,
             "{name}: there is no line; write one JSON object a line, such as {{\"prompt\": \"Once upon a time\"}}"
         );
-        let complete: usize = ["stop", "length"].iter().filter_map(|end| ends.get(end)).sum();
+        let complete: usize =
+            [FinishReason::Stop, FinishReason::Length].iter().filter_map(|end| ends.get(&Some(*end))).sum();
         run.results.finish()?;
         say_report(None, &self.lines_of_costs(&run, n_lines)?);
         let (all, incomplete) = (count(n_lines, "request"), thousands(n_lines - complete));
@@ -217,7 +219,7 @@ impl Batch {
         ];
         lines.extend(run.tier_queue.tier().map(|tier| ("page file", page_file::describe(tier))));
         let chapters = [&SCHEDULER[..], &self.rows.chapters(CacheKind::Paged), self.page_file.chapters()].concat();
-        lines.push(("chapters", chapters::describe(&chapters)));
+        lines.push(("chapters", requirements::describe(&chapters)));
         Ok(lines)
     }
 }
@@ -303,7 +305,7 @@ impl BatchRun<'_> {
         let sampling = sampling(SamplingOverrides { temperature, top_k, top_p }, seed.unwrap_or(SEED), config)?;
         if sampling.temperature == 0.0 {
             // Greedy is `argmax`.
-            chapters::ensure_started(&[1])?;
+            requirements::ensure_started(&[1])?;
         }
         let max_new_tokens = request.max_new_tokens.unwrap_or(MAX_NEW_TOKENS);
         // As `generate` does: what does not fit into the model's positions is not written.
@@ -314,7 +316,9 @@ impl BatchRun<'_> {
 
     fn end(&mut self, finished: &FinishedSequence) -> Result<()> {
         let FinishedSequence { sequence, text, outcome, .. } = finished;
-        let Some(BatchRequest { line, prompt: beginning, .. }) = self.taken.remove(&sequence.id) else { return Ok(()) };
+        let Some(BatchRequest { line, prompt: prompt_text, .. }) = self.taken.remove(&sequence.id) else {
+            return Ok(());
+        };
         let (prompt, new) = (&sequence.tokens[..sequence.n_prompt], sequence.new_tokens());
         let counters = json!({
             "prompt_tokens": prompt.len(),
@@ -327,14 +331,14 @@ impl BatchRun<'_> {
         });
         let mut result = json!({
             "line": line,
-            "prompt": beginning,
+            "prompt": prompt_text,
             "text": text,
             "tokens": token_ids(prompt, new),
             "finish_reason": finished.reason().as_str(),
             "counters": counters,
         });
         add(&mut result, "error", outcome.as_ref().err().map(|error| format!("line {line}: {error}")));
-        self.results.put(line, finished.reason().as_str(), result)
+        self.results.put(line, Some(finished.reason()), result)
     }
 
     fn refuse(&mut self, line: usize, prompt: Option<&str>, problem: &str) -> Result<()> {
@@ -342,6 +346,6 @@ impl BatchRun<'_> {
         add(&mut result, "prompt", prompt);
         add(&mut result, "finish_reason", Some("refused"));
         add(&mut result, "error", Some(format!("line {line}: {problem}")));
-        self.results.put(line, "refused", result)
+        self.results.put(line, None, result)
     }
 }

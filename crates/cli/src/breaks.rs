@@ -7,8 +7,8 @@ use page_by_page::english::wrapped;
 use page_by_page::experiments::faults::{self, Effect, Fault, Scenario, ScenarioOutput, ScenarioRunner};
 use page_by_page::experiments::shrunk_events;
 
-use crate::chapters;
 use crate::output::{Table, print};
+use crate::requirements;
 
 /// Columns of each side, unless a line on the left is longer.
 const COLUMNS: usize = 38;
@@ -33,24 +33,23 @@ pub struct Break {
 impl Break {
     pub fn run(self) -> Result<()> {
         let Some(name) = self.name else { return print(&list()) };
-        let mistake = faults::all().into_iter().find(|mistake| mistake.name == name);
-        let mistake =
-            mistake.with_context(|| format!("no mistake is called {name:?}; `cargo page break` lists them"))?;
-        let Fault { chapter, about, invariant, chapters: run, .. } = mistake;
-        chapters::ensure_written(run)?;
-        let shown = match mistake.effect {
+        let fault = faults::all().into_iter().find(|fault| fault.name == name);
+        let fault = fault.with_context(|| format!("no mistake is called {name:?}; `cargo page break` lists them"))?;
+        let Fault { chapter, about, invariant, chapters: run, .. } = fault;
+        requirements::ensure_written(run)?;
+        let shown = match fault.effect {
             Effect::Events(bug) => shrunk_events(bug) + "\n",
             Effect::Cost(cost) => {
                 let [right, broken] = cost()?;
                 let is_yours = compiled(chapter).source == Source::Yours;
                 beside(if is_yours { "your code" } else { "right" }, &right, &broken) + "\n"
             }
-            Effect::Forgetful(scenario) => told(&mistake, &scenario, |runner| runner.run_forgetful(&scenario))?,
-            Effect::Story(scenario, placement) => {
-                told(&mistake, &scenario, |runner| runner.run(&scenario, Some(placement)))?
+            Effect::Forgetful(scenario) => told(&fault, &scenario, |runner| runner.run_forgetful(&scenario))?,
+            Effect::Story(scenario, misplacement) => {
+                told(&fault, &scenario, |runner| runner.run(&scenario, Some(misplacement)))?
             }
         };
-        let whose = chapters::describe(run);
+        let whose = requirements::describe(run);
         print(&format!("chapter {chapter}: {about}\nbreaks: {invariant}\n\n{shown}chapters          {whose}\n"))
     }
 }
@@ -65,7 +64,7 @@ fn list() -> String {
 
 /// The stories of all sequences side by side, and what was read wrongly first. `tell`: with the mistake.
 fn told(
-    mistake: &Fault,
+    fault: &Fault,
     scenario: &Scenario,
     tell: impl FnOnce(&ScenarioRunner) -> Result<ScenarioOutput>,
 ) -> Result<String> {
@@ -81,7 +80,7 @@ fn told(
             false => format!("{name}: another story from word {} on\n\n", same.count() + 1),
         };
     }
-    shown += &match (&broken.wrong, mistake.effect) {
+    shown += &match (&broken.wrong, fault.effect) {
         (Some((first, n)), _) => format!("first wrong read  {first}\nin all            {n}\n"),
         (None, Effect::Forgetful(_)) => "no row was read: there was no cache\n".into(),
         (None, _) => "each row was the one that it should be, with other numbers in it\n".into(),

@@ -20,11 +20,11 @@ use page_by_page::model::tokenizer::Tokenizer;
 use page_by_page::serving::schedule::{FinishReason, SequenceId};
 use page_by_page::serving::{Engine, FinishedSequence};
 
-use crate::chapters::{self, SCHEDULER_AND_ARGMAX};
 use crate::input::{LineReader, Next};
 use crate::interrupt::Interrupt;
-use crate::options::{ModelOption, PoolOptions, RowOptions, SamplingOptions};
+use crate::options::{KvOptions, ModelOption, PoolOptions, SamplingOptions};
 use crate::output::{WordWrap, count, print, say, thousands};
+use crate::requirements::{self, SCHEDULER_AND_ARGMAX};
 
 /// Stands before a line that is typed, and before an answer.
 const LABELS: [&str; 2] = ["you>   ", "model> "];
@@ -48,7 +48,7 @@ pub struct ConversationOptions {
     #[command(flatten, next_help_heading = "Memory")]
     pool: PoolOptions,
     #[command(flatten, next_help_heading = "Memory")]
-    rows: RowOptions,
+    rows: KvOptions,
 }
 
 #[derive(Clone)]
@@ -93,8 +93,8 @@ struct Conversation<'m> {
 impl ConversationOptions {
     /// Takes turns until the input ends. `first`: the first line, if the command line has it already.
     pub fn run(&self, script: &Script, max_new_tokens: Option<usize>, first: Option<String>) -> Result<()> {
-        chapters::ensure_started(&SCHEDULER_AND_ARGMAX)?;
-        let (model, tokenizer) = self.model.with_tokenizer(self.rows, CacheKind::Paged)?;
+        requirements::ensure_started(&SCHEDULER_AND_ARGMAX)?;
+        let (model, tokenizer) = self.model.open_with_tokenizer(self.rows, CacheKind::Paged)?;
         let slab = self.pool.slab(&model, 1)?;
         let (prefix_cache, limits) = (self.pool.prefix_cache()?, self.pool.limits(1));
         let engine =
@@ -119,7 +119,7 @@ impl ConversationOptions {
             say(&format!("{}: {fit} fit. {} /help lists commands, Ctrl-D ends.", self.model.name(), script.hint));
         }
         let chapters = [&SCHEDULER_AND_ARGMAX[..], &self.rows.chapters(CacheKind::Paged)].concat();
-        say(&format!("chapters  {}", chapters::describe(&chapters)));
+        say(&format!("chapters  {}", requirements::describe(&chapters)));
         conversation.run(first)
     }
 }

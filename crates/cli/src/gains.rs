@@ -7,8 +7,8 @@ use anyhow::{Result, bail};
 use clap::Args;
 use page_by_page::chapters::{CompiledChapter, Source, all, chapter};
 
-use crate::chapters;
 use crate::output::{Progress, print, thousands};
+use crate::requirements;
 use limits::{LIMITS, measure_within};
 use measures::Gain;
 
@@ -37,7 +37,7 @@ impl GainsCommand {
             Some(number) => vec![written_gain(number)?],
             None => {
                 let gains = all().iter().map(|chapter| measures::gain(chapter.number));
-                gains.filter(|gain| needed(gain).into_iter().all(chapters::is_written)).collect()
+                gains.filter(|gain| needed(gain).into_iter().all(requirements::is_written)).collect()
             }
         };
         if gains.is_empty() {
@@ -66,7 +66,7 @@ fn written_gain(number: usize) -> Result<Gain> {
     }
     let gain = measures::gain(number);
     for CompiledChapter { number, title, name, source, .. } in needed(&gain) {
-        chapters::ensure_started(&[*number])?;
+        requirements::ensure_started(&[*number])?;
         if let (Source::Yours, Some((task, what))) = (source, chapter(*number).tasks_left.first()) {
             bail!("chapter {number} ({title}) is not written yet: task {task}: {what} is left in exercises/{name}.rs");
         }
@@ -76,7 +76,7 @@ fn written_gain(number: usize) -> Result<Gain> {
 
 /// The chapters whose code runs, on either side, in order.
 fn needed(gain: &Gain) -> Vec<&'static CompiledChapter> {
-    chapters::with_used(&[gain.before.1, gain.after.1].concat())
+    requirements::with_dependencies(&[gain.before.1, gain.after.1].concat())
 }
 
 fn describe(gain: &Gain) -> Result<String> {
@@ -90,7 +90,7 @@ fn describe(gain: &Gain) -> Result<String> {
         let whose = if numbers.is_empty() {
             "of no chapter".into()
         } else {
-            format!("chapters {}", chapters::describe(numbers))
+            format!("chapters {}", requirements::describe(numbers))
         };
         text.push_str(&format!("  {name:<6}  {way} ({whose})\n"));
     }

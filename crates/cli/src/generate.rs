@@ -22,7 +22,7 @@ use page_by_page::model::tokenizer::Tokenizer;
 use serde_json::{Value, json};
 
 use crate::drafts::DraftOptions;
-use crate::options::{ModelOption, PageOptions, RowOptions, SamplingOptions, cache_kinds, notes_on_weights};
+use crate::options::{KvOptions, ModelOption, PageOptions, SamplingOptions, cache_kinds, notes_on_weights};
 use crate::output::{count, mib, per_second, rate, say, thousands, time};
 
 /// Generate text, and say what its cache cost
@@ -92,7 +92,7 @@ struct CacheOptions {
     #[command(flatten)]
     pages: PageOptions,
     #[command(flatten)]
-    rows: RowOptions,
+    rows: KvOptions,
     /// When the output is complete, save the cache to this file, for --load-cache
     #[arg(long, value_name = "FILE")]
     save_cache: Option<PathBuf>,
@@ -140,7 +140,7 @@ enum Mode {
 /// An output that is asked for.
 #[derive(Clone)]
 pub struct OutputRequest<'a> {
-    beginning: &'a str,
+    prompt_text: &'a str,
     prompt: Vec<u32>,
     max_new_tokens: usize,
     /// With the seed of this output.
@@ -233,12 +233,12 @@ impl Generate {
             say("note: at temperature 0 nothing is drawn: all samples are the same");
         }
         let mut requests = Vec::new();
-        for (beginning, number) in self.prompt.iter().zip(1..) {
+        for (prompt_text, number) in self.prompt.iter().zip(1..) {
             let which = if self.mode() == Mode::Prompts { format!("sequence {number}: ") } else { String::new() };
-            let (prompt, max_new_tokens) = self.encode(&which, beginning, model, tokenizer)?;
+            let (prompt, max_new_tokens) = self.encode(&which, prompt_text, model, tokenizer)?;
             for sample in 0..n_samples {
                 let sampling = SamplingParams { seed: sampling.seed.wrapping_add(sample), ..sampling };
-                requests.push(OutputRequest { beginning, prompt: prompt.clone(), max_new_tokens, sampling });
+                requests.push(OutputRequest { prompt_text, prompt: prompt.clone(), max_new_tokens, sampling });
             }
         }
         Ok(requests)

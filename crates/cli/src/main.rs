@@ -5,7 +5,6 @@
 mod batch;
 mod bench;
 mod breaks;
-mod chapters;
 mod conversation;
 mod drafts;
 mod gains;
@@ -17,6 +16,7 @@ mod memory;
 mod options;
 mod output;
 mod page_file;
+mod requirements;
 #[cfg_attr(feature = "serve", path = "serve.rs")]
 #[cfg_attr(not(feature = "serve"), path = "without_serve.rs")]
 mod serve;

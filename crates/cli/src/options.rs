@@ -10,18 +10,19 @@ use page_by_page::cache::{CacheError, KvLayout};
 use page_by_page::cache_kind::CacheKind;
 use page_by_page::chapters::ch06_paged::{PageSlab, SharedSlab};
 use page_by_page::chapters::chapter;
-use page_by_page::generation::sampler::{SamplingOverrides, SamplingParams, narrow_to_f32};
+use page_by_page::generation::sampler::{SamplingOverrides, SamplingParams};
 use page_by_page::kernels::{KvDtype, MatmulDtype};
 use page_by_page::model::checkpoint::Weight;
+use page_by_page::model::sampling_params::narrow_to_f32;
 use page_by_page::model::tokenizer::Tokenizer;
 use page_by_page::model::{Model, ModelConfig};
 use page_by_page::prefix_cache::{PrefixCache, PrefixCacheKind};
 use page_by_page::serving::schedule::StepLimits;
 
-use crate::chapters;
 use crate::memory;
 use crate::model_dir;
 use crate::output::{count, mib, thousands};
+use crate::requirements;
 
 pub const SEED: u64 = 23;
 
@@ -48,12 +49,12 @@ impl ModelOption {
     }
 
     /// The model and its tokenizer. `rows`: how they are kept in this kind of cache.
-    pub fn with_tokenizer(&self, rows: RowOptions, kv: CacheKind) -> Result<(Model, Tokenizer)> {
-        Ok((self.with_rows(rows, kv)?, Tokenizer::open(&model_dir(&self.dir))?))
+    pub fn open_with_tokenizer(&self, rows: KvOptions, kv: CacheKind) -> Result<(Model, Tokenizer)> {
+        Ok((self.open_for(rows, kv)?, Tokenizer::open(&model_dir(&self.dir))?))
     }
 
-    pub fn with_rows(&self, rows: RowOptions, kv: CacheKind) -> Result<Model> {
-        chapters::ensure_started(&rows.chapters(kv))?;
+    pub fn open_for(&self, rows: KvOptions, kv: CacheKind) -> Result<Model> {
+        requirements::ensure_started(&rows.chapters(kv))?;
         let mut model = self.open()?;
         (model.attention, model.kv_dtype) = (rows.attention(), rows.kv_dtype);
         Ok(model)
@@ -138,7 +139,7 @@ impl SamplingOptions {
 
 /// What a request asks for, or else the model's folder, or else our defaults.
 pub fn sampling(given: SamplingOverrides, seed: u64, config: &ModelConfig) -> Result<SamplingParams> {
-    let ours = SamplingParams { temperature: 0.8, top_k: 0, top_p: 0.95, seed };
+    let ours = SamplingParams { seed, ..SamplingParams::DEFAULT };
     Ok(given.over(config.sampling.over(ours)).validate()?)
 }
 
@@ -149,7 +150,7 @@ pub fn number(text: &str) -> Result<f32, String> {
 
 /// How the rows of a cache are stored and read.
 #[derive(Args, Clone, Copy)]
-pub struct RowOptions {
+pub struct KvOptions {
     /// How attention reads keys and values, gather (copied together first), paged (where they lie) or loops (where they
     /// lie, with the loops of chapter 13) [default: paged, or gather while chapter 13 is unfinished]
     #[arg(long, value_name = "HOW", value_parser = named(ATTENTIONS), hide_possible_values = true)]
@@ -186,12 +187,12 @@ pub fn named<T: Copy + Send + Sync + 'static, const N: usize>(
     })
 }
 
-impl RowOptions {
+impl KvOptions {
     /// How attention reads a cache: in place by default, if chapter 13 is written.
     fn attention(self) -> AttentionBackend {
         match self.attention {
             Some(attention) => attention,
-            None if chapters::is_written(chapter(13)) => AttentionBackend::Paged,
+            None if requirements::is_written(chapter(13)) => AttentionBackend::Paged,
             None => AttentionBackend::Gather,
         }
     }

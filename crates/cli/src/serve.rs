@@ -19,12 +19,12 @@ use page_by_page_serve::{Memory, Settings, Shutdown};
 pub use chat::Chat;
 pub use template::{RENDERER, be_renderer};
 
-use crate::chapters::{self, SCHEDULER_AND_ARGMAX};
 use crate::interrupt::Interrupt;
 use crate::model_dir;
-use crate::options::{ModelOption, PoolOptions, RowOptions};
+use crate::options::{KvOptions, ModelOption, PoolOptions};
 use crate::output::{count, print, say};
 use crate::page_file::PageFileOptions;
+use crate::requirements::{self, SCHEDULER_AND_ARGMAX};
 
 /// Holds the key, where it should not be among the arguments, which others on the computer can see.
 const KEY_VARIABLE: &str = "PAGE_BY_PAGE_API_KEY";
@@ -78,7 +78,7 @@ pub struct Serve {
     #[arg(long, value_name = "N", default_value_t = 256)]
     queue: usize,
     #[command(flatten)]
-    rows: RowOptions,
+    rows: KvOptions,
     /// Windows that may watch the pages, and every output, at the same time [default: 8, or 0 where others can reach
     /// the server]
     #[arg(long, value_name = "N")]
@@ -95,11 +95,11 @@ impl Serve {
     pub fn run(self) -> Result<()> {
         let chapters =
             [&SCHEDULER_AND_ARGMAX[..], &self.rows.chapters(CacheKind::Paged), self.page_file.chapters()].concat();
-        chapters::ensure_started(&chapters)?;
+        requirements::ensure_started(&chapters)?;
         let pool = &self.pool;
         pool.limits(self.max_running).validate()?;
         let dir = model_dir(&self.model.dir);
-        let (model, tokenizer) = self.model.with_tokenizer(self.rows, CacheKind::Paged)?;
+        let (model, tokenizer) = self.model.open_with_tokenizer(self.rows, CacheKind::Paged)?;
         let template = ChatTemplate::open(&dir, &template::this_program()).transpose();
         if let Some(Err(problem)) = &template {
             say(&format!("note: no chats: {problem}"));
@@ -116,7 +116,7 @@ impl Serve {
         say(&format!("{}: {chats}; Ctrl-C stops", settings.model));
         let more = if pool.pages.is_given() { "" } else { "; more with --kv-memory" };
         say(&format!("KV cache  {}{more}", size.describe()));
-        say(&format!("chapters  {}", chapters::describe(&chapters)));
+        say(&format!("chapters  {}", requirements::describe(&chapters)));
         if settings.viewers > 0 {
             say("the pages: open this address in a browser");
         }

@@ -14,9 +14,9 @@ use page_by_page::simulation::{
     self, Counterexample, Passed, SchedulerFactory, event_log, heartbeat, in_scheduler_call, new_scheduler,
 };
 
-use crate::chapters::{self, SCHEDULER, SIMULATION};
 use crate::options::ensure_in_range;
 use crate::output::{Progress, Table, count, print, say, thousands};
+use crate::requirements::{self, SCHEDULER, SIMULATION};
 
 /// More seeds or steps than this are better two runs.
 const MAX: u64 = 1_000_000;
@@ -60,7 +60,7 @@ type SearchResult = Result<Passed, Box<Counterexample>>;
 
 impl Simulate {
     pub fn run(self) -> Result<()> {
-        chapters::ensure_started(if self.blind { &SCHEDULER } else { &SIMULATION })?;
+        requirements::ensure_started(if self.blind { &SCHEDULER } else { &SIMULATION })?;
         for (option, number) in [("--seeds", self.seeds), ("--steps", self.steps)] {
             ensure_in_range(number, MAX, option, "it")?;
         }
@@ -180,7 +180,7 @@ fn name(bug: Option<Bug>) -> String {
     if let Some(bug) = bug {
         return format!("{} ({}): {}", bug.name(), bug.reported_in(), bug.about());
     }
-    let run = chapters::with_used(&SIMULATION).into_iter();
+    let run = requirements::with_dependencies(&SIMULATION).into_iter();
     let yours: Vec<String> =
         run.filter(|chapter| chapter.source == Source::Yours).map(|chapter| chapter.number.to_string()).collect();
     if yours.is_empty() {

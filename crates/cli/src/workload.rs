@@ -7,9 +7,9 @@ use clap::{Args, Subcommand};
 use page_by_page::prefix_cache::{EvictionOrder, PrefixCacheKind};
 use page_by_page::workload::{Replay, Trace};
 
-use crate::chapters;
 use crate::options::{ensure_in_range, named};
 use crate::output::{Progress, Table, count, percent, print, thousands};
+use crate::requirements;
 
 /// Count what pages and prefixes do for many requests, without a model
 ///
@@ -118,7 +118,7 @@ impl Common {
             PrefixCacheKind::Trie => (&[11], "with the prefix cache"),
             PrefixCacheKind::HashChain(_) => (&[5], "with a prefix cache that evicts heads first"),
         };
-        chapters::ensure_started(chapters)?;
+        requirements::ensure_started(chapters)?;
         ensure_in_range(n_requests as u64, MAX_REQUESTS, "--requests", "a workload")?;
         ensure_in_range(self.page_size as u64, MAX_PAGE_SIZE, "--page-size", "a page")?;
         for n_pages in &pools {

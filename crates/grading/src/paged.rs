@@ -97,7 +97,7 @@ impl Content {
     }
 }
 
-/// Paged caches over one slab do what rng say: grow, come and go, and rewind if `rewinds`. After each step each holds
+/// Paged caches over one slab do what the dice say: grow, come and go, and rewind if `rewinds`. After each step each holds
 /// its rows, and the pool all pages that no cache needs.
 #[track_caller]
 pub fn oracle(runs: u64, rewinds: bool) {

@@ -71,8 +71,8 @@ struct Backlog {
 pub type EngineFault = Box<dyn Error + Send + Sync>;
 
 impl<'m> EngineThread<'m> {
-    /// For an engine without sequences. `tier`: the page file under its prefix cache, if there is one.
-    /// `max_open`: that can wait or run at the same time.
+    /// For an engine without sequences. `tier`: the page file under its prefix cache, if there is one. `max_open`:
+    /// sequences that can wait or run at the same time.
     pub fn new(engine: Engine<'m>, tier: Option<DiskTier>, metrics: &'m Metrics, max_open: usize) -> Self {
         EngineThread {
             engine,
@@ -107,7 +107,7 @@ impl<'m> EngineThread<'m> {
             while let Ok(command) = commands.try_recv() {
                 self.handle(command)?;
             }
-            self.take_turns()?;
+            self.submit_backlog()?;
             // With nothing else to do, it waits for the next pages.
             for request in self.tier_queue.take_ready(&mut self.engine)? {
                 self.begin(request)?;
@@ -184,7 +184,7 @@ impl<'m> EngineThread<'m> {
             return Ok(());
         }
         self.backlogs.push(Backlog { requester: Rc::new(requester), requests: requests.into(), index: 0 });
-        self.take_turns()?;
+        self.submit_backlog()?;
         self.views.note_change();
         // A client that has gone does not receive it, and its sequences are cancelled before the next step.
         let _ = accepted.send(Ok(()));
@@ -192,7 +192,7 @@ impl<'m> EngineThread<'m> {
     }
 
     /// Hands sequences to the loop, until each request has as many there as can run.
-    fn take_turns(&mut self) -> Result<(), EngineFault> {
+    fn submit_backlog(&mut self) -> Result<(), EngineFault> {
         for Backlog { requester, requests, index } in &mut self.backlogs {
             // Each sequence of this requester holds it once, and so does this backlog.
             let mut room = (self.engine.limits().max_running + 1).saturating_sub(Rc::strong_count(requester));

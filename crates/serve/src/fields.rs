@@ -4,7 +4,7 @@
 
 use axum::http::StatusCode;
 use page_by_page::escape;
-use page_by_page::generation::sampler::narrow_to_f32;
+use page_by_page::model::sampling_params::narrow_to_f32;
 use serde::de::DeserializeOwned;
 use serde_json::{Map, Value};
 

@@ -50,7 +50,7 @@ pub struct Metrics {
     usage: Gauge<f64, AtomicU64>,
     pages: Family<Label, Gauge>,
     /// What the engine counts, each with where it is among its totals.
-    of_engine: Vec<(Counter, TotalOf)>,
+    engine_counters: Vec<(Counter, TotalOf)>,
     /// Because the queue was full.
     pub refused: Counter,
     finished: Family<Label, Counter>,
@@ -76,7 +76,7 @@ impl Metrics {
             all.register(name, help, metric.clone());
             metric
         });
-        let of_engine: &[(&str, &str, TotalOf)] = &[
+        let engine_counters: &[(&str, &str, TotalOf)] = &[
             ("vllm:prefix_cache_queries", "Prompt tokens looked up in the prefix cache", |totals| totals.looked_up),
             ("vllm:prefix_cache_hits", "Prompt tokens that the prefix cache held", |totals| totals.cached_tokens),
             ("vllm:num_preemptions", "Sequences that lost their pages and waited again", |totals| totals.preemptions),
@@ -87,7 +87,10 @@ impl Metrics {
             ("page_by_page:recomputed", "Tokens computed again after preemptions", |totals| totals.recomputed_tokens),
         ];
         let mut metrics = Metrics {
-            of_engine: of_engine.iter().map(|(name, help, total)| (add(&mut all, name, help), *total)).collect(),
+            engine_counters: engine_counters
+                .iter()
+                .map(|(name, help, total)| (add(&mut all, name, help), *total))
+                .collect(),
             running: add(&mut all, "vllm:num_requests_running", "Sequences that run"),
             waiting: add(&mut all, "vllm:num_requests_waiting", "Sequences that wait"),
             usage: add(&mut all, "vllm:kv_cache_usage_perc", "Share of the pages that sequences own; 1 is all"),
@@ -113,7 +116,7 @@ impl Metrics {
 
     /// What the engine has counted so far.
     pub fn set_totals(&self, totals: EngineTotals) {
-        self.of_engine.iter().for_each(|(counter, total)| count_up_to(counter, total(&totals)));
+        self.engine_counters.iter().for_each(|(counter, total)| count_up_to(counter, total(&totals)));
     }
 
     /// A sequence has ended, with `stop`, `length`, `abort` or `error`, so long after its request arrived.

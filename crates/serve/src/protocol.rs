@@ -167,7 +167,7 @@ fn sampling(fields: &Fields, defaults: SamplingOverrides) -> Result<SamplingPara
         value.as_u64().or_else(|| value.as_i64().map(i64::cast_unsigned))
     })?;
     let given = SamplingOverrides { temperature: fields.number("temperature")?, top_k, top_p: fields.number("top_p")? };
-    let plain = SamplingParams { temperature: 1.0, top_k: 0, top_p: 1.0, seed: seed.unwrap_or_else(any_number) };
+    let plain = SamplingParams { temperature: 1.0, seed: seed.unwrap_or_else(any_number), ..SamplingParams::GREEDY };
     given.over(defaults.over(plain)).validate().map_err(|error| match error {
         SamplingError::Temperature(_) => ApiError::of_field("temperature", error.to_string()),
         SamplingError::TopP(_) => ApiError::of_field("top_p", error.to_string()),
@@ -282,7 +282,7 @@ mod tests {
     fn what_is_left_out_is_as_the_model_and_the_protocol_say() {
         let options = completion(json!({ "seed": 7 })).unwrap().options;
         assert_eq!((options.n, options.max_tokens, &options.stop_params), (1, None, &StopParams::default()));
-        assert_eq!(options.sampling, SamplingParams { temperature: 0.8, top_k: 0, top_p: 0.95, seed: 7 });
+        assert_eq!(options.sampling, SamplingParams { seed: 7, ..SamplingParams::DEFAULT });
         assert_eq!((options.stream, options.logprobs), (false, None));
         let nulls = json!({ "n": null, "temperature": null, "stop": null, "logprobs": null, "seed": 7, "new": [1] });
         assert_eq!(completion(nulls).unwrap().options, options, "null is missing, and unknown fields are ignored");

@@ -82,7 +82,7 @@ impl Red<'_> {
         self.words.contains(" Snapshot Summary ")
     }
 
-    /// What it says, in a line: the beginning of the message, or of the difference from a snapshot.
+    /// What it says: the message, or in a line the beginning of the difference from a snapshot.
     pub fn says(&self) -> String {
         if self.is_snapshot() {
             let changed = self.words.lines().filter_map(|line| line.split_once('│').map(|(_, text)| text));
@@ -91,7 +91,7 @@ impl Red<'_> {
         }
         let lines =
             self.words.lines().map(str::trim).filter(|line| !line.is_empty() && !line.contains(" panicked at "));
-        lines.take(3).collect::<Vec<_>>().join("; ")
+        lines.collect::<Vec<_>>().join("\n           ")
     }
 }
 

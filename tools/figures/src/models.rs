@@ -15,7 +15,7 @@ pub fn model(name: &str) -> Result<Model> {
 
 /// The sampling of `generate` by default.
 pub fn sampler(seed: u64) -> Sampler {
-    Sampler::new(SamplingParams { temperature: 0.8, top_k: 0, top_p: 0.95, seed })
+    Sampler::new(SamplingParams { seed, ..SamplingParams::DEFAULT })
 }
 
 /// Both bundled models have it.

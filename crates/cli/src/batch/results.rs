@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, ensure};
 use page_by_page::files::NewFile;
+use page_by_page::serving::schedule::FinishReason;
 use serde_json::Value;
 
 use crate::output::{print, thousands};
@@ -16,8 +17,8 @@ pub struct Results {
     out: Option<(PathBuf, NewFile)>,
     /// By line, from the first that has no result yet.
     pending: BTreeMap<usize, Option<Value>>,
-    /// How many have ended in each way.
-    pub ends: BTreeMap<&'static str, usize>,
+    /// How many have ended in each way; `None`: lines that were refused.
+    pub ends: BTreeMap<Option<FinishReason>, usize>,
 }
 
 impl Results {
@@ -40,7 +41,7 @@ impl Results {
     }
 
     /// Takes the result of a line. Writes it and those that waited for it, if all before it are written.
-    pub fn put(&mut self, line: usize, end: &'static str, result: Value) -> Result<()> {
+    pub fn put(&mut self, line: usize, end: Option<FinishReason>, result: Value) -> Result<()> {
         *self.ends.entry(end).or_default() += 1;
         self.pending.insert(line, Some(result));
         while let Some(first) = self.pending.first_entry()
@@ -64,12 +65,15 @@ impl Results {
     }
 
     pub fn describe(&self) -> String {
-        let ends = self.ends.iter().map(|(end, n)| match *end {
-            "stop" => format!("{} ended by themselves", thousands(*n)),
-            "length" => format!("{} reached their limit", thousands(*n)),
-            "abort" => format!("{} cancelled", thousands(*n)),
-            "error" => format!("{} failed", thousands(*n)),
-            other => format!("{} {other}", thousands(*n)),
+        let ends = self.ends.iter().map(|(end, n)| {
+            let how = match end {
+                Some(FinishReason::Stop) => "ended by themselves",
+                Some(FinishReason::Length) => "reached their limit",
+                Some(FinishReason::Abort) => "cancelled",
+                Some(FinishReason::Error) => "failed",
+                None => "refused",
+            };
+            format!("{} {how}", thousands(*n))
         });
         ends.collect::<Vec<_>>().join(", ")
     }

@@ -17,11 +17,11 @@ use page_by_page::model::Model;
 use serde_json::json;
 
 use super::{Report, Row, Times, numbers, table, turns};
-use crate::chapters;
 use crate::memory;
 use crate::options::ensure_in_range;
 use crate::options::{ATTENTIONS, ModelOption, kv_dtypes, named};
 use crate::output::{count, mib, rate, thousands};
+use crate::requirements;
 
 /// Compare decode steps on long sequences: rows gathered, read in their pages, or side by side
 ///
@@ -78,8 +78,8 @@ const TURNS: std::ops::Range<usize> = 3..1000;
 impl AttentionBench {
     pub fn run(self) -> Result<Report> {
         let in_place = self.attention.iter().any(|way| *way != AttentionBackend::Gather);
-        chapters::ensure_started(if in_place { &[3, 6, 7, 13] } else { &[3, 6, 7] })?;
-        chapters::ensure_started(if self.kv_dtype == KvDtype::F32 { &[] } else { &[14] })?;
+        requirements::ensure_started(if in_place { &[3, 6, 7, 13] } else { &[3, 6, 7] })?;
+        requirements::ensure_started(if self.kv_dtype == KvDtype::F32 { &[] } else { &[14] })?;
         let mut model = self.model.open()?;
         model.kv_dtype = self.kv_dtype;
         let contexts = self.contexts(model.config().max_positions)?;

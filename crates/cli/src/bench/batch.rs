@@ -16,11 +16,11 @@ use serde_json::json;
 
 use super::attention::filled;
 use super::{PAGE_SIZE, Report, Row, Times, numbers, table, turns};
-use crate::chapters;
 use crate::memory;
 use crate::options::ensure_in_range;
-use crate::options::{ModelOption, RowOptions};
+use crate::options::{KvOptions, ModelOption};
 use crate::output::{count, rate};
+use crate::requirements;
 
 /// Compare a step of several sequences with a step of one
 ///
@@ -39,7 +39,7 @@ pub struct BatchBench {
     #[arg(long, value_name = "N", default_value_t = 128)]
     context: usize,
     #[command(flatten)]
-    rows: RowOptions,
+    rows: KvOptions,
     /// How long to measure; three turns are taken at least
     #[arg(long, value_name = "N", default_value_t = 8, value_parser = clap::value_parser!(u64).range(0..=3600))]
     seconds: u64,
@@ -51,8 +51,8 @@ const MAX_SEQUENCES: usize = 16;
 impl BatchBench {
     pub fn run(self) -> Result<Report> {
         // The pages, and a sequence that reads a token and forgets it again.
-        chapters::ensure_started(&[6, 7])?;
-        let model = self.model.with_rows(self.rows, CacheKind::Paged)?;
+        requirements::ensure_started(&[6, 7])?;
+        let model = self.model.open_for(self.rows, CacheKind::Paged)?;
         let mut caches = self.caches(&model)?;
         let mut times = SIZES.map(|_| Times::default());
         let mut n_turns = 0;

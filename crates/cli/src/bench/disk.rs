@@ -16,10 +16,10 @@ use serde_json::json;
 use tempfile::NamedTempFile;
 
 use super::{PAGE_SIZE, Report, Row, Times, numbers, table, turns};
-use crate::chapters;
 use crate::memory;
-use crate::options::{ModelOption, RowOptions};
+use crate::options::{KvOptions, ModelOption};
 use crate::output::{count, rate, thousands};
+use crate::requirements;
 
 /// Compare reading pages from a file with computing them
 ///
@@ -36,7 +36,7 @@ pub struct DiskBench {
     #[command(flatten)]
     model: ModelOption,
     #[command(flatten)]
-    rows: RowOptions,
+    rows: KvOptions,
 }
 
 const TOKENS: usize = 512;
@@ -46,8 +46,8 @@ const PARTS: [&str; 4] = ["compute", "write", "read", "check and copy"];
 impl DiskBench {
     pub fn run(self) -> Result<Report> {
         // Pool, tables, slab, forks, the prefix cache, and the file.
-        chapters::ensure_started(&[11, 16])?;
-        let model = self.model.with_rows(self.rows, CacheKind::Paged)?;
+        requirements::ensure_started(&[11, 16])?;
+        let model = self.model.open_for(self.rows, CacheKind::Paged)?;
         let n_tokens = TOKENS.min(model.config().max_positions);
         ensure!(n_tokens > PAGE_SIZE, "the model has {n_tokens} positions, too few to fill a page");
         memory::ensure_pages(model.cache_layout(), PAGE_SIZE, 2 * n_tokens.div_ceil(PAGE_SIZE))?;

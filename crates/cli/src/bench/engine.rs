@@ -20,11 +20,11 @@ use serde_json::json;
 use super::attention::filled;
 use super::times::{Rates, Times};
 use super::{Report, turns};
-use crate::chapters;
 use crate::memory;
 use crate::model_dir;
 use crate::options::{ModelOption, Weights, notes_on_weights};
 use crate::output::{Table, count, rate, thousands};
+use crate::requirements;
 
 /// Compare the model's speed with the memory's
 ///
@@ -74,7 +74,7 @@ struct Line(String, Rates, fn(f64) -> String, &'static str);
 
 impl EngineBench {
     pub fn run(self) -> Result<Report> {
-        chapters::ensure_started(&[3])?;
+        requirements::ensure_started(&[3])?;
         let model = self.model.open()?;
         let config = model.config();
         let positions = config.max_positions;

@@ -14,10 +14,10 @@ use page_by_page::model::{Model, ModelConfig};
 use serde_json::json;
 
 use super::{PAGE_SIZE, Report, Row, Times, turns};
-use crate::chapters;
 use crate::memory;
 use crate::options::{cache_kinds, ensure_in_range};
 use crate::output::{count, rate, thousands};
+use crate::requirements;
 
 #[derive(Subcommand)]
 pub enum Experiment {
@@ -145,7 +145,7 @@ fn pages_of(kind: CacheKind, slots: usize) -> (Option<usize>, String) {
 }
 
 fn caches(lengths: &[usize]) -> Result<Report> {
-    chapters::ensure_started(&[1, 2, 3, 6])?;
+    requirements::ensure_started(&[1, 2, 3, 6])?;
     let model = Model::open(&bundled("storyteller"))?;
     let positions = model.config().max_positions;
     for tokens in lengths {
@@ -169,7 +169,7 @@ fn compare_caches(model: &Model, tokens: usize) -> Result<Vec<Row>> {
     for _ in turns("generating", 1..usize::MAX, PATIENCE) {
         runs.clear();
         for (kind, times) in CacheKind::ALL.into_iter().zip(&mut times) {
-            let mut sampler = Sampler::new(SamplingParams { temperature: 0.8, top_k: 0, top_p: 0.95, seed: 1 });
+            let mut sampler = Sampler::new(SamplingParams { seed: 1, ..SamplingParams::DEFAULT });
             let mut pick = |logits: &[f32]| sampler.pick(logits);
             let cache = (kind, config.max_positions);
             runs.push(times.measure(|| generation::generate(model, cache, prompt, tokens, &mut pick))?);
@@ -202,7 +202,7 @@ fn compare_caches(model: &Model, tokens: usize) -> Result<Vec<Row>> {
 }
 
 fn waste(capacity: usize, page_size: Option<usize>, lengths: &[usize]) -> Result<Report> {
-    chapters::ensure_started(if page_size.is_some() { &[3, 6] } else { &[3] })?;
+    requirements::ensure_started(if page_size.is_some() { &[3, 6] } else { &[3] })?;
     let layout = bundled_layout()?;
     let usages = match page_size {
         None => {
@@ -256,7 +256,7 @@ fn in_regions() -> Result<Report> {
 }
 
 fn in_pages(page_size: usize) -> Result<Report> {
-    chapters::ensure_started(&[4])?;
+    requirements::ensure_started(&[4])?;
     let left = experiments::memory::free_in_pages(CAPACITY, page_size, &LENGTHS, REQUEST)?;
     let taken = |n_left: &usize| format!("{} taken, {} left", count(left.needed, "page"), thousands(*n_left));
     let text = format!(
@@ -278,7 +278,7 @@ const TURN: usize = 16;
 fn append_to_all(lengths: &[usize], kinds: &[CacheKind]) -> Result<Report> {
     // Chapter 7 takes the tokens off again.
     let of_caches = kinds.iter().flat_map(|kind| kind.chapters()).copied().filter(|chapter| *chapter > 1);
-    chapters::ensure_started(&of_caches.chain([7]).collect::<Vec<_>>())?;
+    requirements::ensure_started(&of_caches.chain([7]).collect::<Vec<_>>())?;
     ensure!(
         !kinds.contains(&CacheKind::Recompute),
         "recompute keeps no rows to append to; choose from {}",
@@ -331,7 +331,7 @@ fn append_in_turns(kind: CacheKind, layout: KvLayout, lengths: &[usize], sizes: 
 fn rewind_all(lengths: &[usize]) -> Result<Report> {
     /// Tokens forgotten: a few, as when a draft of this length was wrong.
     const FEW: usize = 4;
-    chapters::ensure_started(&[2, 3, 6, 7])?;
+    requirements::ensure_started(&[2, 3, 6, 7])?;
     let layout = bundled_layout()?;
     for tokens in lengths {
         ensure!(
@@ -387,7 +387,7 @@ fn rewind_or_copy(kind: CacheKind, layout: KvLayout, tokens: usize, forgotten: u
 }
 
 fn samples(page_size: usize) -> Result<Report> {
-    chapters::ensure_started(&[10])?;
+    requirements::ensure_started(&[10])?;
     ensure!(page_size > 0, CacheError::NoSlots);
     let layout = bundled_layout()?;
     let samples = forks::Samples { samples: 8, prompt_tokens: 900, new_tokens: 100, page_size, layout };

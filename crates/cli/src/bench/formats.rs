@@ -13,11 +13,11 @@ use page_by_page::model::tokenizer::Tokenizer;
 use serde_json::json;
 
 use super::{PAGE_SIZE, Report, Row, numbers, table};
-use crate::chapters;
 use crate::memory;
 use crate::model_dir;
 use crate::options::ModelOption;
 use crate::output::{Progress, count, thousands};
+use crate::requirements;
 
 /// Read a text and generate stories with rows in each format, and with products in 16 bits, and compare with f32
 ///
@@ -62,7 +62,7 @@ struct Answers {
 
 impl FormatsBench {
     pub fn run(self) -> Result<Report> {
-        chapters::ensure_started(&[1, 3, 13, 14])?;
+        requirements::ensure_started(&[1, 3, 13, 14])?;
         let mut model = self.model.open()?;
         let tokenizer = Tokenizer::open(&model_dir(&self.model.dir))?;
         let text = tokenizer.encode(ALICE)?;

@@ -14,12 +14,12 @@ use page_by_page::model::tokenizer::Tokenizer;
 use serde_json::json;
 
 use super::{Report, Row, numbers, table, turns};
-use crate::chapters;
 use crate::drafts::{ACCEPT_RULES, DraftOptions};
 use crate::memory;
 use crate::model_dir;
 use crate::options::{ModelOption, named, number};
 use crate::output::percent;
+use crate::requirements;
 
 /// Generate the same sequences with drafts of several lengths, and compare that with generating them without
 ///
@@ -62,8 +62,8 @@ const TURNS: usize = 5;
 
 impl SpeculationBench {
     pub fn run(self) -> Result<Report> {
-        chapters::ensure_started(&[KV.chapters(), self.accept.chapters()].concat())?;
-        SamplingParams { temperature: self.temperature, top_k: 0, top_p: 0.95, seed: 0 }.validate()?;
+        requirements::ensure_started(&[KV.chapters(), self.accept.chapters()].concat())?;
+        SamplingParams { temperature: self.temperature, ..SamplingParams::DEFAULT }.validate()?;
         ensure!(self.max_new_tokens > 0, "sequences of 0 tokens: expected at least 1");
         let model = self.model.open()?;
         let tokenizer = Tokenizer::open(&model_dir(&self.model.dir))?;

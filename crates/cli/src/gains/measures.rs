@@ -23,8 +23,8 @@ use page_by_page::simulation::{examples, search};
 use page_by_page::workload::Trace;
 
 use super::limits::Measure;
-use crate::chapters::{SCHEDULER, SIMULATION};
 use crate::output::{percent, thousands};
+use crate::requirements::{SCHEDULER, SIMULATION};
 
 /// What a chapter gains, and how to count it.
 pub struct Gain {

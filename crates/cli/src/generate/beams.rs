@@ -9,10 +9,10 @@ use page_by_page::model::{Model, StepError};
 use serde_json::{Value, json};
 
 use super::{Generate, one_line, pages_of_forks, timings, token_ids};
-use crate::chapters;
 use crate::memory;
 use crate::options::PoolSize;
 use crate::output::{Progress, ReportLines, Table, count, print, print_json, say_report, thousands};
+use crate::requirements;
 
 /// The pages, forks and beams.
 const CHAPTERS: [usize; 1] = [10];
@@ -21,10 +21,10 @@ const MAX_TEXT: usize = 40;
 
 impl Generate {
     pub(super) fn search_beams(&self, width: usize) -> Result<()> {
-        chapters::ensure_started(&CHAPTERS)?;
-        let beginning = &self.prompt[0];
-        let (model, tokenizer) = self.model.with_tokenizer(self.cache.rows, CacheKind::Paged)?;
-        let (prompt, max_new_tokens) = self.encode("", beginning, &model, &tokenizer)?;
+        requirements::ensure_started(&CHAPTERS)?;
+        let prompt_text = &self.prompt[0];
+        let (model, tokenizer) = self.model.open_with_tokenizer(self.cache.rows, CacheKind::Paged)?;
+        let (prompt, max_new_tokens) = self.encode("", prompt_text, &model, &tokenizer)?;
         ensure_memory(&model, prompt.len(), width)?;
         let page_size = self.cache.pages.page_size.max(1);
         let always_enough = pages_of_forks(prompt.len(), max_new_tokens, width, page_size);
@@ -50,7 +50,7 @@ impl Generate {
         if self.json {
             return print_json(&to_json(&prompt, &found, counters));
         }
-        print(&format!("{beginning}{best}\n"))?;
+        print(&format!("{prompt_text}{best}\n"))?;
         say_report(Some(&table(&found, max_new_tokens)), &self.lines_of_beams(&model, prompt.len(), pool, counters));
         Ok(())
     }
@@ -72,7 +72,7 @@ impl Generate {
             ("cache", format!("paged: {peak} at the peak, {copied} copied")),
             ("pages", pool.describe_peak(counters.peak_pages)),
             ("KV cache", pool.describe()),
-            ("chapters", chapters::describe(&chapters)),
+            ("chapters", requirements::describe(&chapters)),
         ]
     }
 }

@@ -21,12 +21,12 @@ use serde::Serialize;
 use serde_json::{Value, json};
 
 use super::{Generate, Mode, OutputRequest, counters, describe_cache, timings, token_ids};
-use crate::chapters;
 use crate::memory;
 use crate::options::PoolSize;
 use crate::output::{
     Progress, ReportLines, WordWrap, add, count, describe_sampling, print, print_json, say_report, thousands,
 };
+use crate::requirements;
 
 struct SingleSetup<'m> {
     model: &'m Model,
@@ -67,8 +67,8 @@ impl Generate {
     pub(super) fn generate_one_by_one(&self) -> Result<()> {
         // What could only fail after the output is complete is refused now.
         self.cache.save_cache.as_deref().map_or(Ok(()), SavedCache::check_writable)?;
-        chapters::ensure_started(&self.chapters())?;
-        let (model, tokenizer) = self.model.with_tokenizer(self.cache.rows, self.kv())?;
+        requirements::ensure_started(&self.chapters())?;
+        let (model, tokenizer) = self.model.open_with_tokenizer(self.cache.rows, self.kv())?;
         let requests = self.requests(&model, &tokenizer)?;
         for (request, number) in requests.iter().zip(1..) {
             if self.mode() == Mode::One {
@@ -144,7 +144,7 @@ impl Generate {
     /// these could not be shown.
     fn generate(&self, setup: &mut SingleSetup<'_>) -> Result<(SingleOutcome, Result<String>)> {
         let SingleSetup { model, tokenizer, request, cache, draft, .. } = setup;
-        let OutputRequest { beginning, prompt, max_new_tokens, sampling } = request;
+        let OutputRequest { prompt_text, prompt, max_new_tokens, sampling } = request;
         let (start, mut prefill, mut drafts) = (Instant::now(), None, DraftCounters::default());
         let mut count_tokens = |draft: &Draft, n| {
             prefill.get_or_insert_with(|| start.elapsed());
@@ -154,7 +154,7 @@ impl Generate {
         let progress = self.json.then(|| Progress::new("generating", *max_new_tokens as u64));
         let (stream, prose) = (tokenizer.stream(), WordWrap::to_stdout_after(0));
         let mut screen = Screen { stream, prose, progress, failure: None, is_closed: &is_closed };
-        screen.show(Ok((*beginning).into()));
+        screen.show(Ok((*prompt_text).into()));
         let end_of_text = &model.config().eos_token_ids;
         let stop = StopConditions { max_new_tokens: *max_new_tokens, end_of_text };
         let checker = self.cache.check_reads.then(|| ReadChecker::new(None));
@@ -198,7 +198,7 @@ impl Generate {
 
     fn to_json(&self, setup: &SingleSetup<'_>, outcome: &SingleOutcome, text: &str, saved: Option<&Saved>) -> Value {
         let mut json = json!({
-            "prompt": setup.request.beginning,
+            "prompt": setup.request.prompt_text,
             "text": text,
             "tokens": token_ids(&setup.request.prompt, &outcome.generated.tokens),
             "kv": self.kv().to_string(),
@@ -231,7 +231,7 @@ impl Generate {
         lines.extend(setup.pool.map(|pool| ("KV cache", pool.describe())));
         let describe = |Saved { file, tokens }: &Saved| format!("{} to {file}", count(*tokens, "token"));
         lines.extend(saved.map(|saved| ("saved", describe(saved))));
-        lines.push(("chapters", chapters::describe(&self.chapters())));
+        lines.push(("chapters", requirements::describe(&self.chapters())));
         lines
     }
 }

@@ -9,8 +9,8 @@ use serde_json::{Value, json};
 
 use super::outputs::{Output, OutputSet};
 use super::{Generate, OutputRequest, counters, describe_cache, one_line, timings, token_ids};
-use crate::chapters;
 use crate::output::{ReportLines, Table, add, count, describe_sampling, mib, thousands};
+use crate::requirements;
 
 const MAX_LINES: usize = 20;
 const MAX_NAME: usize = 30;
@@ -63,7 +63,7 @@ impl OutputSet<'_> {
             ),
         ];
         let (prefill, decode) = (self.prefill, self.decode);
-        let (prefilled, decoded) = ((prefill.rows as usize, prefill.time), (decode.answers as usize, decode.time));
+        let (prefilled, decoded) = ((prefill.rows as usize, prefill.time), (decode.sampled as usize, decode.time));
         lines.extend(timings(prefilled, decoded, [prefill.steps, decode.steps].map(in_steps)));
         let rows = count(totals.tokens_computed, "token");
         lines.push(("computed", rows + &self.in_separate_caches(|| count(usage.tokens, "token"))));
@@ -73,7 +73,7 @@ impl OutputSet<'_> {
         lines.extend(self.reads().map(|reads| ("read", super::describe_reads(reads))));
         lines.push(("KV cache", self.pool.describe()));
         lines.extend(self.room_for().map(|line| ("room for", line)));
-        lines.push(("chapters", chapters::describe(&options.chapters_of_scheduler(sampling))));
+        lines.push(("chapters", requirements::describe(&options.chapters_of_scheduler(sampling))));
         lines
     }
 
@@ -95,7 +95,7 @@ impl OutputSet<'_> {
             let numbers = [usage.tokens, usage.slots, output.pages_at_end()];
             let which = match self.are_samples {
                 true => format!("seed {}", request.sampling.seed),
-                false => one_line(request.beginning, MAX_NAME),
+                false => one_line(request.prompt_text, MAX_NAME),
             };
             table.line([number.to_string(), which, end].into_iter().chain(numbers.map(thousands)));
         }
@@ -152,11 +152,11 @@ impl OutputSet<'_> {
 }
 
 fn output_to_json(output: &Output<'_>) -> Value {
-    let OutputRequest { beginning, prompt, sampling, .. } = &output.request;
+    let OutputRequest { prompt_text, prompt, sampling, .. } = &output.request;
     let (finish_reason, error) = finish(output);
     let new_tokens = output.finished.as_ref().map_or(&[][..], |finished| finished.sequence.new_tokens());
     let mut json = json!({
-        "prompt": beginning,
+        "prompt": prompt_text,
         "seed": sampling.seed,
         "text": output.text,
         "tokens": token_ids(prompt, new_tokens),

@@ -66,7 +66,7 @@ impl Live {
         shown.sort_by_key(|(number, _)| *number);
         let mut lines = Vec::new();
         for (number, output) in &shown {
-            let text = format!("{}{}", output.request.beginning, output.text);
+            let text = format!("{}{}", output.request.prompt_text, output.text);
             let state = format!("{number}: {}", state(output, set.are_forks()));
             lines.extend(block(*number, &state, &text, width));
         }

@@ -12,17 +12,17 @@ use page_by_page::model::Model;
 use super::outputs::{Output, OutputSet};
 use super::terminal::Live;
 use super::{Generate, MAX_SEQUENCES, OutputRequest, pages_of_forks};
-use crate::chapters::{self, SCHEDULER, SCHEDULER_AND_ARGMAX};
 use crate::memory;
 use crate::options::PoolSize;
 use crate::output::{Progress, count, print, print_json, say, say_report};
+use crate::requirements::{self, SCHEDULER, SCHEDULER_AND_ARGMAX};
 
 pub const MAX_TOKENS_IN_STEP: usize = 4096;
 
 impl Generate {
     pub(super) fn generate_together(&self) -> Result<()> {
-        let (model, tokenizer) = self.model.with_tokenizer(self.cache.rows, CacheKind::Paged)?;
-        chapters::ensure_started(&self.chapters_of_scheduler(self.sampling.sampling(model.config())?))?;
+        let (model, tokenizer) = self.model.open_with_tokenizer(self.cache.rows, CacheKind::Paged)?;
+        requirements::ensure_started(&self.chapters_of_scheduler(self.sampling.sampling(model.config())?))?;
         let requests = self.requests(&model, &tokenizer)?;
         let are_samples = self.sequences.samples.is_some();
         ensure_memory_to_read(&requests, &model, are_samples)?;
@@ -118,7 +118,7 @@ impl InOrder {
         while let Some(output) = outputs.get(self.index).filter(|output| output.has_begun()) {
             if self.written.is_none() {
                 out += &options.heading(self.index + 1, &output.request);
-                out += output.request.beginning;
+                out += output.request.prompt_text;
             }
             out.push_str(&output.text[self.written.unwrap_or(0)..]);
             self.written = Some(output.text.len());

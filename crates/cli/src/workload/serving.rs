@@ -10,10 +10,10 @@ use page_by_page::workload::arrivals::{
 };
 
 use super::{MAX_PAGE_SIZE, MAX_PAGES};
-use crate::chapters::{self, SCHEDULER};
 use crate::memory;
 use crate::options::{SEED, ensure_in_range};
 use crate::output::{Progress, ReportLines, Table, count, named_lines, percent, print, prompts_cached, thousands};
+use crate::requirements::{self, SCHEDULER};
 
 /// More requests than this repeat what a hundred thousand show.
 const MAX_REQUESTS: u64 = 100_000;
@@ -61,7 +61,7 @@ pub struct Serving {
 
 impl Serving {
     pub fn run(self) -> Result<()> {
-        chapters::ensure_started(&SCHEDULER)?;
+        requirements::ensure_started(&SCHEDULER)?;
         let Serving { rate, seed, requests, pages, page_size, token_budget, max_running, no_prefix_cache } = self;
         ensure!(
             (0.001..=1e6).contains(&rate),

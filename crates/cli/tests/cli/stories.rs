@@ -29,7 +29,7 @@ const LOOKUP: &str = "--draft=prompt-lookup";
 fn alone(storyteller: &Storyteller, prompt: &str, seed: Option<u64>, n: usize) -> Vec<u32> {
     let mut tokens = storyteller.tokenizer.encode(prompt).unwrap();
     let n_prompt = tokens.len();
-    let drawn = |seed| SamplingParams { temperature: 0.8, top_k: 0, top_p: 0.95, seed };
+    let drawn = |seed| SamplingParams { seed, ..SamplingParams::DEFAULT };
     let mut sampler = Sampler::new(seed.map_or(SamplingParams::GREEDY, drawn));
     for _ in 0..n {
         tokens.push(sampler.pick(&storyteller.model.step(&tokens, None).unwrap()));

@@ -208,7 +208,7 @@ pub const GREEDY: SamplingParams = SamplingParams::GREEDY;
 pub const PROMPTS: [&str; 4] = ["Once upon a time", "The king had a", "One day the", "Once upon a time there"];
 
 pub fn drawn(seed: u64) -> SamplingParams {
-    SamplingParams { temperature: 1.0, top_k: 0, top_p: 0.9, seed }
+    SamplingParams { temperature: 1.0, top_p: 0.9, seed, ..SamplingParams::GREEDY }
 }
 
 pub fn storyteller() -> Alone {

@@ -36,7 +36,7 @@ fn jobs(alone: &Alone) -> Vec<(Value, Vec<Value>)> {
         let body = json!({
             "prompt": prompt, "seed": seed, "max_tokens": max_tokens, "temperature": temperature, "top_p": 0.95, "n": n,
         });
-        let sampling = SamplingParams { temperature, top_k: 0, top_p: 0.95, seed };
+        let sampling = SamplingParams { temperature, seed, ..SamplingParams::DEFAULT };
         let samplings = (0..n as u64).map(|sample| SamplingParams { seed: seed + sample, ..sampling });
         let outputs = samplings.map(|sampling| alone.complete(prompt, max_tokens, sampling));
         (body, outputs.map(|output| json!([output.text, output.reason])).collect())

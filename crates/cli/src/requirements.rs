@@ -16,7 +16,7 @@ pub const SIMULATION: [usize; 3] = [11, 12, 15];
 const OF_SEVERAL_CACHES: [usize; 2] = [7, 13];
 
 /// These chapters and those whose code they use, in order. What a command needs is listed without the latter.
-pub fn with_used(numbers: &[usize]) -> Vec<&'static CompiledChapter> {
+pub fn with_dependencies(numbers: &[usize]) -> Vec<&'static CompiledChapter> {
     let (mut found, mut to_follow) = (BTreeSet::new(), numbers.to_vec());
     while let Some(number) = to_follow.pop() {
         if found.insert(number) && !OF_SEVERAL_CACHES.contains(&number) {
@@ -28,7 +28,7 @@ pub fn with_used(numbers: &[usize]) -> Vec<&'static CompiledChapter> {
 
 /// Refuses, unless each of these chapters and of those that they use is begun or the reference.
 pub fn ensure_started(numbers: &[usize]) -> Result<()> {
-    for CompiledChapter { number, title, name, source, .. } in with_used(numbers) {
+    for CompiledChapter { number, title, name, source, .. } in with_dependencies(numbers) {
         ensure!(
             *source != Source::Stub,
             "chapter {number} ({title}) is not started: edit exercises/{name}.rs, or add --features solution"
@@ -40,7 +40,7 @@ pub fn ensure_started(numbers: &[usize]) -> Result<()> {
 /// The same, and no task of theirs is left.
 pub fn ensure_written(numbers: &[usize]) -> Result<()> {
     ensure_started(numbers)?;
-    for chapter @ CompiledChapter { number, title, name, .. } in with_used(numbers) {
+    for chapter @ CompiledChapter { number, title, name, .. } in with_dependencies(numbers) {
         ensure!(
             is_written(chapter),
             "chapter {number} ({title}) is begun and not done: this runs on your code, so finish its tasks first, or set \
@@ -53,7 +53,7 @@ pub fn ensure_written(numbers: &[usize]) -> Result<()> {
 /// Whose code the chapters are that a command runs: `1 yours, 3 reference`.
 pub fn describe(needed: &[usize]) -> String {
     let described = |chapter: &CompiledChapter| format!("{} {}", chapter.number, whose(chapter.source));
-    with_used(needed).into_iter().map(described).collect::<Vec<_>>().join(", ")
+    with_dependencies(needed).into_iter().map(described).collect::<Vec<_>>().join(", ")
 }
 
 fn whose(source: Source) -> &'static str {
