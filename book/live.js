@@ -91,6 +91,16 @@
                 return `${plural(pagesTaken(view), "page")} taken. ${filled} of their ${plural(taken, "slot")} are filled, ${taken - filled} wasted.`;
             },
         },
+        rewind: {
+            settings: { pages: 15, page_size: 8, token_budget: 64, max_running: 2, prefix_cache: false },
+            starts: [
+                { prompt: "Once upon a time there was a wolf", max_new_tokens: 30, seed: 7, samples: 1, rewind: [17, 4] },
+                { prompt: "Once upon a time there was a princess", max_new_tokens: 34, seed: 7, samples: 1 },
+            ],
+            breaks: { "page-back-too-early": "Give back a page too early" },
+            stepsPerSecond: 6,
+            view: { legend: [], events: ["started", "rewound", "ended"], names: ["the wolf", "the princess"] },
+        },
         drafts: {
             settings: { pages: 16, page_size: 8, token_budget: 1, max_running: 1, prefix_cache: false, drafts: 4 },
             starts: [{ prompt: "The king lived in a great castle", max_new_tokens: 100, seed: 0, samples: 1, greedy: true }],

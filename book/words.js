@@ -137,6 +137,18 @@
       }
     }
 
+    /** Sequences that have taken tokens back. */
+    rewinds() {
+      for (const { id, new_tokens, pages } of this.after.sequences) {
+        const was = this.was.get(id);
+        if (new_tokens < was?.new_tokens) {
+          const gone = was.pages.filter((page) => !pages.includes(page));
+          const back = gone.length > 0 ? `, and gives back ${some(gone)}` : "";
+          this.tell("rewound", [id], gone, `${names([id])} takes tokens back${back}`);
+        }
+      }
+    }
+
     /** Pages copied before they are written, or given back because the prefix cache has the same tokens; and new ones. */
     tables() {
       const entries = (sequences) =>
@@ -202,6 +214,7 @@
     const change = new Change(before, after);
     if (after.steps > before.steps) {
       change.ends();
+      change.rewinds();
       change.starts();
       change.mistakes();
       change.tables();

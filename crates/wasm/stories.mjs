@@ -44,12 +44,12 @@ let preemptions = 0;
 for (const [settings, start] of [
   [POOL, EIGHT],
   [{ ...POOL, pages: 24 }, EIGHT],
-  [{ ...POOL, page_size: 5, budget: 7, prefix_cache: false }, EIGHT],
+  [{ ...POOL, page_size: 5, token_budget: 7, prefix_cache: false }, EIGHT],
   [POOL, { ...EIGHT, fork: true }],
 ]) {
-  const { texts, counts } = outputs(settings, start);
+  const { texts, totals } = outputs(settings, start);
   assert.deepEqual(texts, eight, JSON.stringify([settings, start]));
-  preemptions += counts.preemptions;
+  preemptions += totals.preemptions;
 }
 assert.ok(preemptions > 0, "no pool was too small");
 
@@ -65,6 +65,8 @@ assert.deepEqual(outputs(pool, ...starts).texts, starts.flatMap((start) => expec
 const inOne = (text) => text.replaceAll(/\s+/g, " ").trim();
 const recorded = inOne(await readFile(root("tests/snapshots/broken_stories.snap"), "utf8"));
 // Of each place its settings, and the mistakes of its buttons.
+const undone = runInThisContext(`(${/rewind: (\{\s.*?\],\n)/s.exec(live)[1]}})`);
+outputs(undone.settings, ...undone.starts).texts.forEach((text) => assert.ok(recorded.includes(inOne(text)), `not recorded: ${text}`));
 const breaks = live.split("settings: {").slice(1).flatMap((place) => {
   const settings = runInThisContext(`({${place.slice(0, place.indexOf("}") + 1)})`);
   const names = /breaks: \{(.*?)\}/.exec(place)?.[1].matchAll(/"([a-z-]+)":/g) ?? [];

@@ -130,6 +130,16 @@ impl<'t> ActiveSequence<'t> {
         Ok(is_stopped)
     }
 
+    /// Lets its output be that of these tokens, the first of those that it has generated.
+    pub(super) fn rewind_to(&mut self, tokens: &[u32], tokenizer: Option<&'t Tokenizer>) {
+        self.drawn = tokens.len();
+        self.detokenizer = tokenizer.map(|tokenizer| Detokenizer::new(tokenizer, &self.request.stop_params));
+        for token in tokens {
+            self.push(*token, None).expect("a token that was decoded before");
+        }
+        self.delta = OutputDelta::default();
+    }
+
     /// Ends it with the rest of its output. A stop string may be found only now.
     pub(super) fn finish(
         mut self,

@@ -226,6 +226,18 @@ impl<'m> Engine<'m> {
         Ok(self.finished.remove(index.ok_or(ScheduleError::UnknownSequence(id))?))
     }
 
+    /// Takes back the newest `n` tokens of a running sequence, which draws others in their place.
+    ///
+    /// # Errors
+    /// Those of the scheduler's [`rewind`](Scheduler::rewind). Nothing has changed then.
+    pub fn rewind(&mut self, id: SequenceId, n: usize) -> Result<(), ScheduleError> {
+        let kept = self.scheduler.inner.rewind(id, n)?;
+        if let Some(state) = self.active.get_mut(&id) {
+            state.rewind_to(kept, self.tokenizer);
+        }
+        Ok(())
+    }
+
     /// Ends all sequences; returns those that were not reported yet, in no order. An error is the scheduler's fault.
     pub fn cancel_all(&mut self) -> Result<Vec<FinishedSequence>, ScheduleError> {
         let ids: Vec<SequenceId> = self.active.keys().copied().collect();

@@ -2,7 +2,7 @@
 //! the queue.
 
 use super::schedule::{ChunkInput, FinishReason, Finished, Running, ScheduleError, Sequence, SequenceId};
-use crate::cache::KvCache;
+use crate::cache::{CacheError, KvCache, Rewind};
 use crate::chapters::ch05_page_table::PageTable;
 use crate::chapters::ch10_fork::ForkCache;
 use crate::chapters::ch12_scheduler::{Scheduler, pages_needed};
@@ -99,6 +99,26 @@ impl Scheduler {
         is_next
             && self.running.len() < self.limits.max_running
             && needed <= available_pages(&*self.prefix_cache, &self.slab)
+    }
+
+    /// Takes back the newest `n` tokens that a running sequence has generated, and the rows that it has of them. Returns
+    /// the generated tokens that are left.
+    ///
+    /// # Errors
+    /// [`ScheduleError::UnknownSequence`] if no such sequence runs, [`ScheduleError::Cache`] if it has generated fewer
+    /// tokens. Nothing has changed then.
+    pub fn rewind(&mut self, id: SequenceId, n: usize) -> Result<&[u32], ScheduleError> {
+        let running = self.running.iter_mut().find(|running| running.sequence.id == id);
+        let Running { sequence, cache } = running.ok_or(ScheduleError::UnknownSequence(id))?;
+        let generated = sequence.new_tokens().len();
+        if n > generated {
+            return Err(CacheError::PastTheStart { n, len: generated }.into());
+        }
+        // The newest token that is left is computed in the next step.
+        let len = sequence.tokens.len() - n;
+        cache.rewind(cache.len().saturating_sub(len - 1))?;
+        sequence.tokens.truncate(len);
+        Ok(sequence.new_tokens())
     }
 
     /// [Cancels](Self::cancel) a sequence, for a reason of the caller's. If it has finished just now, only the reason

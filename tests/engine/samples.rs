@@ -2,9 +2,10 @@
 
 use std::collections::HashMap;
 
+use page_by_page::cache::CacheError;
 use page_by_page::generation::sampler::{Sampler, SamplingParams};
 use page_by_page::model::Model;
-use page_by_page::serving::schedule::{FinishReason, SequenceId, StepLimits};
+use page_by_page::serving::schedule::{FinishReason, ScheduleError, SequenceId, StepLimits};
 use page_by_page::serving::{Engine, FinishedSequence, GenerationRequest};
 use page_by_page::simulation::Setup;
 
@@ -134,6 +135,28 @@ fn cancelled_samples_leave_the_others_as_they_are() {
             let kept = engine.scheduler().prefix_cache().n_pages();
             assert_eq!(slab.borrow().pool().n_free() + kept, 60, "{run}");
         }
+    }
+}
+
+/// A sequence that is greedy draws the same tokens again, and has just the pages of its tokens.
+#[test]
+fn tokens_that_are_taken_back_come_again() {
+    let model = tiny_model();
+    let (tokens, _) = alone(&model, ASKED[2], &[], SamplingParams::GREEDY);
+    for keeps_prefixes in [false, true] {
+        let (mut engine, slab) = engine(&model, Setup { keeps_prefixes, ..setup(60, 20, 8) }, &[]);
+        let id = engine.submit(ASKED[2].0.to_vec(), ASKED[2].1, Sampler::new(SamplingParams::GREEDY)).unwrap();
+        while engine.scheduler().running().all(|(sequence, _)| sequence.new_tokens().len() < 5) {
+            engine.step().unwrap();
+        }
+        let refused = CacheError::PastTheStart { n: 6, len: 5 };
+        assert_eq!(engine.rewind(id, 6), Err(refused.into()));
+        assert_eq!(engine.rewind(SequenceId(7), 1), Err(ScheduleError::UnknownSequence(SequenceId(7))));
+        engine.rewind(id, 5).unwrap();
+        let (sequence, table) = engine.scheduler().running().next().unwrap();
+        assert_eq!((&sequence.tokens[..], table.len()), (ASKED[2].0, ASKED[2].0.len() - 1));
+        assert_eq!(run_to_end(&mut engine, |_, _| ())[0].sequence.tokens, tokens, "{keeps_prefixes}");
+        assert_eq!(slab.borrow().pool().n_free() + engine.scheduler().prefix_cache().n_pages(), 60);
     }
 }
 

@@ -13,7 +13,7 @@ import { CONTRAST, choose, inaccessible, pressAll, showsFocus, unreadable } from
 
 const HOME = "index.html";
 /** In the order of the sidebar. */
-const PAGES = ["home.html", "ch04_page_pool.html", "ch05_page_table.html", "ch06_paged.html", "ch08_speculative.html", "ch10_fork.html", "ch11_prefix_cache.html", "ch12_scheduler.html", "live.html"];
+const PAGES = ["home.html", "ch04_page_pool.html", "ch05_page_table.html", "ch06_paged.html", "ch07_rewind.html", "ch08_speculative.html", "ch10_fork.html", "ch11_prefix_cache.html", "ch12_scheduler.html", "live.html"];
 
 /** What the server answers for some files, and what the page says. */
 const BROKEN = [
@@ -43,13 +43,14 @@ export function placeChecks(checkAs, { browser, address, pages, published, progr
   check("nothing is fetched before Run, and its stories are the program's", HOME, (tab) => stories(tab, program), HURRIED);
   check("with the keyboard alone, and the page answers while it runs", HOME, keyboard);
   // What the mistakes do is seen without a browser: crates/wasm/stories.mjs.
-  for (const page of [HOME, ...PAGES].filter((page) => /index|ch(04|05|06|10|11|12)/.test(page))) {
+  for (const page of [HOME, ...PAGES].filter((page) => /index|ch(04|05|06|07|10|11|12)/.test(page))) {
     check(`a mistake, as it is recorded, and none without it: ${page}`, page, mistakes);
   }
   for (const window of [{ width: 1280, viewport: { width: 1280, height: 800 } }, { width: 390, viewport: { width: 390, height: 844 } }]) {
     check(`${window.width} wide, Run is in sight, and two keys away`, HOME, first, window);
   }
   check("page sizes", "ch06_paged.html", pageSizes);
+  check("tokens taken back", "ch07_rewind.html", rewinds);
   check("drafts", "ch08_speculative.html", drafts, HURRIED);
   check("forks", "ch10_fork.html", forks, HURRIED);
   check("a prompt asked twice, and a different one", "ch11_prefix_cache.html", prefixes, HURRIED);
@@ -227,6 +228,13 @@ async function pageSizes(tab) {
   await press(tab, "One step");
   await says(tab, "18 pages taken. 18 of their 18 slots are filled, 0 wasted.");
   assert.equal(await place(tab).locator(".grid .cell").count(), 256);
+}
+
+async function rewinds(tab) {
+  for (const event of ["Step 1. A and B start", "Step 18. A takes tokens back, and gives back page 6"]) {
+    await place(tab).getByRole("button", { name: "Next event" }).click();
+    await place(tab).locator(".event", { hasText: event }).waitFor();
+  }
 }
 
 async function drafts(tab) {

@@ -19,7 +19,7 @@ pub struct Broken {
     pub scenario: Scenario,
     checker: Rc<ReadChecker>,
     /// The same sequences without the mistake, in a pool of their own.
-    right: Engine<'static>,
+    pub right: Engine<'static>,
     /// What they have told so far, of each.
     texts: HashMap<u64, String>,
     /// The first wrong read in words, all of them, and those of the newest step.
@@ -36,9 +36,7 @@ impl Broken {
     pub fn find(name: &str) -> Result<(Scenario, ReadChecker), String> {
         let mistake = faults::all().into_iter().find(|mistake| mistake.name == name);
         match mistake.map(|mistake| mistake.effect) {
-            Some(Effect::Story(scenario, placement)) if scenario.rewind.is_none() => {
-                Ok((scenario, ReadChecker::new(Some(placement))))
-            }
+            Some(Effect::Story(scenario, misplacement)) => Ok((scenario, ReadChecker::new(Some(misplacement)))),
             _ => Err(format!("no story here shows the mistake {name:?}; see cargo page break")),
         }
     }
@@ -57,17 +55,20 @@ impl Broken {
         tokenizer: &Tokenizer,
         started: usize,
     ) -> Result<usize, String> {
-        let Scenario { prompts, n_new, one_by_one, .. } = self.scenario;
+        let Scenario { prompts, n_new, one_by_one, rewind, .. } = self.scenario;
         if started == prompts.len() || (started > 0 && !(one_by_one && engine.is_done())) {
             return Ok(started);
         }
         let end = if one_by_one { started + 1 } else { prompts.len() };
         // Those of the same prompt are forks of the first.
-        for requests in prompts[started..end].chunk_by(|(first, _), (second, _)| first == second) {
+        let requests = prompts[started..end].chunk_by(|(first, _), (second, _)| first == second);
+        // What the first takes back is not in its output.
+        let taken_back = std::iter::once(rewind.map_or(0, |(_, n)| n)).chain(std::iter::repeat(0));
+        for (requests, taken_back) in requests.zip(taken_back) {
             for engine in [&mut *engine, &mut self.right] {
                 let tokens = tokenizer.encode(requests[0].0).map_err(text_of)?;
                 let samplers = requests.iter().map(|(_, seed)| Sampler::new(faults::sampling(*seed))).collect();
-                engine.submit_request(GenerationRequest::new(tokens, n_new, samplers)).map_err(text_of)?;
+                engine.submit_request(GenerationRequest::new(tokens, n_new - taken_back, samplers)).map_err(text_of)?;
             }
         }
         Ok(end)

@@ -58,6 +58,9 @@ pub struct Start {
     /// Whether the prompt is computed once, and its cache forked.
     #[serde(default)]
     pub(crate) fork: bool,
+    /// How many tokens the first sequence takes back, once it has generated how many: `[17, 4]`.
+    #[serde(default)]
+    pub(crate) rewind: Option<(usize, usize)>,
 }
 
 impl Start {

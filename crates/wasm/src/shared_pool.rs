@@ -6,7 +6,7 @@ use page_by_page::chapters::ch06_paged::PageSlab;
 use page_by_page::model::Model;
 use page_by_page::model::tokenizer::Tokenizer;
 use page_by_page::prefix_cache::PrefixCacheKind;
-use page_by_page::serving::schedule::{ScheduledChunk, SequenceId, StepLimits};
+use page_by_page::serving::schedule::{ScheduledChunk, Sequence, SequenceId, StepLimits};
 use page_by_page::serving::view::{FinishedView, PoolView};
 use page_by_page::serving::{Engine, GenerationRequest};
 use serde_json::Value;
@@ -23,6 +23,8 @@ pub struct SharedPool {
     /// The sequences that have finished since the last view.
     finished: Vec<FinishedView>,
     version: u64,
+    /// The sequence that takes tokens back, once it has so many new ones, and how many.
+    rewind: Option<(SequenceId, (usize, usize))>,
     /// The mistake that is switched on, and how many of its sequences have started.
     broken: Option<(Broken, usize)>,
 }
@@ -42,6 +44,7 @@ impl SharedPool {
             Ok::<_, String>(engine.with_tokenizer(tokenizer))
         };
         let mut engine = open()?;
+        let rewind = mistake.as_ref().and_then(|(scenario, _)| scenario.rewind).map(|rewind| (SequenceId(0), rewind));
         let broken = match mistake {
             None => None,
             Some((scenario, checker)) => {
@@ -50,7 +53,16 @@ impl SharedPool {
                 Some((Broken::new(scenario, checker, open()?), 0))
             }
         };
-        Ok(SharedPool { model, tokenizer, engine, chunks: Vec::new(), finished: Vec::new(), version: 0, broken })
+        Ok(SharedPool {
+            model,
+            tokenizer,
+            engine,
+            chunks: Vec::new(),
+            finished: Vec::new(),
+            version: 0,
+            rewind,
+            broken,
+        })
     }
 
     /// Starts the sequences of the mistake that is switched on.
@@ -69,7 +81,8 @@ impl SharedPool {
         let requests = if start.fork { vec![samplers] } else { samplers.into_iter().map(|one| vec![one]).collect() };
         for samplers in requests {
             let request = GenerationRequest::new(prompt.clone(), start.max_new_tokens, samplers);
-            self.engine.submit_request(request).map_err(text_of)?;
+            let ids = self.engine.submit_request(request).map_err(text_of)?;
+            self.rewind = start.rewind.map(|rewind| (ids[0], rewind)).or(self.rewind);
         }
         Ok(())
     }
@@ -81,6 +94,7 @@ impl SharedPool {
     }
 
     pub fn step(&mut self) -> Result<(), String> {
+        self.rewind_if_due()?;
         let step = self.engine.step().map_err(text_of)?;
         self.chunks = step.chunks;
         self.finished.extend(step.finished.iter().map(FinishedView::new));
@@ -88,6 +102,19 @@ impl SharedPool {
             broken.step(&self.engine, self.tokenizer)?;
         }
         self.start_broken()
+    }
+
+    /// Before its next step, so that the view before shows what it takes back.
+    fn rewind_if_due(&mut self) -> Result<(), String> {
+        let Some((id, (at, n))) = self.rewind else { return Ok(()) };
+        let is_due = |sequence: &Sequence| sequence.id == id && sequence.new_tokens().len() == at;
+        if self.engine.scheduler().running().any(|(sequence, _)| is_due(sequence)) {
+            for engine in [Some(&mut self.engine), self.broken.as_mut().map(|(broken, _)| &mut broken.right)] {
+                engine.map_or(Ok(()), |engine| engine.rewind(id, n)).map_err(text_of)?;
+            }
+            self.rewind = None;
+        }
+        Ok(())
     }
 
     /// The state now, with the sequences that have finished since the view before.

@@ -15,7 +15,7 @@ const EXERCISE: &str = "exercises/ch02_flat.rs";
 const PAGE: &str = "book/src/ch02_flat.md";
 
 /// The figures that depend on chapter 2.
-const FIGURES: [&str; 3] = ["ch01_rows_chart", "ch02_copies_chart", "ch02_copy"];
+const FIGURES: [&str; 3] = ["ch01_bill", "ch02_bill", "ch02_copy"];
 
 /// Stands for cargo and for the tool for figures.
 const CARGO: &str = include_str!("cargo.sh");

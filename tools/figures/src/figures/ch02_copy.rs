@@ -2,7 +2,7 @@
 
 use page_by_page::chapters::ch02_flat::FlatCache;
 
-use super::ch02_copies_chart::{COMPUTED, COPIED};
+use super::ch02_bill::{COMPUTED, COPIED};
 use super::prelude::*;
 use crate::rows::{LAYOUT, address, layer_rows, write};
 
