@@ -20,7 +20,7 @@ use crate::{citations, claims, house_style, markup};
 const SOURCE: &str = "book/src";
 const SUMMARY: &str = "book/src/SUMMARY.md";
 /// What they name must be there, too.
-const GUIDES: [&str; 2] = ["README.md", "CONTRIBUTING.md"];
+const GUIDES: [&str; 3] = ["README.md", "CONTRIBUTING.md", "tests/PROMISES.md"];
 
 /// A rendered book and all that is wrong with it.
 pub struct Build {
