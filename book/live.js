@@ -26,7 +26,7 @@
     /** Slots of the pages that sequences own, and how many of them hold a token. */
     function slots({ sequences, page_size }) {
         const taken = sum(sequences.map(({ pages }) => pages.length)) * page_size;
-        return { taken, filled: sum(sequences.map(({ computed_tokens }) => computed_tokens)) };
+        return { taken, filled: sum(sequences.map(({ held_tokens }) => held_tokens)) };
     }
 
     /**
@@ -131,7 +131,7 @@
             keepsPool: true,
             summary: ({ sequences }) => {
                 const newest = sequences.at(-1);
-                return newest?.computed_tokens === 0 ? "The prompt is looked up in the first step." : newest && `${newest.cached_tokens} of the prompt's ${plural(newest.prompt_tokens, "token")} cached.`;
+                return newest?.held_tokens === 0 ? "The prompt is looked up in the first step." : newest && `${newest.cached_tokens} of the prompt's ${plural(newest.prompt_tokens, "token")} cached.`;
             },
         },
         scheduler: {

@@ -22,14 +22,14 @@
   const some = (pages) => (pages.length > 4 ? plural(pages.length, "page") : `${pages.length > 1 ? "pages" : "page"} ${listed(pages)}`);
 
   /** What a sequence does. `queue`: its place in the queue, if it waits. */
-  function activity({ reason, status, computed_tokens, new_tokens, max_new_tokens, prompt_tokens, cached_tokens, pages }, queue) {
+  function activity({ reason, status, held_tokens, new_tokens, max_new_tokens, prompt_tokens, cached_tokens, pages }, queue) {
     if (reason !== undefined) {
       return `${REASONS[reason] ?? reason}, ${plural(new_tokens, "new token")}`;
     }
     const tokens = `${new_tokens} of ${plural(max_new_tokens, "new token")}`;
     if (status === "running") {
       const cached = cached_tokens > 0 ? `, ${cached_tokens} of ${prompt_tokens} prompt tokens cached` : "";
-      const progress = computed_tokens < prompt_tokens ? `prefill, ${computed_tokens} of ${plural(prompt_tokens, "prompt token")}` : tokens;
+      const progress = held_tokens < prompt_tokens ? `prefill, ${held_tokens} of ${plural(prompt_tokens, "prompt token")}` : tokens;
       return `${progress}, ${plural(pages.length, "page")}${cached}`;
     }
     const place = `waits, number ${queue} in the queue`;

@@ -105,7 +105,7 @@ impl KvCache for ContiguousCache {
             tokens: self.len,
             slots: self.capacity,
             bytes: (self.k.len() + self.v.len()) * size_of::<f32>(),
-            tokens_copied: 0,
+            copied_tokens: 0,
         }
     }
 }

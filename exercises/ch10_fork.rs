@@ -87,7 +87,7 @@ impl PageSlab {
 /// A paged cache that can be forked, so that its sequence can share pages with others.
 pub struct ForkCache {
     pub(super) inner: PagedCache,
-    tokens_copied: u64,
+    copied_tokens: u64,
 }
 
 impl ForkCache {
@@ -96,7 +96,7 @@ impl ForkCache {
     /// # Errors
     /// None for a slab from [`PageSlab::new`]. The error type is that of [`PageTable::new`].
     pub fn new(slab: &SharedSlab) -> Result<Self, CacheError> {
-        Ok(ForkCache { inner: PagedCache::new(slab)?, tokens_copied: 0 })
+        Ok(ForkCache { inner: PagedCache::new(slab)?, copied_tokens: 0 })
     }
 
     /// Returns a second cache with the same rows, in pages that both now share. No row is copied.
@@ -134,7 +134,7 @@ impl KvCache for ForkCache {
     ///
     /// `extend(0)` does nothing, because no token will be written, so the tail can stay shared.
     ///
-    /// [`CacheUsage::tokens_copied`] counts a copied token once, however many layers it has.
+    /// [`CacheUsage::copied_tokens`] counts a copied token once, however many layers it has.
     ///
     /// # Errors
     /// [`CacheError::OutOfPages`] if the pool has too few pages for the copy and the new tokens
@@ -156,7 +156,7 @@ impl KvCache for ForkCache {
     }
 
     fn usage(&self) -> CacheUsage {
-        CacheUsage { tokens_copied: self.tokens_copied, ..self.inner.usage() }
+        CacheUsage { copied_tokens: self.copied_tokens, ..self.inner.usage() }
     }
 }
 

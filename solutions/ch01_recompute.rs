@@ -72,32 +72,32 @@ pub fn generate(
 /// A model without a memory: every call computes the whole sequence again.
 pub struct Recompute<'m> {
     pub(crate) model: &'m Model,
-    pub(crate) tokens_computed: u64,
+    pub(crate) computed_tokens: u64,
 }
 
 impl<'m> Recompute<'m> {
     /// A model that has computed nothing yet.
     pub fn new(model: &'m Model) -> Self {
-        Recompute { model, tokens_computed: 0 }
+        Recompute { model, computed_tokens: 0 }
     }
 
     /// Tokens that the model has computed since this was created, counted anew in each call
     /// that succeeded.
-    pub fn tokens_computed(&self) -> u64 {
-        self.tokens_computed
+    pub fn computed_tokens(&self) -> u64 {
+        self.computed_tokens
     }
 }
 
 // ANCHOR: recompute
 impl LanguageModel for Recompute<'_> {
     /// Computes all of `tokens` once, without a cache, and adds one row for each of them to
-    /// `tokens_computed`. A call that fails adds nothing.
+    /// `computed_tokens`. A call that fails adds nothing.
     ///
     /// `self.model.step(tokens, None)` computes them. `None` means that there is no cache.
     fn next_logits(&mut self, tokens: &[u32]) -> Result<Vec<f32>, StepError> {
         // ch01 task 2: compute the whole sequence and count its rows
         let logits = self.model.step(tokens, None)?;
-        self.tokens_computed += tokens.len() as u64;
+        self.computed_tokens += tokens.len() as u64;
         Ok(logits)
     }
 }

@@ -24,7 +24,7 @@ pub struct FlatCache {
     /// Tokens held.
     pub(super) len: usize,
     pub(super) layers: Vec<FlatLayer>,
-    pub(crate) tokens_copied: u64,
+    pub(crate) copied_tokens: u64,
 }
 
 /// The tensors of one layer.
@@ -41,7 +41,7 @@ impl FlatCache {
     /// An empty cache.
     pub fn new(layout: KvLayout) -> Self {
         let layers = vec![FlatLayer::default(); layout.n_layers];
-        FlatCache { layout, len: 0, layers, tokens_copied: 0 }
+        FlatCache { layout, len: 0, layers, copied_tokens: 0 }
     }
 }
 
@@ -67,7 +67,7 @@ impl KvCache for FlatCache {
     }
 
     /// Replaces both tensors of every layer by ones that are `n` rows longer. It copies each old
-    /// row once, and adds the copied tokens to `tokens_copied`.
+    /// row once, and adds the copied tokens to `copied_tokens`.
     ///
     /// A copied token counts once, although its rows are copied in every layer. `extend(2)`
     /// on 3 tokens copies 3 rows, and `len` is then 5. `extend(0)` also makes new tensors, so on
@@ -80,7 +80,7 @@ impl KvCache for FlatCache {
             layer.k = grown(&layer.k, extra);
             layer.v = grown(&layer.v, extra);
         }
-        self.tokens_copied += self.len as u64;
+        self.copied_tokens += self.len as u64;
         self.len += n;
         Ok(())
     }
@@ -123,7 +123,7 @@ impl KvCache for FlatCache {
             tokens: self.len,
             slots: numbers / (2 * self.layout.n_layers * self.layout.kv_width()),
             bytes: numbers * size_of::<f32>(),
-            tokens_copied: self.tokens_copied,
+            copied_tokens: self.copied_tokens,
         }
     }
 }

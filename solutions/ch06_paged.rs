@@ -196,7 +196,7 @@ impl KvCache for PagedCache {
         let slab = self.slab.borrow();
         let slots = self.table.slots();
         let numbers = 2 * slots * slab.layout.n_layers * slab.layout.kv_width();
-        CacheUsage { tokens: self.table.len(), slots, bytes: numbers * size_of::<f32>(), tokens_copied: 0 }
+        CacheUsage { tokens: self.table.len(), slots, bytes: numbers * size_of::<f32>(), copied_tokens: 0 }
     }
 }
 

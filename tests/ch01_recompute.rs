@@ -62,7 +62,7 @@ mod checks {
         for (call, (tokens, expected)) in calls.into_iter().enumerate() {
             let sequence: Vec<u32> = (1..=tokens).collect();
             same!(n_logits(&mut model, &sequence), Ok(4096), "logits of call {}, with {tokens} tokens", call + 1);
-            same!(model.tokens_computed(), expected, "rows after call {}, with {tokens} tokens", call + 1);
+            same!(model.computed_tokens(), expected, "rows after call {}, with {tokens} tokens", call + 1);
         }
     }
 
@@ -98,7 +98,7 @@ mod checks {
         for held in [0, 3] {
             for (tokens, error, what) in &refused {
                 same!(n_logits(&mut model, tokens), Err(error.clone()), "number of logits for {what}");
-                same!(model.tokens_computed(), held, "rows after {what} was refused, with {held} counted before");
+                same!(model.computed_tokens(), held, "rows after {what} was refused, with {held} counted before");
             }
             let answer = n_logits(&mut model, &[1, 2, 3]);
             same!(answer, Ok(4096), "logits after [1, 2, 3], when other sequences were refused before");
@@ -120,7 +120,7 @@ mod checks {
             matches!(found, Err(StepError::NotFinite { .. })),
             "a norm's weights are too large, and that is {found:?}"
         );
-        same!(model.tokens_computed(), 0, "rows after a step that was refused, with NotFinite, as a sum overflows");
+        same!(model.computed_tokens(), 0, "rows after a step that was refused, with NotFinite, as a sum overflows");
     }
 
     #[test]
@@ -383,6 +383,6 @@ mod checks {
         storyteller.assert_recomputed(40, &story);
         let rows: usize = (prompt.len()..prompt.len() + 40).sum();
         let told = "tokens computed: the whole sequence for each of 40 tokens, after a prompt of";
-        same!(recompute.tokens_computed(), rows as u64, "{told} {}", prompt.len());
+        same!(recompute.computed_tokens(), rows as u64, "{told} {}", prompt.len());
     }
 }

@@ -53,7 +53,7 @@ mod checks {
         let mut held = 0;
         for (n, expected) in [(3, 0), (2, 3), (1, 8), (0, 14), (1, 20), (300, 27), (1, 334)] {
             extend(&mut cache, n);
-            let copied = cache.usage().tokens_copied;
+            let copied = cache.usage().copied_tokens;
             same!(copied, expected, "tokens copied in all after extend({n}) on {held} tokens: a token counts once");
             held += n;
         }
@@ -156,6 +156,6 @@ mod checks {
         same!(rows, prompt + 39, "tokens computed: the prompt, then one for each new token");
         // The prompt is copied nowhere; then each new token copies all before it.
         let copied: u64 = (prompt..prompt + 39).sum();
-        same!(cache.usage().tokens_copied, copied, "tokens copied while 39 tokens were added to a prompt of {prompt}");
+        same!(cache.usage().copied_tokens, copied, "tokens copied while 39 tokens were added to a prompt of {prompt}");
     }
 }

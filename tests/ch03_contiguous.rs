@@ -94,7 +94,7 @@ mod checks {
     // Task 4
 
     fn usage(slots: usize, tokens: usize) -> CacheUsage {
-        CacheUsage { tokens, slots, bytes: slots * LAYOUT.kv_width() * LAYOUT.n_layers * 8, tokens_copied: 0 }
+        CacheUsage { tokens, slots, bytes: slots * LAYOUT.kv_width() * LAYOUT.n_layers * 8, copied_tokens: 0 }
     }
 
     #[test]
@@ -163,6 +163,6 @@ mod checks {
         let rows = storyteller.assert_through(&mut cache, &what, 40, || {});
         same!(rows, prompt as u64 + 39, "tokens computed");
         let usage = cache.usage();
-        same!((usage.tokens_copied, usage.wasted()), (0, 0), "tokens copied and slots wasted");
+        same!((usage.copied_tokens, usage.wasted()), (0, 0), "tokens copied and slots wasted");
     }
 }

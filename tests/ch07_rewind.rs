@@ -120,7 +120,7 @@ mod checks {
             let moved = places(&cache).iter().zip(&before).position(|(after, before)| after != before);
             same!(moved, None, "{at}: the first layer whose rows lie elsewhere in memory now, so they were copied");
         }
-        same!(cache.usage().tokens_copied, 0, "tokens copied by four rewinds");
+        same!(cache.usage().copied_tokens, 0, "tokens copied by four rewinds");
     }
 
     // Task 1
@@ -139,10 +139,10 @@ mod checks {
             extend(&mut cache, 9);
             same!(cache.rewind(n), Ok(()), "rewind({n}) on 9 tokens");
             let usage = cache.usage();
-            same!(usage.tokens_copied, 0, "tokens copied by rewind({n}) on 9 tokens");
+            same!(usage.copied_tokens, 0, "tokens copied by rewind({n}) on 9 tokens");
             same!(usage.slots, 9, "slots after rewind({n}) on 9 tokens: the tensors stay as they are");
             extend(&mut cache, 1);
-            let found = (cache.usage().tokens_copied as usize, cache.usage().slots);
+            let found = (cache.usage().copied_tokens as usize, cache.usage().slots);
             same!(found, (left, left + 1), "tokens copied, and slots, when the {left} tokens left are extended by 1");
         }
     }
@@ -316,7 +316,7 @@ mod checks {
                 check_pages(&cache, &at);
                 before.assert_kept(&slab, &format!("{at} (nothing must be erased)"));
             }
-            same!(cache.usage().tokens_copied, 0, "tokens copied by five rewinds");
+            same!(cache.usage().copied_tokens, 0, "tokens copied by five rewinds");
         }
     }
 

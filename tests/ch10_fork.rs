@@ -198,7 +198,7 @@ mod checks {
             let fork = expect_ok(call.as_str(), || cache.fork());
             let expected = (cache.len(), page_ids(cache.table()));
             same!((fork.len(), page_ids(fork.table())), expected, "(tokens, pages) of a fork, the same: {call}");
-            same!(fork.usage().tokens_copied, 0, "tokens copied by {name}, which has copied none yet: {call}");
+            same!(fork.usage().copied_tokens, 0, "tokens copied by {name}, which has copied none yet: {call}");
             self.add(name, fork, oracle.tokens.clone());
             self.check_copy(&before, None, &call);
             self.check(&call);
@@ -297,7 +297,7 @@ mod checks {
         fn check(&self, after: &str) {
             for Sequence { name, cache, oracle, copied } in &self.all {
                 let what = "the filled ones of a page, each once for all layers";
-                same!(cache.usage().tokens_copied, *copied, "tokens copied by {name} until now, {what}: {after}");
+                same!(cache.usage().copied_tokens, *copied, "tokens copied by {name} until now, {what}: {after}");
                 oracle.check(cache);
             }
             let in_tables = self.all.iter().flat_map(|sequence| sequence.cache.table().pages());
@@ -519,7 +519,7 @@ mod checks {
             &format!("extend(1) and rewind(1) in turns on a fork of {VERY_MANY} pages"),
             VERY_MANY / 4,
             |number| {
-                let found = (b.extend(1), b.rewind(1), b.usage().tokens_copied);
+                let found = (b.extend(1), b.rewind(1), b.usage().copied_tokens);
                 same_each(found, (Ok(()), Ok(()), 1), || {
                     format!("extend(1), rewind(1), tokens copied in all; turn {number}")
                 });
@@ -583,7 +583,7 @@ mod checks {
             let result = in_call(question, || perform(line, &mut caches, &mut next));
             let usage = caches.get(&line[..1]).map_or(String::new(), |cache| {
                 let (usage, pages) = (cache.usage(), page_list(cache.table().pages()));
-                format!("{:>2} tokens, {pages:<11} {} copied", usage.tokens, usage.tokens_copied)
+                format!("{:>2} tokens, {pages:<11} {} copied", usage.tokens, usage.copied_tokens)
             });
             let owners: Vec<String> = owners(slab.borrow().pool()).iter().map(u32::to_string).collect();
             transcript.line(format!("{line:<10} {:<28} {usage:<31} [{}]", outcome(&result), owners.join(" ")));

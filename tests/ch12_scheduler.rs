@@ -677,7 +677,7 @@ mod checks {
             let plan = short(&world.plan());
             let what = format!("a sequence of {tokens} tokens that an earlier one of 1,110 began with, page size 4");
             same!(plan, [(1, tokens - found, true)], "the plan for {what}");
-            same!(world.counters[&1].cached, found, "tokens cached, for {what}");
+            same!(world.counters[&1].cached_tokens, found, "tokens cached, for {what}");
             world.compute();
         }
     }
@@ -831,7 +831,7 @@ mod checks {
         // All but the newest, and a second time those it had computed when it was preempted.
         let expected = (5 + 9 - 1) + had - 1;
         let what = format!("it had {had} when it was preempted, the newest without a row");
-        let found = counters.computed as usize + counters.cached_after_preemption;
+        let found = counters.computed_tokens as usize + counters.cached_after_preemption;
         same!(found, expected, "tokens that sequence 1 computed or found again in the prefix cache: {what}");
     }
 
@@ -904,7 +904,7 @@ mod checks {
             let steps = world.run(most_steps);
             assert!(n_pages < 1000 || steps == 264, "{steps} steps for 16 requests, and 264 suffice; {}", world.at());
             let counters = || world.counters.values();
-            let found = (counters().map(|of| of.computed).sum(), counters().map(|of| of.preemptions).sum());
+            let found = (counters().map(|of| of.computed_tokens).sum(), counters().map(|of| of.preemptions).sum());
             let what = "all tokens but the newest of each";
             same!(found, (10_661_u64, 0_u64), "(tokens computed, preemptions) of 16 requests, {n_pages} pages: {what}");
         }
@@ -945,7 +945,10 @@ mod checks {
             let counters = world.counters[&id];
             transcript.line(format!(
                 "sequence {id}: {} computed, {} cached, {} cached again, preemptions: {}",
-                counters.computed, counters.cached, counters.cached_after_preemption, counters.preemptions
+                counters.computed_tokens,
+                counters.cached_tokens,
+                counters.cached_after_preemption,
+                counters.preemptions
             ));
         }
         assert_transcript("ch12_scheduler", &transcript);

@@ -80,7 +80,7 @@ pub struct CacheUsage {
     /// Bytes taken for keys and values, over all layers.
     pub bytes: usize,
     /// Tokens copied from one place in memory to another since the cache was created, except by `gather`.
-    pub tokens_copied: u64,
+    pub copied_tokens: u64,
 }
 
 impl CacheUsage {

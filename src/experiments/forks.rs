@@ -23,11 +23,11 @@ pub struct Samples {
 pub struct SamplesCost {
     pub way: &'static str,
     /// Tokens whose rows a model would have computed.
-    pub tokens_computed: usize,
+    pub computed_tokens: usize,
     /// Pages that had an owner when all sequences had all their tokens.
     pub pages_held: usize,
     /// Rows restored from the saved cache or copied on write.
-    pub tokens_copied: u64,
+    pub copied_tokens: u64,
 }
 
 impl Samples {
@@ -89,16 +89,16 @@ impl Samples {
         slab: &SharedSlab,
     ) -> Result<SamplesCost, CacheError> {
         let row = rows(self.layout, 1);
-        let mut tokens_computed = prompts * self.prompt_tokens;
+        let mut computed_tokens = prompts * self.prompt_tokens;
         for _ in 1..self.new_tokens {
             for cache in &mut caches {
                 append(cache, &row)?;
-                tokens_computed += 1;
+                computed_tokens += 1;
             }
         }
         let slab = slab.borrow();
         let pages_held = slab.pool().n_pages() - slab.pool().n_free();
-        let copied: u64 = caches.iter().map(|cache| cache.usage().tokens_copied).sum();
-        Ok(SamplesCost { way, tokens_computed, pages_held, tokens_copied: restored + copied })
+        let copied: u64 = caches.iter().map(|cache| cache.usage().copied_tokens).sum();
+        Ok(SamplesCost { way, computed_tokens, pages_held, copied_tokens: restored + copied })
     }
 }

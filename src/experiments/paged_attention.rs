@@ -27,7 +27,7 @@ pub fn same_bits(a: &[f32], b: &[f32]) -> bool {
 
 /// Tokens copied in a decode step of `sequences` sequences of `tokens` tokens in pages: gathered, and read where they
 /// lie.
-pub fn tokens_copied(model: &mut Model, sequences: usize, tokens: usize) -> Result<[usize; 2]> {
+pub fn copied_tokens(model: &mut Model, sequences: usize, tokens: usize) -> Result<[usize; 2]> {
     let layout = model.cache_layout();
     let slab = PageSlab::new(layout, PAGE_SIZE, sequences * (tokens + 1).div_ceil(PAGE_SIZE))?;
     let prompt = rows(layout, tokens);

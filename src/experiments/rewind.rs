@@ -17,10 +17,10 @@ pub fn copied_to_forget(tokens: usize, forgotten: usize) -> Result<[u64; 2]> {
     let (Some(mut cache), Some(mut other)) = (cache()?, cache()?) else { bail!("a paged cache keeps no rows") };
     append(cache.as_mut(), &rows(SMALL, tokens))?;
     let copied = copy_rows(cache.as_ref(), left, other.as_mut())?;
-    let before = cache.usage().tokens_copied;
+    let before = cache.usage().copied_tokens;
     cache.rewind(forgotten)?;
     ensure!(cache.len() == left, "{} tokens are left after rewind({forgotten}) on {tokens}", cache.len());
-    Ok([copied, cache.usage().tokens_copied - before])
+    Ok([copied, cache.usage().copied_tokens - before])
 }
 
 /// Writes the first `len` tokens of a cache to an empty one. Returns how many rows this copies, with those of a gather

@@ -137,9 +137,9 @@ pub struct SearchCounters {
     /// Passes of the model: one for the prompt, then one per step for all beams.
     pub steps: u64,
     /// Tokens that went through the model.
-    pub tokens_computed: u64,
+    pub computed_tokens: u64,
     /// Tokens copied because several beams grew in the same page.
-    pub tokens_copied: u64,
+    pub copied_tokens: u64,
     /// The most pages that had an owner at the same time.
     pub peak_pages: usize,
     /// How long the prompt took.
@@ -188,7 +188,7 @@ pub fn search(
         if is_over || n_new == stop.max_new_tokens {
             break;
         }
-        let copied_before = tokens_copied(&search);
+        let copied_before = copied_tokens(&search);
         let chunks = search.beams.iter_mut().map(|Beam { tokens, cache, .. }| {
             let newest = &tokens[tokens.len().saturating_sub(1)..];
             model.prepare_chunk(newest, Some(cache), 1)
@@ -196,7 +196,7 @@ pub fn search(
         let chunks = chunks.collect::<Result<Vec<_>, StepError>>()?;
         let n_beams = chunks.len();
         logits = model.forward(chunks)?;
-        counters.tokens_copied += tokens_copied(&search) - copied_before;
+        counters.copied_tokens += copied_tokens(&search) - copied_before;
         counters.count(n_beams, slab);
     }
     counters.decode = start.elapsed() - counters.prefill;
@@ -208,13 +208,13 @@ impl SearchCounters {
     fn count(&mut self, rows: usize, slab: &SharedSlab) {
         let slab = slab.borrow();
         self.steps += 1;
-        self.tokens_computed += rows as u64;
+        self.computed_tokens += rows as u64;
         self.peak_pages = self.peak_pages.max(slab.pool().n_pages() - slab.pool().n_free());
     }
 }
 
-fn tokens_copied(search: &BeamSearch<'_>) -> u64 {
-    search.beams.iter().map(|beam| beam.cache.usage().tokens_copied).sum()
+fn copied_tokens(search: &BeamSearch<'_>) -> u64 {
+    search.beams.iter().map(|beam| beam.cache.usage().copied_tokens).sum()
 }
 
 /// The continuations that have finished and, if they are fewer than `width`, those that still grow; best score first.

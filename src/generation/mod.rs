@@ -38,18 +38,18 @@ pub struct StopConditions<'a> {
 pub struct CachedModel<'a> {
     model: &'a Model,
     cache: &'a mut dyn AttentionCache,
-    tokens_computed: u64,
+    computed_tokens: u64,
 }
 
 impl<'a> CachedModel<'a> {
     /// A model with a sequence's cache, which is read as the model's [attention setting](Model::attention) says.
     pub fn new(model: &'a Model, cache: &'a mut dyn AttentionCache) -> Self {
-        CachedModel { model, cache, tokens_computed: 0 }
+        CachedModel { model, cache, computed_tokens: 0 }
     }
 
     /// Tokens that have gone through the model since this was created.
-    pub fn tokens_computed(&self) -> u64 {
-        self.tokens_computed
+    pub fn computed_tokens(&self) -> u64 {
+        self.computed_tokens
     }
 }
 
@@ -58,7 +58,7 @@ impl LanguageModel for CachedModel<'_> {
     fn next_logits(&mut self, tokens: &[u32]) -> Result<Vec<f32>, StepError> {
         let new_tokens = &tokens[self.cache.len()..];
         let logits = self.model.step(new_tokens, Some(&mut *self.cache))?;
-        self.tokens_computed += new_tokens.len() as u64;
+        self.computed_tokens += new_tokens.len() as u64;
         Ok(logits)
     }
 }
@@ -96,7 +96,7 @@ impl RewindableModel for CachedModel<'_> {
         let new_tokens = &tokens[self.cache.len()..];
         let chunk = self.model.prepare_chunk(new_tokens, Some(&mut *self.cache), n)?;
         let logits = self.model.forward(vec![chunk])?;
-        self.tokens_computed += new_tokens.len() as u64;
+        self.computed_tokens += new_tokens.len() as u64;
         Ok(rows(&logits, self.model))
     }
 
@@ -117,7 +117,7 @@ impl RewindableModel for Recompute<'_> {
             return Ok(Vec::new());
         }
         let logits = self.model.forward(vec![self.model.prepare_chunk(tokens, None, n)?])?;
-        self.tokens_computed += tokens.len() as u64;
+        self.computed_tokens += tokens.len() as u64;
         Ok(rows(&logits, self.model))
     }
 

@@ -25,7 +25,7 @@ pub struct Generation<'a> {
 pub struct Generated {
     pub tokens: Vec<u32>,
     /// Tokens that went through the model.
-    pub tokens_computed: u64,
+    pub computed_tokens: u64,
     /// What the cache holds at the end; all zero without one.
     pub usage: CacheUsage,
 }
@@ -75,9 +75,9 @@ impl Generation<'_> {
             Ok(_) | Err(StepError::Cancelled) => {}
             Err(error) => return Err(error),
         }
-        let tokens_computed = model.tokens_computed + model.recompute.tokens_computed();
+        let computed_tokens = model.computed_tokens + model.recompute.computed_tokens();
         let usage = model.cache.map_or_else(CacheUsage::default, |cache| cache.usage());
-        Ok(Generated { tokens, tokens_computed, usage })
+        Ok(Generated { tokens, computed_tokens, usage })
     }
 }
 
@@ -91,14 +91,14 @@ pub(super) struct SequenceModel<'a> {
     /// Computes if there is no cache.
     recompute: Recompute<'a>,
     /// Tokens that went through the model to the cache.
-    tokens_computed: u64,
+    computed_tokens: u64,
 }
 
 impl<'a> SequenceModel<'a> {
     /// Nobody checks it or cancels its sequence.
     pub(super) fn new(model: &'a Model, cache: Option<&'a mut (dyn AttentionCache + 'static)>) -> Self {
         let recompute = Recompute::new(model);
-        SequenceModel { model, cache, checker: None, is_cancelled: None, recompute, tokens_computed: 0 }
+        SequenceModel { model, cache, checker: None, is_cancelled: None, recompute, computed_tokens: 0 }
     }
 
     /// Asks the model that has, or has not, the cache.
@@ -114,7 +114,7 @@ impl<'a> SequenceModel<'a> {
         let ask_with = |cache: &mut dyn AttentionCache| {
             let mut model = CachedModel::new(self.model, cache);
             let answer = question(&mut model);
-            self.tokens_computed += model.tokens_computed();
+            self.computed_tokens += model.computed_tokens();
             answer
         };
         match self.checker {

@@ -37,7 +37,7 @@ impl Engine<'_> {
         } else {
             // Which sequence's logits failed is not known: each is computed alone, and gives the same rows again.
             for input in &mut inputs {
-                self.scheduler.totals.tokens_computed += input.chunk.n_tokens as u64;
+                self.scheduler.totals.computed_tokens += input.chunk.n_tokens as u64;
                 match forward(self.model, checker, &mut self.active, at_once, std::slice::from_mut(input)) {
                     Ok(newest) => computed.logits.extend(newest),
                     Err(error) => {

@@ -8,8 +8,7 @@ use crate::chapters::ch06_paged::SharedSlab;
 use crate::chapters::ch12_scheduler::Scheduler;
 use crate::prefix_cache::{PrefixCache, available_pages};
 use crate::serving::schedule::{
-    FinishReason, Finished, NextToken, ScheduleError, ScheduledChunk, Sequence, SequenceCounters, SequenceId,
-    StepLimits,
+    FinishReason, Finished, NextToken, ScheduleError, ScheduledChunk, Sequence, SequenceId, StepLimits,
 };
 
 /// A scheduler, and what its sequences have cost.
@@ -28,7 +27,7 @@ pub struct EngineTotals {
     /// Passes of the model that a plan asked for.
     pub steps: u64,
     /// Tokens that went through the model.
-    pub tokens_computed: u64,
+    pub computed_tokens: u64,
     /// Computed tokens that were computed a second time, after a preemption.
     pub recomputed_tokens: u64,
     pub new_tokens: u64,
@@ -37,7 +36,7 @@ pub struct EngineTotals {
     /// Tokens of the prompts of all sequences that have run. A forked prompt counts once.
     pub prompt_tokens: u64,
     /// Prompt tokens that were looked up in the prefix cache: those of a prompt that is scored are not.
-    pub looked_up: u64,
+    pub looked_up_tokens: u64,
     /// Prompt tokens that the prefix cache held when the sequence first ran.
     pub cached_tokens: u64,
     /// Tokens that it held when a sequence ran again.
@@ -51,18 +50,16 @@ pub struct EngineTotals {
 impl EngineTotals {
     /// Adds what a sequence has cost.
     fn add(&mut self, sequence: &Sequence) {
-        let SequenceCounters {
-            cached, cached_after_preemption, computed, recomputed, preemptions, forked_tokens, ..
-        } = sequence.counters;
-        self.recomputed_tokens += recomputed;
-        self.preemptions += preemptions;
-        if computed > 0 {
-            let prompt_tokens = (sequence.n_prompt - forked_tokens) as u64;
+        let counters = &sequence.counters;
+        self.recomputed_tokens += counters.recomputed_tokens;
+        self.preemptions += counters.preemptions;
+        if counters.computed_tokens > 0 {
+            let prompt_tokens = (sequence.n_prompt - counters.forked_tokens) as u64;
             self.prompt_tokens += prompt_tokens;
-            self.looked_up += if sequence.skips_prefix_cache { 0 } else { prompt_tokens };
-            self.cached_tokens += cached as u64;
+            self.looked_up_tokens += if sequence.skips_prefix_cache { 0 } else { prompt_tokens };
+            self.cached_tokens += counters.cached_tokens as u64;
         }
-        self.cached_after_preemption += cached_after_preemption as u64;
+        self.cached_after_preemption += counters.cached_after_preemption as u64;
     }
 }
 
@@ -106,7 +103,7 @@ impl CountingScheduler {
             return Err(EngineError::NotAmongInputs(chunk.sequence_id));
         }
         self.totals.steps += 1;
-        self.totals.tokens_computed += plan.iter().map(|chunk| chunk.n_tokens as u64).sum::<u64>();
+        self.totals.computed_tokens += plan.iter().map(|chunk| chunk.n_tokens as u64).sum::<u64>();
         self.totals.peak_sequences = self.totals.peak_sequences.max(plan.len());
         self.totals.peak_pages = self.totals.peak_pages.max(self.pages_in_use());
         Ok(plan)

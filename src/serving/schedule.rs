@@ -243,13 +243,13 @@ impl FinishReason {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SequenceCounters {
     /// Prompt tokens that the prefix cache held when the sequence first ran.
-    pub cached: usize,
+    pub cached_tokens: usize,
     /// Tokens that it held when the sequence ran again after a preemption.
     pub cached_after_preemption: usize,
     /// Tokens computed, whether for the first time or recomputed.
-    pub computed: u64,
+    pub computed_tokens: u64,
     /// Of these, tokens that were computed a second time after a preemption.
-    pub recomputed: u64,
+    pub recomputed_tokens: u64,
     pub preemptions: u64,
     /// Prompt tokens that it shares with the sequence that it was forked from.
     pub forked_tokens: usize,
@@ -266,20 +266,21 @@ pub struct SequenceCounters {
 impl SequenceCounters {
     /// Notes how many tokens were cached when the sequence started, or started again.
     fn start(&mut self, cached: usize) {
-        *(if self.computed == 0 { &mut self.cached } else { &mut self.cached_after_preemption }) += cached;
+        *(if self.computed_tokens == 0 { &mut self.cached_tokens } else { &mut self.cached_after_preemption }) +=
+            cached;
     }
 
     /// Counts the next `n` tokens that the sequence computes, for which `cache` has room.
     pub(crate) fn count_scheduled(&mut self, n: usize, cache: &ForkCache) {
         let (usage, rows) = (cache.usage(), cache.len());
-        self.computed += n as u64;
+        self.computed_tokens += n as u64;
         // Rows that the sequence has had before. Say it had 10, lost them to a preemption, and the prefix cache brought 4
         // back: when it has computed 6 more, `rows` is 10, and all 6 were recomputed.
-        self.recomputed += self.peak_rows.min(rows).saturating_sub(rows - n) as u64;
+        self.recomputed_tokens += self.peak_rows.min(rows).saturating_sub(rows - n) as u64;
         if rows - n < self.usage.tokens {
-            self.copied_before = self.usage.tokens_copied;
+            self.copied_before = self.usage.copied_tokens;
         }
-        self.usage = CacheUsage { tokens_copied: self.copied_before + usage.tokens_copied, ..usage };
+        self.usage = CacheUsage { copied_tokens: self.copied_before + usage.copied_tokens, ..usage };
         self.n_pages = cache.table().pages().len();
         self.peak_rows = self.peak_rows.max(rows);
     }

@@ -56,7 +56,7 @@ pub struct SequenceView {
     pub new_tokens: usize,
     pub max_new_tokens: usize,
     /// Tokens that its cache holds.
-    pub computed_tokens: usize,
+    pub held_tokens: usize,
     /// Tokens computed in the last step.
     pub scheduled_tokens: usize,
     /// Its pages, in the order of its table.
@@ -111,7 +111,7 @@ impl PoolView {
                 if sequence.counters.preemptions > 0 { SequenceStatus::Preempted } else { SequenceStatus::Waiting };
             (sequence, status, &[][..], 0)
         });
-        let sequences = running.chain(waiting).map(|(sequence, status, pages, computed_tokens)| {
+        let sequences = running.chain(waiting).map(|(sequence, status, pages, held_tokens)| {
             let (prompt, text) = engine.text(sequence.id);
             SequenceView {
                 id: sequence.id.0,
@@ -121,14 +121,14 @@ impl PoolView {
                 prompt_tokens: sequence.n_prompt,
                 new_tokens: sequence.new_tokens().len(),
                 max_new_tokens: sequence.max_new_tokens,
-                computed_tokens,
+                held_tokens,
                 scheduled_tokens: step
                     .iter()
                     .filter(|chunk| chunk.sequence_id == sequence.id)
                     .map(|chunk| chunk.n_tokens)
                     .sum(),
                 pages: pages.iter().map(|page| page.0).collect(),
-                cached_tokens: sequence.counters.cached,
+                cached_tokens: sequence.counters.cached_tokens,
                 cached_after_preemption: sequence.counters.cached_after_preemption,
                 forked: sequence.counters.forked_tokens > 0,
                 preemptions: sequence.counters.preemptions,

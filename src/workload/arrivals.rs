@@ -226,7 +226,7 @@ pub fn simulate_arrivals(
         }
     }
     let totals = scheduler.totals();
-    let once = totals.tokens_computed.saturating_sub(totals.recomputed_tokens);
+    let once = totals.computed_tokens.saturating_sub(totals.recomputed_tokens);
     served.totals = totals;
     served.waste = totals.recomputed_tokens as f64 / once.max(1) as f64;
     served.utilisation = utilisation / totals.steps.max(1) as f64;

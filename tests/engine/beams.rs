@@ -72,7 +72,7 @@ fn a_search_finds_what_a_search_without_a_cache_finds() {
                     assert_eq!(found, expected, "{run}");
                     assert_eq!(work.steps, steps, "{run}: a pass for each token of the beams");
                     let rows = prompt.len() as u64 + (steps - 1) * width as u64;
-                    assert_eq!(work.tokens_computed, rows, "{run}");
+                    assert_eq!(work.computed_tokens, rows, "{run}");
                     assert!(work.peak_pages <= n_pages && work.peak_pages >= prompt.len().div_ceil(page_size), "{run}");
                     assert_eq!(slab.borrow().pool().n_free(), n_pages, "{run}: pages returned");
                 }
@@ -92,5 +92,5 @@ fn a_search_without_enough_pages_returns_all_and_one_without_new_tokens_takes_no
     let (empty, work) =
         search(&model, &slab, &[0], 3, StopConditions { max_new_tokens: 0, ..stop }, &mut |_| ()).unwrap();
     assert_eq!(empty, [Continuation { tokens: vec![], log_probability: 0.0, score: 0.0, has_ended: false }]);
-    assert_eq!(work.tokens_computed, 0);
+    assert_eq!(work.computed_tokens, 0);
 }

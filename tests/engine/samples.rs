@@ -76,7 +76,7 @@ fn each_sample_is_the_sequence_generated_alone_in_pages_of_any_size_and_number()
         assert!(found.is_empty(), "{run}: {found:?} too many");
         preempted += engine.totals().preemptions;
         ended += all.iter().filter(|finished| finished.outcome == Ok(FinishReason::Stop)).count();
-        copied += all.iter().map(|finished| finished.sequence.counters.usage.tokens_copied).sum::<u64>();
+        copied += all.iter().map(|finished| finished.sequence.counters.usage.copied_tokens).sum::<u64>();
     }
     assert!(preempted > 30 && ended > 10 && copied > 200, "{preempted} {ended} {copied}: this has shown little");
 }
@@ -93,15 +93,15 @@ fn samples_share_all_full_pages_and_copy_the_rest_but_once() {
     engine.submit_request(request(&prompt, 25, 8)).unwrap();
     let step = engine.step().unwrap();
     assert_eq!(step.new_tokens.len(), 8, "all choose their first token from the same logits");
-    assert_eq!((engine.totals().tokens_computed, n_free()), (49, 15), "a fork takes no page");
+    assert_eq!((engine.totals().computed_tokens, n_free()), (49, 15), "a fork takes no page");
     assert_eq!(engine.step().unwrap().new_tokens.len(), 8, "4 pages, 7 copies of the last");
     assert_eq!(n_free(), 8);
     let finished = run_to_end(&mut engine, |_, _| ());
-    let copied: Vec<u64> = finished.iter().map(|finished| finished.sequence.counters.usage.tokens_copied).collect();
+    let copied: Vec<u64> = finished.iter().map(|finished| finished.sequence.counters.usage.copied_tokens).collect();
     assert_eq!(copied, [1, 1, 1, 1, 1, 1, 1, 0], "the last owner writes in place");
     let totals = engine.totals();
     assert_eq!((totals.steps, totals.peak_pages, totals.peak_sequences), (25, 19, 8));
-    assert_eq!(totals.tokens_computed, 49 + 8 * 24, "the prompt is computed once");
+    assert_eq!(totals.computed_tokens, 49 + 8 * 24, "the prompt is computed once");
     assert_eq!((totals.prompt_tokens, totals.cached_tokens), (49, 0), "a fork is no cache hit");
     assert_eq!(n_free(), 19);
 }

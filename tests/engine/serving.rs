@@ -227,8 +227,8 @@ fn each_sequence_is_the_one_generated_alone_in_every_setting_scored_or_not() {
 
 fn check_counters(setting: Setup, finished: &[FinishedSequence], totals: EngineTotals) {
     let sum = |of: fn(&FinishedSequence) -> u64| finished.iter().map(of).sum::<u64>();
-    assert_eq!(totals.tokens_computed, sum(|finished| finished.sequence.counters.computed), "{setting:?}");
-    assert_eq!(totals.recomputed_tokens, sum(|finished| finished.sequence.counters.recomputed), "{setting:?}");
+    assert_eq!(totals.computed_tokens, sum(|finished| finished.sequence.counters.computed_tokens), "{setting:?}");
+    assert_eq!(totals.recomputed_tokens, sum(|finished| finished.sequence.counters.recomputed_tokens), "{setting:?}");
     assert_eq!(totals.new_tokens, sum(|finished| finished.sequence.new_tokens().len() as u64), "{setting:?}");
     assert!(totals.peak_pages <= setting.n_pages && totals.peak_pages > 0, "{setting:?}");
     assert!(totals.peak_sequences <= setting.limits.max_running.min(setting.limits.token_budget), "{setting:?}");

@@ -46,7 +46,7 @@ fn a_step_is_as_late_as_all_before_it_have_cost() {
     assert_eq!(expected.map(|times| times.per_token()), [Some(15_200.0), None, Some(10_200.0)]);
     let counters = served.totals;
     assert_eq!(
-        (counters.steps, counters.tokens_computed, counters.new_tokens, counters.peak_sequences),
+        (counters.steps, counters.computed_tokens, counters.new_tokens, counters.peak_sequences),
         (5, 163, 6, 2)
     );
     assert_eq!((counters.peak_pages, counters.preemptions, served.waste), (7 + 4, 0, 0.0));
@@ -73,12 +73,12 @@ fn every_request_is_served_whatever_the_pool_and_every_count_adds_up() {
                 assert_eq!(counters.new_tokens, served.requests.iter().map(|times| times.tokens).sum::<u64>(), "{run}");
                 assert_eq!(
                     served.busy,
-                    counters.steps * StepCost::BOOK.step + counters.tokens_computed * StepCost::BOOK.token,
+                    counters.steps * StepCost::BOOK.step + counters.computed_tokens * StepCost::BOOK.token,
                     "{run}"
                 );
                 // The newest token of a sequence is never computed.
                 let rows = counters.prompt_tokens + counters.new_tokens - 60;
-                let first = counters.cached_tokens + counters.tokens_computed - counters.recomputed_tokens;
+                let first = counters.cached_tokens + counters.computed_tokens - counters.recomputed_tokens;
                 assert!(first <= rows && first + counters.cached_after_preemption >= rows, "{run}");
                 assert!(keeps || counters.cached_tokens + counters.cached_after_preemption == 0, "{run}");
                 assert!(counters.peak_pages <= n_pages && counters.peak_sequences <= limits.1, "{run}");

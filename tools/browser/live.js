@@ -171,7 +171,7 @@ async function paced(tab, { server }) {
 async function mistake(tab) {
   await here(tab);
   await tab.evaluate(() => {
-    const sequence = (id) => ({ id, status: "running", prompt: "", text: "", prompt_tokens: 4, new_tokens: 4, max_new_tokens: 9, computed_tokens: 8, pages: [3], cached_tokens: 0, cached_after_preemption: 0, preemptions: 0 });
+    const sequence = (id) => ({ id, status: "running", prompt: "", text: "", prompt_tokens: 4, new_tokens: 4, max_new_tokens: 9, held_tokens: 8, pages: [3], cached_tokens: 0, cached_after_preemption: 0, preemptions: 0 });
     const totals = { cached_tokens: 0, prompt_tokens: 8, new_tokens: 8, preemptions: 0, recomputed_tokens: 0 };
     const rest = { version: 1, steps: 4, page_size: 16, finished: [], scheduled_tokens: 2, token_budget: 64, max_running: 8, totals };
     newPool("").take([{ ...rest, owners: [0, 0, 0, 1], sequences: [sequence(0), sequence(3)] }]);

@@ -201,7 +201,7 @@ impl Batch {
         let (n_lines, ends, most) = (thousands(n_lines), run.results.describe(), totals.peak_sequences);
         let (steps, generated) = (count(totals.steps, "step"), count(totals.new_tokens, "token"));
         let speed = rate(per_second(totals.new_tokens as usize, elapsed));
-        let (rows, again) = (count(totals.tokens_computed, "token"), thousands(totals.recomputed_tokens));
+        let (rows, again) = (count(totals.computed_tokens, "token"), thousands(totals.recomputed_tokens));
         let prefix_cache = if pool.no_prefix_cache { "none kept".into() } else { prompts_cached(&totals) };
         let size = pool.size(run.model)?;
         let (peak, n_pages, slots) =
@@ -323,10 +323,10 @@ impl BatchRun<'_> {
         let counters = json!({
             "prompt_tokens": prompt.len(),
             "generated_tokens": new.len(),
-            "cached": sequence.counters.cached,
+            "cached_tokens": sequence.counters.cached_tokens,
             "cached_after_preemption": sequence.counters.cached_after_preemption,
-            "computed": sequence.counters.computed,
-            "recomputed": sequence.counters.recomputed,
+            "computed_tokens": sequence.counters.computed_tokens,
+            "recomputed_tokens": sequence.counters.recomputed_tokens,
             "preemptions": sequence.counters.preemptions,
         });
         let mut result = json!({

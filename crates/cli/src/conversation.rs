@@ -215,8 +215,8 @@ impl Conversation<'_> {
             FinishReason::Length | FinishReason::Error => "",
             FinishReason::Abort => ", stopped",
         };
-        let cached = finished.sequence.counters.cached;
-        let computed = (n_prompt - cached).min(finished.sequence.counters.computed as usize);
+        let cached = finished.sequence.counters.cached_tokens;
+        let computed = (n_prompt - cached).min(finished.sequence.counters.computed_tokens as usize);
         let [cached, computed, generated] = [cached, computed, n_generated].map(thousands);
         let prompt = count(n_prompt, "prompt token");
         say(&format!("{prompt}: {cached} from the prefix cache, {computed} computed; {generated} generated{end}"));

@@ -284,9 +284,9 @@ pub fn token_ids(prompt: &[u32], generated: &[u32]) -> Value {
 }
 
 /// What was counted, in a report. `usage`: what the caches held at the end.
-fn counters(tokens_computed: u64, usage: CacheUsage) -> Value {
-    let CacheUsage { tokens_copied, tokens, slots, .. } = usage;
-    json!({ "tokens_computed": tokens_computed, "tokens_copied": tokens_copied, "tokens": tokens, "slots": slots })
+fn counters(computed_tokens: u64, usage: CacheUsage) -> Value {
+    let CacheUsage { copied_tokens, tokens, slots, .. } = usage;
+    json!({ "computed_tokens": computed_tokens, "copied_tokens": copied_tokens, "tokens": tokens, "slots": slots })
 }
 
 /// Tokens and how long they took, those of the prompts first, then all that followed. `steps` stands before the time of
@@ -306,7 +306,7 @@ fn describe_cache(kv: CacheKind, rows: &str, usage: CacheUsage) -> String {
         return "none, everything is recomputed".into();
     }
     let (held, slots, copied) =
-        (count(usage.tokens, "token"), count(usage.slots, "slot"), count(usage.tokens_copied, "token"));
+        (count(usage.tokens, "token"), count(usage.slots, "slot"), count(usage.copied_tokens, "token"));
     let wasted = thousands(usage.wasted());
     format!("{kv}{rows}: {held} in {slots}, {wasted} wasted, {}; {copied} copied", mib(usage.bytes))
 }

@@ -46,7 +46,7 @@ pub fn assert_stories(
         same!(lengths, (all_but_one, all_but_one), "tokens in the caches of target and draft model, {told}");
         if is_its_own {
             let why = "which drafts for itself: no draft token is rejected, so it reads each token once";
-            same!(target.tokens_computed(), all_but_one as u64, "tokens that the target computes, {why}; {told}");
+            same!(target.computed_tokens(), all_but_one as u64, "tokens that the target computes, {why}; {told}");
         }
     }
 }

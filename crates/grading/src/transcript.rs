@@ -26,7 +26,7 @@ impl Transcript {
         let outcome = outcome(&in_call(question, || cache.extend(n)));
         let usage = cache.usage();
         let (held, slots) = (count(usage.tokens, "token"), count(usage.slots, "slot"));
-        let (call, copied) = (format!("extend({n})"), count(usage.tokens_copied, "token"));
+        let (call, copied) = (format!("extend({n})"), count(usage.copied_tokens, "token"));
         self.line(format!("{call:<12} {outcome}: {held} in {slots}, {copied} copied"));
     }
 

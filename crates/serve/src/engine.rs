@@ -298,7 +298,8 @@ impl<'m> EngineThread<'m> {
         // Counted first, so that a client that has its answer also finds it in the counters.
         self.metrics.end(reason, open.requester.arrived.elapsed());
         self.views.note_end(|| FinishedView::new(&finished));
-        let end = OutputEnd { reason, new_tokens: sequence.new_tokens().len(), cached: sequence.counters.cached };
+        let end =
+            OutputEnd { reason, new_tokens: sequence.new_tokens().len(), cached: sequence.counters.cached_tokens };
         let failure = finished.outcome.err().map(|error| ApiError::failed(error.to_string()));
         match refusal.or(failure) {
             None => open.send(finished.delta, Some(end)),

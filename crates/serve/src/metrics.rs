@@ -77,13 +77,15 @@ impl Metrics {
             metric
         });
         let engine_counters: &[(&str, &str, TotalOf)] = &[
-            ("vllm:prefix_cache_queries", "Prompt tokens looked up in the prefix cache", |totals| totals.looked_up),
+            ("vllm:prefix_cache_queries", "Prompt tokens looked up in the prefix cache", |totals| {
+                totals.looked_up_tokens
+            }),
             ("vllm:prefix_cache_hits", "Prompt tokens that the prefix cache held", |totals| totals.cached_tokens),
             ("vllm:num_preemptions", "Sequences that lost their pages and waited again", |totals| totals.preemptions),
             ("vllm:prompt_tokens", "Prompt tokens, computed or cached", |totals| totals.prompt_tokens),
             ("vllm:generation_tokens", "Tokens generated", |totals| totals.new_tokens),
             ("page_by_page:steps", "Passes of the model", |totals| totals.steps),
-            ("page_by_page:tokens_computed", "Tokens that went through the model", |totals| totals.tokens_computed),
+            ("page_by_page:computed_tokens", "Tokens that went through the model", |totals| totals.computed_tokens),
             ("page_by_page:recomputed", "Tokens computed again after preemptions", |totals| totals.recomputed_tokens),
         ];
         let mut metrics = Metrics {

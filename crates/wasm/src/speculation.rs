@@ -162,7 +162,7 @@ impl Speculated {
             prompt_tokens: self.sequence.n_prompt,
             new_tokens: self.sequence.new_tokens().len(),
             max_new_tokens: self.sequence.max_new_tokens,
-            computed_tokens: cache.len(),
+            held_tokens: cache.len(),
             pages: cache.table().pages().iter().map(|page| page.0).collect(),
             ..SequenceView::default()
         }

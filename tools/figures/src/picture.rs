@@ -21,7 +21,7 @@ pub const WIDE: f64 = 640.0;
 pub const CELL: f64 = 30.0;
 const BELOW: f64 = 6.0;
 /// Between the groups of a row, and between its cells.
-const GAP: f64 = 7.0;
+pub const GAP: f64 = 7.0;
 const APART: f64 = 2.5;
 /// Between two parts beside each other.
 const GUTTER: f64 = 28.0;

@@ -59,7 +59,7 @@ pub fn step(place: usize) -> Result<Step> {
             choices = rows.iter().map(|row| argmax(row)).collect();
             accept_matching(&draft.tokens, rows, &mut argmax)
         };
-        let before = [&target, &draft].map(|model| (model.cached_len(), model.tokens_computed()));
+        let before = [&target, &draft].map(|model| (model.cached_len(), model.computed_tokens()));
         let mut drafter = DraftModel::new(&mut draft);
         let mut speculation = Speculation { target: &mut target, drafter: &mut drafter, accept: &mut accept };
         let new_tokens = speculation.step(&tokens, K, &[])?;
@@ -67,7 +67,7 @@ pub fn step(place: usize) -> Result<Step> {
         let memory = |model: &CachedModel, (held, before): (usize, u64)| -> Result<Memory> {
             let is_in_step = model.cached_len() == tokens.len() + new_tokens.len() - 1;
             ensure!(is_in_step, "both models hold all but the newest token");
-            let computed = words(&all[held..held + (model.tokens_computed() - before) as usize])?;
+            let computed = words(&all[held..held + (model.computed_tokens() - before) as usize])?;
             Ok(Memory { computed, kept: model.cached_len() - held })
         };
         steps.push(Step {

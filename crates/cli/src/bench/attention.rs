@@ -136,10 +136,10 @@ impl AttentionBench {
             ways.map(|way| (way, Times::default(), 0)).collect();
         let mut expected: Option<Vec<f32>> = None;
         for _ in turns("measuring", TURNS, Duration::from_secs(self.seconds)) {
-            for (way, times, tokens_copied) in &mut measured {
+            for (way, times, copied_tokens) in &mut measured {
                 model.attention = way.unwrap_or(AttentionBackend::Gather);
                 let logits;
-                (logits, *tokens_copied) = match way {
+                (logits, *copied_tokens) = match way {
                     None => second_step(model, &mut contiguous, times)?,
                     Some(_) => second_step(model, &mut paged, times)?,
                 };
@@ -152,8 +152,8 @@ impl AttentionBench {
         }
         let row_bytes = 2 * layout.n_layers * layout.kv_width() * size_of::<f32>();
         let side_by_side = measured[0].1.median();
-        let row = |(i, (way, times, tokens_copied)): (usize, &(Option<AttentionBackend>, Times, usize))| {
-            let (seconds, bytes_copied) = (times.median(), tokens_copied * row_bytes);
+        let row = |(i, (way, times, copied_tokens)): (usize, &(Option<AttentionBackend>, Times, usize))| {
+            let (seconds, bytes_copied) = (times.median(), copied_tokens * row_bytes);
             let over = seconds / side_by_side;
             Row::default()
                 .number("mean ms a step", times.mean() * 1e3)
@@ -161,7 +161,7 @@ impl AttentionBench {
                 .text("rows", name(*way))
                 .cell("ms a step", seconds * 1e3, rate(seconds * 1e3))
                 .cell("× side by side", over, format!("{over:.2}"))
-                .count("tokens copied", *tokens_copied)
+                .count("tokens copied", *copied_tokens)
                 .cell("copied", bytes_copied, mib(bytes_copied))
         };
         Ok(measured.iter().enumerate().map(row).collect())

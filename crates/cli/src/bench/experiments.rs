@@ -190,8 +190,8 @@ fn compare_caches(model: &Model, tokens: usize) -> Result<Vec<Row>> {
             Row::default()
                 .text("cache", kind)
                 .count("tokens", tokens)
-                .count("tokens computed", run.tokens_computed)
-                .count("tokens copied", run.usage.tokens_copied)
+                .count("tokens computed", run.computed_tokens)
+                .count("tokens copied", run.usage.copied_tokens)
                 .cell("MiB held", held, format!("{held:.2}"))
                 .cell("MiB reserved", reserved, format!("{reserved:.2}"))
                 .cell("ms", ms, format!("{ms:.1}"))
@@ -320,7 +320,7 @@ fn append_in_turns(kind: CacheKind, layout: KvLayout, lengths: &[usize], sizes: 
         Row::default()
             .text("cache", kind)
             .count("tokens held", *tokens)
-            .count("tokens copied for each", (after.tokens_copied - before.tokens_copied) / TURN as u64)
+            .count("tokens copied for each", (after.copied_tokens - before.copied_tokens) / TURN as u64)
             .cell("pages taken for 16", pages, shown)
             .cell("µs for each", micros, rate(micros))
             .cell("× first", over_first, format!("{over_first:.1}"))
@@ -360,7 +360,7 @@ fn rewind_or_copy(kind: CacheKind, layout: KvLayout, tokens: usize, forgotten: u
     let (mut cache, mut other) = (filled(kind, layout, tokens, size)?, filled(kind, layout, tokens, size)?);
     let again = rows(layout, forgotten);
     let (mut rewinds, mut copies) = (Times::default(), Times::default());
-    let (mut tokens_copied, mut rows_to_copy, mut slots_returned) = (0, 0, 0);
+    let (mut copied_tokens, mut rows_to_copy, mut slots_returned) = (0, 0, 0);
     for _ in turns("forgetting", TURNS..TURNS, Duration::ZERO) {
         other.rewind(other.len())?;
         let left = tokens - forgotten;
@@ -368,7 +368,7 @@ fn rewind_or_copy(kind: CacheKind, layout: KvLayout, tokens: usize, forgotten: u
         let before = cache.usage();
         rewinds.measure(|| cache.rewind(forgotten))?;
         let after = cache.usage();
-        (tokens_copied, slots_returned) = (after.tokens_copied - before.tokens_copied, before.slots - after.slots);
+        (copied_tokens, slots_returned) = (after.copied_tokens - before.copied_tokens, before.slots - after.slots);
         append(cache.as_mut(), &again)?;
     }
     let (pages, shown) = pages_of(kind, slots_returned);
@@ -379,7 +379,7 @@ fn rewind_or_copy(kind: CacheKind, layout: KvLayout, tokens: usize, forgotten: u
         .count("tokens", tokens)
         .count("forgotten", forgotten)
         .cell("pages returned", pages, shown)
-        .count("tokens copied", tokens_copied)
+        .count("tokens copied", copied_tokens)
         .cell("µs", rewind, rate(rewind))
         .count("rows to copy instead", rows_to_copy)
         .cell("µs instead", copy, rate(copy))
@@ -397,9 +397,9 @@ fn samples(page_size: usize) -> Result<Report> {
     let row = |cost: forks::SamplesCost| {
         Row::default()
             .text("way", cost.way)
-            .count("tokens computed", cost.tokens_computed)
+            .count("tokens computed", cost.computed_tokens)
             .count("pages held", cost.pages_held)
-            .count("tokens copied", cost.tokens_copied)
+            .count("tokens copied", cost.copied_tokens)
     };
     Report::table(1, 3, [samples.apart()?, samples.restored()?, samples.forked()?].map(row).into())
 }

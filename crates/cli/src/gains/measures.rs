@@ -86,7 +86,7 @@ fn story(kind: CacheKind, new_tokens: usize) -> Result<Generated> {
 }
 
 fn recompute() -> Result<Vec<String>> {
-    let rows = |new_tokens| Ok::<_, anyhow::Error>(story(CacheKind::Recompute, new_tokens)?.tokens_computed);
+    let rows = |new_tokens| Ok::<_, anyhow::Error>(story(CacheKind::Recompute, new_tokens)?.computed_tokens);
     let (first, but_last, all) = (rows(1)?, rows(199)?, rows(200)?);
     Ok(vec![
         counts("tokens computed for one token", [first, all.saturating_sub(but_last)]),
@@ -98,13 +98,13 @@ fn recompute() -> Result<Vec<String>> {
 fn flat() -> Result<Vec<String>> {
     let (recompute, flat) = (story(CacheKind::Recompute, 200)?, story(CacheKind::Flat, 200)?);
     Ok(vec![
-        counts("tokens computed for a story of 200 tokens", [recompute.tokens_computed, flat.tokens_computed]),
-        counts("tokens copied for it", [0, flat.usage.tokens_copied]),
+        counts("tokens computed for a story of 200 tokens", [recompute.computed_tokens, flat.computed_tokens]),
+        counts("tokens copied for it", [0, flat.usage.copied_tokens]),
     ])
 }
 
 fn contiguous() -> Result<Vec<String>> {
-    let copied = |kind| Ok::<_, anyhow::Error>(story(kind, 200)?.usage.tokens_copied);
+    let copied = |kind| Ok::<_, anyhow::Error>(story(kind, 200)?.usage.copied_tokens);
     let rows = [copied(CacheKind::Flat)?, copied(CacheKind::Contiguous)?];
     Ok(vec![counts("tokens copied for a story of 200 tokens", rows)])
 }
@@ -184,7 +184,7 @@ fn forks() -> Result<Vec<String>> {
     let (restored, forked) = (samples.restored()?, samples.forked()?);
     Ok(vec![
         counts("pages held by eight endings of one prompt of 900 tokens", [restored.pages_held, forked.pages_held]),
-        counts("tokens copied for them", [restored.tokens_copied, forked.tokens_copied]),
+        counts("tokens copied for them", [restored.copied_tokens, forked.copied_tokens]),
     ])
 }
 
@@ -209,7 +209,7 @@ fn scheduler() -> Result<Vec<String>> {
 
 fn in_pages() -> Result<Vec<String>> {
     let mut model = Model::open(&bundled("storyteller"))?;
-    let mut copied = |tokens| paged_attention::tokens_copied(&mut model, 8, tokens);
+    let mut copied = |tokens| paged_attention::copied_tokens(&mut model, 8, tokens);
     Ok(vec![
         counts("tokens copied in a step of eight sequences of 256 tokens", copied(256)?),
         counts("tokens copied in a step of eight sequences of 1,023", copied(1023)?),
@@ -251,7 +251,7 @@ fn planted_bugs() -> Result<Vec<String>> {
 fn restart() -> Result<Vec<String>> {
     let runs = disk::restart()?;
     Ok(vec![
-        counts("tokens computed for four prompts that begin alike", runs.map(|totals| totals.tokens_computed)),
+        counts("tokens computed for four prompts that begin alike", runs.map(|totals| totals.computed_tokens)),
         counts("tokens of the prompts found, of 791", runs.map(|totals| totals.cached_tokens)),
     ])
 }

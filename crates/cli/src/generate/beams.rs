@@ -58,17 +58,17 @@ impl Generate {
     fn lines_of_beams(&self, model: &Model, n_prompt: usize, pool: PoolSize, counters: SearchCounters) -> ReportLines {
         let width = self.sequences.beams.unwrap_or(0);
         let steps = format!("{}, ", count(counters.steps.saturating_sub(1), "step"));
-        let rows = counters.tokens_computed as usize;
+        let rows = counters.computed_tokens as usize;
         let prefill = (rows.min(n_prompt), counters.prefill);
         let [prefill, decode] = timings(prefill, (rows - prefill.0, counters.decode), [String::new(), steps]);
-        let (peak, copied) = (pool.mib(counters.peak_pages), count(counters.tokens_copied, "token"));
+        let (peak, copied) = (pool.mib(counters.peak_pages), count(counters.copied_tokens, "token"));
         let chapters = [&CHAPTERS[..], &self.cache.rows.chapters(CacheKind::Paged)].concat();
         vec![
             ("model", self.describe_model(model)),
             ("beams", format!("{width}; score: log-probability / tokens^{LENGTH_PENALTY:?}")),
             prefill,
             decode,
-            ("computed", count(counters.tokens_computed, "token")),
+            ("computed", count(counters.computed_tokens, "token")),
             ("cache", format!("paged: {peak} at the peak, {copied} copied")),
             ("pages", pool.describe_peak(counters.peak_pages)),
             ("KV cache", pool.describe()),
@@ -95,7 +95,7 @@ fn to_json(prompt: &[u32], found: &[(Continuation, String)], counters: SearchCou
         json!({ "text": text, "tokens": tokens, "log_probability": found.log_probability, "score": found.score })
     };
     let outputs: Vec<Value> = found.iter().map(output).collect();
-    json!({ "outputs": outputs, "tokens_computed": counters.tokens_computed, "peak_pages": counters.peak_pages })
+    json!({ "outputs": outputs, "computed_tokens": counters.computed_tokens, "peak_pages": counters.peak_pages })
 }
 
 fn table(found: &[(Continuation, String)], max_new_tokens: usize) -> Table {

@@ -202,7 +202,7 @@ impl Generate {
             "text": text,
             "tokens": token_ids(&setup.request.prompt, &outcome.generated.tokens),
             "kv": self.kv().to_string(),
-            "counters": counters(outcome.generated.tokens_computed, outcome.generated.usage),
+            "counters": counters(outcome.generated.computed_tokens, outcome.generated.usage),
         });
         add(&mut json, "restored", setup.restored);
         add(&mut json, "draft", setup.draft.as_ref().map(|_| outcome.drafts));
@@ -217,7 +217,7 @@ impl Generate {
         let packed = if format == KvDtype::F32 { String::new() } else { format!(", rows in {format}") };
         // The first step has computed what the cache did not hold of the prompt.
         let kept = setup.restored.map_or(0, |restored| restored.kept);
-        let prefilled = if generated.tokens_computed == 0 { 0 } else { setup.request.prompt.len() - kept };
+        let prefilled = if generated.computed_tokens == 0 { 0 } else { setup.request.prompt.len() - kept };
         let decoded = drafts.generated.saturating_sub(1) as usize;
         let mut lines =
             vec![("model", self.describe_model(setup.model)), ("sampling", describe_sampling(setup.request.sampling))];
@@ -225,7 +225,7 @@ impl Generate {
         lines.extend(setup.restored.map(|it| ("restored", restored(it))));
         lines.extend(timings((prefilled, *prefill), (decoded, *decode), ["", ""].map(String::from)));
         lines.extend(setup.draft.as_ref().map(|_| ("draft", crate::drafts::describe(*drafts))));
-        lines.push(("computed", count(generated.tokens_computed, "token")));
+        lines.push(("computed", count(generated.computed_tokens, "token")));
         lines.push(("cache", describe_cache(self.kv(), &packed, generated.usage)));
         lines.extend(reads.map(|reads| ("read", super::describe_reads(reads))));
         lines.extend(setup.pool.map(|pool| ("KV cache", pool.describe())));

@@ -23,7 +23,7 @@ impl OutputSet<'_> {
             sum.tokens += usage.tokens;
             sum.slots += usage.slots;
             sum.bytes += usage.bytes;
-            sum.tokens_copied += usage.tokens_copied;
+            sum.copied_tokens += usage.copied_tokens;
         }
         sum
     }
@@ -34,7 +34,7 @@ impl OutputSet<'_> {
     }
 
     pub fn to_json(&self) -> Value {
-        let mut counters = counters(self.engine.totals().tokens_computed, self.usage());
+        let mut counters = counters(self.engine.totals().computed_tokens, self.usage());
         add(&mut counters, "steps", Some(self.engine.totals().steps));
         let outputs: Vec<Value> = self.outputs.iter().map(output_to_json).collect();
         let peak_pages = self.engine.totals().peak_pages;
@@ -65,7 +65,7 @@ impl OutputSet<'_> {
         let (prefill, decode) = (self.prefill, self.decode);
         let (prefilled, decoded) = ((prefill.rows as usize, prefill.time), (decode.sampled as usize, decode.time));
         lines.extend(timings(prefilled, decoded, [prefill.steps, decode.steps].map(in_steps)));
-        let rows = count(totals.tokens_computed, "token");
+        let rows = count(totals.computed_tokens, "token");
         lines.push(("computed", rows + &self.in_separate_caches(|| count(usage.tokens, "token"))));
         lines.push(("cache", self.describe_memory()));
         let separate = self.in_separate_caches(|| count(self.pages_at_ends(), "page"));
@@ -145,7 +145,7 @@ impl OutputSet<'_> {
             return describe_cache(Paged, "", self.usage());
         }
         let peak = self.pool.mib(self.engine.totals().peak_pages);
-        let copied = count(self.usage().tokens_copied, "token");
+        let copied = count(self.usage().copied_tokens, "token");
         let separate = self.in_separate_caches(|| format!("{}, nothing copied", mib(self.usage().bytes)));
         format!("{Paged}: {peak} at the peak, {copied} copied{separate}")
     }

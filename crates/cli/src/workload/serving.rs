@@ -106,7 +106,7 @@ fn lines(pages: usize, page_size: usize, served: &ArrivalReport) -> ReportLines 
     let [elapsed, busy] = [served.elapsed, served.busy].map(|time| time as f64 / 1e6);
     let speed = totals.new_tokens as f64 / elapsed.max(1e-6);
     let (steps, most) = (thousands(totals.steps), count(totals.peak_sequences, "sequence"));
-    let (tokens, again) = (count(totals.tokens_computed, "token"), thousands(totals.recomputed_tokens));
+    let (tokens, again) = (count(totals.computed_tokens, "token"), thousands(totals.recomputed_tokens));
     let [waste, on_average] = [served.waste, served.utilisation].map(percent);
     let (peak, pages, size) = (thousands(totals.peak_pages), thousands(pages), count(page_size, "slot"));
     vec![

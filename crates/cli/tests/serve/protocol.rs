@@ -218,7 +218,7 @@ fn a_prompt_is_computed_once_for_all_of_its_choices() {
         body.as_object_mut().unwrap().extend(extra.as_object().unwrap().clone());
         let answer = server.complete(&body);
         for (name, expected) in [
-            ("page_by_page:tokens_computed_total", n_prompt + 16 * 4),
+            ("page_by_page:computed_tokens_total", n_prompt + 16 * 4),
             ("vllm:prompt_tokens_total", n_prompt),
             ("vllm:prefix_cache_queries_total", n_prompt),
             ("vllm:prefix_cache_hits_total", 0),
@@ -256,7 +256,7 @@ fn what_was_read_before_is_found_and_counted() {
         ("vllm:time_to_first_token_seconds_count", "", 2),
         ("vllm:inter_token_latency_seconds_count", "", 8),
         ("vllm:e2e_request_latency_seconds_count", "", 2),
-        ("page_by_page:tokens_computed_total", "", 2 * n_prompt - found + 8),
+        ("page_by_page:computed_tokens_total", "", 2 * n_prompt - found + 8),
     ] {
         assert_eq!(server.metric(name, labels), expected as f64, "{name}");
     }

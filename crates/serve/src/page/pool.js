@@ -210,8 +210,8 @@
       }
       this.#holders = holdersOf(this.#view);
       this.#filled = [];
-      for (const { pages, computed_tokens } of sequences) {
-        pages.forEach((page, at) => { this.#filled[page] = Math.min(computed_tokens - at * page_size, page_size); });
+      for (const { pages, held_tokens } of sequences) {
+        pages.forEach((page, at) => { this.#filled[page] = Math.min(held_tokens - at * page_size, page_size); });
       }
       this.#cells.forEach((cell, page) => {
         const ids = this.#holders[page];
@@ -469,7 +469,7 @@
       const drawn = all > this.#cells.length ? `, the first ${number(this.#cells.length)} of them drawn` : "";
       const shares = { used: used / all, cached: cached / all, budget: scheduled / token_budget };
       // A victim's tokens are counted while they are computed again.
-      const isOpen = sequences.some(({ preemptions, computed_tokens, prompt_tokens, new_tokens }) => preemptions > 0 && computed_tokens + 1 < prompt_tokens + new_tokens);
+      const isOpen = sequences.some(({ preemptions, held_tokens, prompt_tokens, new_tokens }) => preemptions > 0 && held_tokens + 1 < prompt_tokens + new_tokens);
       const n = totals.recomputed_tokens;
       const so = `${plural(n, "token")} recomputed`;
       const recomputed = !isOpen ? so : n === 0 ? "recomputed tokens are counted when it runs again" : `${so} so far; the rest when it runs again`;

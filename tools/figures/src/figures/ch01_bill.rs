@@ -26,8 +26,8 @@ fn counted(n: usize) -> Result<[u64; 3]> {
     let mut cache = FlatCache::new(model.config().kv_layout());
     let mut cached = CachedModel::new(&model, &mut cache);
     run(&mut cached)?;
-    let computed = cached.tokens_computed();
-    Ok([recompute.tokens_computed(), computed, cache.usage().tokens_copied])
+    let computed = cached.computed_tokens();
+    Ok([recompute.computed_tokens(), computed, cache.usage().copied_tokens])
 }
 
 /// A bar for every 20 calls: the tokens of a call, new ones at the right end. `old`: the cell of the others, and which of

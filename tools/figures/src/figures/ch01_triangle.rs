@@ -17,7 +17,7 @@ pub fn figure() -> Result<Figure> {
     let new_tokens = generate(&mut model, &prompt, stop, &mut |logits| sampler.pick(logits), &mut |_| {})?;
     let word = |token: &u32| tokenizer.decode(&[*token]).map(|word| word.trim().to_string());
     let words: Vec<String> = new_tokens.iter().map(word).collect::<Result<_, _>>()?;
-    let (n, total) = (words.len(), model.tokens_computed());
+    let (n, total) = (words.len(), model.computed_tokens());
     ensure!(total as usize == n * (n + 1) / 2, "each step computes all tokens before it again, and the newest one");
     let figure = Figure {
         label: format!(

@@ -21,9 +21,9 @@ pub fn figure() -> Result<Figure> {
         // A row that has its content before the write came with the copy.
         let copied = after_extend.iter().zip(&rows).filter(|(before, after)| before == after).count();
         let copied = if address(&cache, 0) == before { 0 } else { copied };
-        tensors.push((rows, copied, cache.usage().tokens_copied));
+        tensors.push((rows, copied, cache.usage().copied_tokens));
     }
-    let in_all = cache.usage().tokens_copied;
+    let in_all = cache.usage().copied_tokens;
     let figure = Figure {
         label: format!(
             "{TOKENS} tensors, one below the other, of 1 to {TOKENS} rows. Arrows lead from every row of one to the \

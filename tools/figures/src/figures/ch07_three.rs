@@ -25,7 +25,7 @@ struct Content {
     /// The rows in the order of the tokens, and after them the content of the slots that follow; `None`: nothing.
     rows: Vec<Option<String>>,
     slots: usize,
-    tokens_copied: usize,
+    copied_tokens: usize,
 }
 
 impl CachesState {
@@ -62,14 +62,14 @@ impl CachesState {
                  the paged one has taken {own}."
             ),
             Operation::Extend(..) => {
-                let (held, copied) = (count(*tokens, "token"), count(flat.tokens_copied, "token"));
+                let (held, copied) = (count(*tokens, "token"), count(flat.copied_tokens, "token"));
                 format!(
                     "to hold {held}, the flat cache copies {copied}. The other two write the new row over a stale one."
                 )
             }
             Operation::Rewind(n) => {
                 let (rows, stale) = (count(n, "row"), listed(&stale));
-                let copied: usize = self.caches.iter().map(|cache| cache.tokens_copied).sum();
+                let copied: usize = self.caches.iter().map(|cache| cache.copied_tokens).sum();
                 format!(
                     "the flat cache shortens its tensors by {rows}, but the memory stays allocated. In all three \
                      caches, {stale} stay where they are, now stale, and {free} is free for others. Tokens copied: \
@@ -85,7 +85,7 @@ impl CachesState {
 fn content(mut cache: impl Rewind, shown: usize) -> Result<Content> {
     let usage = cache.usage();
     cache.extend(shown - cache.len())?;
-    Ok(Content { rows: layer_rows(&cache, 0)?, slots: usage.slots, tokens_copied: usage.tokens_copied as usize })
+    Ok(Content { rows: layer_rows(&cache, 0)?, slots: usage.slots, copied_tokens: usage.copied_tokens as usize })
 }
 
 pub fn figure() -> Result<Figure> {
@@ -95,7 +95,7 @@ pub fn figure() -> Result<Figure> {
     let mut before = CachesState::after(&[])?;
     for done in 1..=OPERATIONS.len() {
         let (operation, state) = (OPERATIONS[done - 1], CachesState::after(&OPERATIONS[..done])?);
-        copied = count(state.caches[0].tokens_copied, "token");
+        copied = count(state.caches[0].copied_tokens, "token");
         let text = format!("<code>{}</code>: {}", operation.call(), state.text(operation));
         figure.frame(text, |picture| draw(picture, &state, &before));
         before = state;
@@ -119,7 +119,7 @@ fn draw(picture: &mut Picture, state: &CachesState, before: &CachesState) {
         let cut = |slot| row(was, slot).filter(|_| name == "flat" && slot < content.slots);
         let cell = |slot: usize| match row(content, slot).or_else(|| cut(slot)) {
             // Copied into a new tensor, with the new row.
-            Some(name) if slot < state.tokens => held('a', name).outlined(content.tokens_copied > was.tokens_copied),
+            Some(name) if slot < state.tokens => held('a', name).outlined(content.copied_tokens > was.copied_tokens),
             Some(name) if slot < content.slots => stale(Some('a'), name),
             Some(name) => stale(None, name),
             None if slot < content.slots => empty('a'),
@@ -128,7 +128,7 @@ fn draw(picture: &mut Picture, state: &CachesState, before: &CachesState) {
             None => free(""),
         };
         let cells = (0..SHOWN).map(cell);
-        let copied = count(content.tokens_copied, "token");
+        let copied = count(content.copied_tokens, "token");
         picture.heading(name, &if name == "flat" { format!("{copied} copied so far") } else { String::new() });
         if name == "paged" {
             let free = |page| if state.pages.contains(page) { "" } else { ", free" };

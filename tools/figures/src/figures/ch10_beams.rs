@@ -22,7 +22,7 @@ struct Recorded {
     tables: Vec<Vec<PageId>>,
     /// Tokens that have rows.
     computed: usize,
-    tokens_copied: u64,
+    copied_tokens: u64,
 }
 
 /// A beam in the tree: its step, its place among the beams of the step, the place of the beam that it was forked from,
@@ -40,7 +40,7 @@ fn record() -> Result<Recorded> {
         run.computed = beams[0].cache.len();
     })?;
     ensure!(run.steps.len() == STEPS, "the search ends after {} steps", run.steps.len());
-    run.tokens_copied = work.tokens_copied;
+    run.copied_tokens = work.copied_tokens;
     Ok(run)
 }
 
@@ -79,7 +79,7 @@ pub fn figure() -> Result<Figure> {
         }
     }
     let (n, n_apart) = (pages.len(), WIDTH * n_pages);
-    let tokens_copied = run.tokens_copied;
+    let copied_tokens = run.copied_tokens;
     let figure = Figure {
         label: format!(
             "A tree of {STEPS} steps with {WIDTH} beams in each, joined to the beams they were forked from. Below, the \
@@ -89,7 +89,7 @@ pub fn figure() -> Result<Figure> {
         setup: format!(
             "Each step keeps the {WIDTH} likeliest continuations of \u{201c}{PROMPT}\u{201d}, the best at the top, in pages of \
              {PAGE_SIZE} slots. (Page 0 begins with <em>start</em>, the mark that begins every sequence.) By step {STEPS}, \
-             {tokens_copied} tokens have been copied."
+             {copied_tokens} tokens have been copied."
         ),
         legend: vec![(shared(&['a', 'b'], ""), "shared by several beams"), (stale(None, ""), "dropped")],
         ..Figure::default()

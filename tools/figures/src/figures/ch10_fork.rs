@@ -28,12 +28,12 @@ pub fn figure() -> Result<Figure> {
     let slab = PageSlab::new(LAYOUT, PAGE_SIZE, 4)?;
     let mut a = ForkCache::new(&slab)?;
     rows::append(&mut a, SAMPLES[0], PROMPT)?;
-    let mut copied = a.usage().tokens_copied;
+    let mut copied = a.usage().copied_tokens;
     // A frame for what has just run, and what to notice in it (HTML): `{b}` stands for the pages of b, `{copied}` for
     // tokens.
     let mut frame = |sequences: &[(char, &ForkCache)], call: &str, notice: &str| -> Result<()> {
         let before =
-            std::mem::replace(&mut copied, sequences.iter().map(|(_, cache)| cache.usage().tokens_copied).sum());
+            std::mem::replace(&mut copied, sequences.iter().map(|(_, cache)| cache.usage().copied_tokens).sum());
         let tokens = match copied.saturating_sub(before) {
             0 => "no token".into(),
             n => count(n as usize, "token"),

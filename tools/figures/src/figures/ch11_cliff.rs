@@ -32,7 +32,7 @@ pub fn figure() -> Result<Figure> {
         title: "people on time",
         across: "requests a second",
         ticks_across: &[0, 2, 4, 6, 8, 10, 12],
-        ticks_up: &[0, 100, 200, 300],
+        ticks_up: &[0.0, 100.0, 200.0, 300.0],
         note: Some(((8.0, at(&with, 8)), format!("{} of {PEOPLE}", at(&with, 8)))),
         lines: vec![("with a prefix cache", with), ("without", without)],
         ..Chart::default()

@@ -26,7 +26,7 @@ pub fn figure() -> Result<Figure> {
         title: "cached tokens of the prompts",
         across: "pages in the pool",
         ticks_across: &[0, 50, 100, 150, 200],
-        ticks_up: &[0, 25, 50, 75, 100],
+        ticks_up: &[0.0, 25.0, 50.0, 75.0, 100.0],
         unit: "%",
         lines: vec![("chats", line(1)), ("documents", line(2)), ("documents, heads first", line(3))],
         ..Chart::default()

@@ -81,7 +81,7 @@ fn record() -> Result<(Vec<Frame>, Vec<SequenceCounters>)> {
 
 pub fn figure() -> Result<Figure> {
     let (frames, counters) = record()?;
-    let computed: u64 = counters.iter().map(|counters| counters.computed).sum();
+    let computed: u64 = counters.iter().map(|counters| counters.computed_tokens).sum();
     let once: usize = REQUESTS.iter().map(|(_, n_prompt, most)| n_prompt + most - 1).sum();
     let kept: usize = counters.iter().map(|counters| counters.cached_after_preemption).sum();
     let asked = listed(&REQUESTS.map(|(_, n_prompt, most)| format!("{n_prompt} + {most}")));

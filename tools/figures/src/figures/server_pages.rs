@@ -114,8 +114,8 @@ fn draw(picture: &mut Picture, view: &PoolView) {
     }
 }
 
-fn progress(SequenceView { prompt_tokens, new_tokens, cached_tokens, computed_tokens, .. }: &SequenceView) -> String {
-    let computed = computed_tokens.min(prompt_tokens);
+fn progress(SequenceView { prompt_tokens, new_tokens, cached_tokens, held_tokens, .. }: &SequenceView) -> String {
+    let computed = held_tokens.min(prompt_tokens);
     format!("{computed} of {prompt_tokens} prompt tokens ({cached_tokens} cached), {new_tokens} new")
 }
 
