@@ -61,7 +61,7 @@ pub fn figure() -> Result<Figure> {
     figure.setup = format!(
         "The keys of two layers, for {CAPACITY} tokens each. Layer 1 begins at row {CAPACITY}, however few rows layer \
          0 has filled. Tokens copied: {}.",
-        cache.usage().tokens_copied
+        cache.usage().copied_tokens
     );
     Ok(figure)
 }

@@ -1,61 +1,63 @@
-//! Chapter 3: four reservations of one size for four sequences of different lengths.
+//! Chapter 3: four reservations of one size, to scale, and a request that would fit into what they leave empty.
 
 use page_by_page::chapters::ch03_contiguous::{ContiguousCache, wasted_share};
 
 use super::prelude::*;
 use crate::rows::{LAYOUT, append};
 
-const CAPACITY: usize = 16;
-const LENGTHS: [usize; 4] = [16, 11, 5, 3];
-const LARGE_CAPACITY: usize = 1024;
-const LARGE_LENGTHS: [usize; 4] = [1024, 700, 300, 224];
-
-/// `29 of 64 slots are empty, 45 %`
-fn empty_slots(usages: &[CacheUsage]) -> String {
-    let slots: usize = usages.iter().map(|usage| usage.slots).sum();
-    let wasted: usize = usages.iter().map(CacheUsage::wasted).sum();
-    let [wasted, slots] = [wasted, slots].map(|n| grouped(n as u64));
-    format!("{wasted} of {slots} slots are empty, {:.0}\u{a0}%", 100.0 * wasted_share(usages))
-}
-
-/// Of a reservation for each of these sequences.
-fn usages(capacity: usize, lengths: [usize; 4]) -> Result<Vec<CacheUsage>> {
-    let usage = |length| {
-        let mut cache = ContiguousCache::new(LAYOUT, capacity);
-        append(&mut cache, 't', length)?;
-        Ok(cache.usage())
-    };
-    lengths.into_iter().map(usage).collect()
-}
+const CAPACITY: usize = 1024;
+const LENGTHS: [usize; 4] = [1024, 700, 300, 224];
+const ASKED: usize = 500;
 
 pub fn figure() -> Result<Figure> {
-    let (usages, large) = (usages(CAPACITY, LENGTHS)?, usages(LARGE_CAPACITY, LARGE_LENGTHS)?);
-    let [lengths, large_lengths] =
-        [LENGTHS, LARGE_LENGTHS].map(|lengths| listed(&lengths.map(|length| grouped(length as u64))));
-    let (empty_slots, large_empty_slots) = (empty_slots(&usages), empty_slots(&large));
+    let usage = |length| {
+        let mut cache = ContiguousCache::new(LAYOUT, CAPACITY);
+        append(&mut cache, 't', length).map(|()| cache.usage())
+    };
+    let usages = LENGTHS.into_iter().map(usage).collect::<Result<Vec<_>, _>>()?;
+    let [slots, wasted] = [|usage: &CacheUsage| usage.slots, CacheUsage::wasted]
+        .map(|part| grouped(usages.iter().map(part).sum::<usize>() as u64));
+    let (lengths, percent) = (listed(&LENGTHS.map(|length| grouped(length as u64))), 100.0 * wasted_share(&usages));
     let figure = Figure {
         label: format!(
-            "Rows of {CAPACITY} cells, one for each of four sequences of {lengths} tokens; the other cells are empty. \
-             {empty_slots}."
+            "Four bars of one length, filled to {lengths}. Below them, a bar of {ASKED}, and all the empty ends in one long bar."
         ),
-        headline: "In this example, nearly half of what is reserved stays empty.".into(),
+        headline: format!("A request for {ASKED} slots is turned away from {wasted} empty ones."),
         setup: format!(
-            "Four sequences of {lengths} tokens reserve {CAPACITY} slots each. With {} slots each and {large_lengths} \
-             tokens, {large_empty_slots}.",
-            grouped(LARGE_CAPACITY as u64)
+            "Four sequences of {lengths} tokens have reserved {} slots each. Of all slots, {percent:.0}\u{a0}% are empty.",
+            grouped(CAPACITY as u64)
         ),
-        legend: vec![(held('a', ""), "holds a token"), (empty('b'), "reserved, empty")],
+        legend: vec![(held('a', ""), "holds a token"), (empty('a'), "reserved, empty"), (free(""), "has no place")],
         ..Figure::default()
     };
-    Ok(figure.still(|picture| {
-        picture.labelled("d");
-        picture.noted("13 empty");
-        for (name, usage) in ('a'..).zip(&usages) {
-            let filled = usage.slots - usage.wasted();
-            let cells = (0..usage.slots).map(|slot| if slot < filled { held(name, "") } else { empty(name) });
-            picture.row(&name.to_string(), &format!("{} empty", usage.wasted()), 16, cells);
+    Ok(figure.still(|picture| draw(picture, &usages, &slots, &wasted)))
+}
+
+fn draw(picture: &mut Picture, usages: &[CacheUsage], slots: &str, wasted: &str) {
+    let scale = (picture.width - 2.0) / usages.iter().map(CacheUsage::wasted).sum::<usize>() as f64;
+    let bar = |picture: &mut Picture, pieces: &[(Cell, usize)]| {
+        let mut area = Area { x: picture.left + picture.labels + 1.0, y: picture.y, width: 0.0, height: CELL };
+        for (cell, slots) in pieces.iter().filter(|(_, slots)| *slots > 0) {
+            area.width = *slots as f64 * scale - 2.5;
+            picture.cell(area, Cell { word: grouped(*slots as u64), ..cell.clone() });
+            area.x += area.width + 2.5;
         }
-        picture.bold(picture.right(), picture.y + 15.0, Anchor::End, &empty_slots);
-        picture.y += 22.0;
-    }))
+        picture.y += CELL + 6.0;
+        (area.x + 6.0, area.baseline())
+    };
+    let rests: Vec<(Cell, usize)> = ('a'..).zip(usages).map(|(name, usage)| (empty(name), usage.wasted())).collect();
+    picture.labelled("sequence 4");
+    for ((n, name), (usage, rest)) in (1..).zip('a'..).zip(usages.iter().zip(&rests)) {
+        let (x, y) = bar(picture, &[(held(name, ""), usage.slots - rest.1), rest.clone()]);
+        picture.text(picture.left, y, Anchor::Start, format!("sequence {n}"));
+        picture.text(x, y, Anchor::Start, if rest.1 == 0 { "0 empty" } else { "" });
+    }
+    picture.labels = 0.0;
+    picture.path("mark", format!("M{:.1} {:.1}H{:.1}", picture.left, picture.y + 3.0, picture.right()));
+    picture.y += 8.0;
+    picture.heading(&format!("{slots} slots: all reserved"), "");
+    let (x, y) = bar(picture, &[(free(""), ASKED)]);
+    picture.text(x, y, Anchor::Start, "a fifth request: no place");
+    picture.heading(&format!("all that is empty, in one piece: {wasted} slots"), "");
+    bar(picture, &rests);
 }

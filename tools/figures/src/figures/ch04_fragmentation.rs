@@ -26,58 +26,40 @@ struct Memories {
 type Piece = (Option<char>, Range<usize>);
 
 impl Memories {
-    fn take_pages(&mut self, name: char, tokens: usize) -> Result<()> {
-        self.in_pages.push((name, self.pool.alloc_n(tokens.div_ceil(PAGE_SIZE))?));
-        Ok(())
-    }
-
     fn region_pieces(&self) -> Vec<Piece> {
         let gaps = self.regions.gaps().into_iter().map(|gap| (None, gap));
         gaps.chain(self.in_regions.iter().map(|(name, region)| (Some(*name), region.clone()))).collect()
     }
 
     /// Pages of one owner that lie together.
-    fn page_pieces(&self) -> Result<Vec<Piece>> {
-        let mut owners = [None; PAGES];
-        for (name, pages) in &self.in_pages {
-            pages.iter().for_each(|page| owners[page.index()] = Some(*name));
-        }
-        let (without, free) = (owners.iter().filter(|owner| owner.is_none()).count(), self.pool.n_free());
-        ensure!(without == free, "{without} pages have no owner, {free} are free");
-        let mut first = 0;
-        let pieces = owners.chunk_by(|a, b| a == b).map(|run| {
-            let place = first..first + run.len();
-            first = place.end;
-            (run[0], place)
-        });
-        Ok(pieces.collect())
+    fn page_pieces(&self) -> Vec<Piece> {
+        let owner = |page| self.in_pages.iter().find(|(_, pages)| pages.contains(&page)).map(|(name, _)| *name);
+        let owners: Vec<Option<char>> = (0..PAGES as u32).map(PageId).map(owner).collect();
+        let mut end = 0;
+        let piece = |run: &[Option<char>]| {
+            end += run.len();
+            (run[0], end - run.len()..end)
+        };
+        owners.chunk_by(|a, b| a == b).map(piece).collect()
     }
 
-    /// How they are drawn. `outcome`: what became of the request for more, in both memories.
-    fn drawing(&self, outcome: Option<[String; 2]>) -> Result<impl Fn(&mut Picture) + use<>> {
-        let (regions, pages) = (self.region_pieces(), self.page_pieces()?);
-        let free = [self.regions.free(), self.pool.n_free()];
-        Ok(move |picture: &mut Picture| {
-            let titles = [
-                format!("a region for each: {} slots", grouped(SLOTS as u64)),
-                format!("{PAGES} pages of {PAGE_SIZE} slots"),
-            ];
-            for (panel, (pieces, unit)) in [(&regions, 1), (&pages, PAGE_SIZE)].into_iter().enumerate() {
-                picture.heading(&titles[panel], &format!("{} free", free[panel]));
-                draw_memory(picture, unit, pieces);
-                if let Some(outcome) = &outcome {
-                    picture.text(picture.left, picture.y + 10.0, Anchor::Start, &outcome[panel]);
-                }
-                picture.y += 26.0;
-            }
-            if outcome.is_some() {
-                let x = picture.left + 8.0 + ASKED as f64 * (picture.width - 2.0) / SLOTS as f64;
-                picture.text(x, picture.y + 19.5, Anchor::Start, "arrives in this step");
-                draw_memory(picture, 1, &[(Some('d'), 0..ASKED)]);
-            } else {
-                picture.y += CELL + 4.0;
-            }
-        })
+    /// `outcome`: what became of the request for more, in both memories.
+    fn draw(&self, picture: &mut Picture, outcome: [&str; 2]) {
+        let [slots, pages] = [self.regions.free(), self.pool.n_free()].map(|free| format!("{free} free"));
+        let memories = [
+            (format!("a region for each: {} slots", grouped(SLOTS as u64)), slots, self.region_pieces(), 1),
+            (format!("{PAGES} pages of {PAGE_SIZE} slots"), pages, self.page_pieces(), PAGE_SIZE),
+        ];
+        for ((title, free, pieces, unit), outcome) in memories.iter().zip(outcome) {
+            picture.heading(title, free);
+            draw_memory(picture, *unit, pieces);
+            picture.text(picture.left, picture.y + 10.0, Anchor::Start, outcome);
+            picture.y += 26.0;
+        }
+        let x = 8.0 + ASKED as f64 * (picture.width - 2.0) / SLOTS as f64;
+        let when = if outcome[0].is_empty() { "is still to come" } else { "arrives in this step" };
+        picture.text(x, picture.y + 19.5, Anchor::Start, when);
+        draw_memory(picture, 1, &[(Some('d'), 0..ASKED)]);
     }
 }
 
@@ -108,51 +90,42 @@ fn draw_memory(picture: &mut Picture, unit: usize, pieces: &[Piece]) {
 pub fn figure() -> Result<Figure> {
     let (regions, pool) = (FirstFit::new(SLOTS), PagePool::new(PAGES)?);
     let mut memories = Memories { regions, pool, in_regions: Vec::new(), in_pages: Vec::new() };
-    let mut figure = Figure { headline: "Memory can be free and of no use.".into(), opens: 1, ..Figure::default() };
-    figure.starts_from(memories.drawing(None)?);
+    let mut figure = Figure { headline: "Memory can be free and of no use.".into(), ..Figure::default() };
+    figure.starts_from(|picture| memories.draw(picture, ["", ""]));
     for (name, tokens) in ('a'..).zip(SEQUENCES) {
         memories.in_regions.push((name, memories.regions.reserve(tokens)?));
-        memories.take_pages(name, tokens)?;
+        memories.in_pages.push((name, memories.pool.alloc_n(tokens.div_ceil(PAGE_SIZE))?));
     }
-    let (slots, pages) = (memories.regions.free(), memories.pool.n_free());
     let text = format!(
-        "Sequences a, b and c of {} tokens arrive. Above, each reserves a region of just its size. Below, they take {} \
-         pages. That leaves {slots} slots above and {pages} pages below.",
+        "Sequences a, b and c of {} tokens arrive. Above, each reserves a region of its size. Below, they take {} pages.",
         listed(&SEQUENCES.map(|tokens| grouped(tokens as u64))),
         listed(&memories.in_pages.iter().map(|(_, pages)| pages.len()).collect::<Vec<_>>())
     );
-    figure.frame(text, memories.drawing(None)?);
+    figure.frame(text, |picture| memories.draw(picture, ["", ""]));
 
-    let (_, region) = memories.in_regions.remove(0);
-    memories.regions.release(&region);
-    let (_, pages_back) = memories.in_pages.remove(0);
-    pages_back.into_iter().try_for_each(|page| memories.pool.free(page))?;
+    memories.regions.release(&memories.in_regions.remove(0).1);
+    memories.in_pages.remove(0).1.into_iter().try_for_each(|page| memories.pool.free(page))?;
     let gaps = joined(&memories.regions.gaps().iter().map(Range::len).collect::<Vec<_>>(), " and ");
-    let (slots, free) = (memories.regions.free(), memories.pool.n_free());
     let text = format!(
-        "Sequence a ends. Above, {slots} slots are free now, but in gaps of {gaps}. Below, {free} pages are free, and \
-         it doesn\u{2019}t matter where they are."
+        "Sequence a ends. Above, that leaves gaps of {gaps}. Below, it doesn\u{2019}t matter where the free pages are."
     );
-    figure.frame(text, memories.drawing(None)?);
+    figure.frame(text, |picture| memories.draw(picture, ["", ""]));
 
-    let refused = memories.regions.reserve(ASKED).err().context("the region was not refused")?;
-    let Fragmented { free: slots, longest_gap: longest, .. } = refused;
-    memories.take_pages('d', ASKED)?;
-    let of_d = memories.page_pieces()?.into_iter().filter(|(owner, _)| *owner == Some('d'));
+    let refused = memories.regions.reserve(ASKED).err();
+    let Fragmented { free: slots, longest_gap: longest, .. } = refused.context("the region was not refused")?;
+    memories.in_pages.push(('d', memories.pool.alloc_n(ASKED.div_ceil(PAGE_SIZE))?));
+    let of_d = memories.page_pieces().into_iter().filter(|(owner, _)| *owner == Some('d'));
     let of_d: Vec<usize> = of_d.map(|(_, run)| run.len()).collect();
-    let (n, places) = (of_d.iter().sum::<usize>(), of_d.len());
-    let runs = joined(&of_d, " and ");
+    let (n, places, runs) = (of_d.iter().sum::<usize>(), of_d.len(), joined(&of_d, " and "));
     let text = format!(
-        "Sequence d of {ASKED} tokens arrives. Above, no gap is that long. Below, it gets its {n} pages in {places} \
-         places, {runs} of them. That\u{2019}s fine, because a list of page numbers can lead to each token, wherever \
-         its page lies."
+        "Sequence d of {ASKED} tokens arrives. Above, no gap is that long. Below, it gets its {n} pages in {places} places, {runs} of \
+         them. That\u{2019}s fine, because a list of page numbers can lead to each token, wherever its page lies."
     );
     let outcomes = [format!("d does not fit: the longest gap has {longest}"), format!("d fits: {runs} pages")];
-    figure.frame(text, memories.drawing(Some(outcomes))?);
+    figure.frame(text, |picture| memories.draw(picture, outcomes.each_ref().map(String::as_str)));
     figure.label = format!(
-        "Two bars, to scale. Above, {} slots with one region for each sequence: in the end gaps of {gaps} slots are \
-         free. Below, the same memory as {PAGES} pages, and the pages of one sequence in two places.",
-        grouped(SLOTS as u64),
+        "Two bars, to scale. Above, a region for each sequence: in the end gaps of {gaps} slots are free. Below, the same \
+         memory as {PAGES} pages, and the pages of one sequence in two places."
     );
     figure.setup = format!(
         "The same sequences in regions and in pages of {PAGE_SIZE} slots: {slots} slots are free, but {ASKED} tokens \

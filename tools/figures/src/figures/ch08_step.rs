@@ -1,7 +1,7 @@
-//! Chapter 8: one step, as three acts: draft and verify, accept, rewind.
+//! Chapter 8: the questions of one step to the target, its answers, and what the draft model had proposed.
 
 use super::prelude::*;
-use crate::speculation::{self, K, Step, italic};
+use crate::speculation::{self, K, Step};
 
 /// Some draft tokens are accepted in it, and some are not.
 const PLACE: usize = 1;
@@ -11,82 +11,57 @@ const TARGET: char = 'a';
 pub fn figure() -> Result<Figure> {
     let step = &speculation::step(PLACE)?;
     ensure!((1..K).contains(&step.accepted()) && step.draft.computed.len() == K, "a part of the draft is accepted");
-    let Step { text, drafted, choices, new_tokens, target, draft, .. } = step;
-    let (newest, accepted) = (step.newest(), step.accepted());
-    let [proposed, answers, new] = [drafted, choices, new_tokens].map(|words| listed(words));
-    let n = new_tokens.len();
-    let mut figure = Figure {
+    let Step { text, drafted, choices, new_tokens, .. } = step;
+    let ([proposed, answers, new], n) = ([drafted, choices, new_tokens].map(|words| listed(words)), new_tokens.len());
+    let figure = Figure {
         label: format!(
-            "One step in three acts: the draft model proposes {proposed}, the target answers {answers}, and the new \
-             tokens are {new}."
+            "A ladder with a rung for each question. The target answers {answers}, and the draft model has proposed \
+             {proposed}. Below the first rung where they differ, all is cut off. The new tokens are {new}."
         ),
         headline: format!("One pass of the target gives {n} tokens, the very ones that it would have generated alone."),
         setup: format!("A step after \u{201c}{text}\u{201d}, with <em>k</em> = {K}."),
-        legend: vec![
-            (held(DRAFT, ""), "the draft model\u{2019}s"),
-            (held(TARGET, ""), "the target\u{2019}s"),
-            (stale(None, "a"), "rejected, or forgotten"),
-        ],
+        legend: vec![(stale(None, "a"), "rejected, wasted or forgotten")],
         ..Figure::default()
     };
-    let (agreed, passes) = (italic(&drafted[..accepted]), draft.computed.len());
-    let [of_target, of_draft] = [target, draft].map(|memory| italic(&memory.computed[memory.kept..]));
-    let (last, own) = (&new_tokens[accepted - 1], &new_tokens[accepted]);
-    let text = [
-        format!(
-            "Draft and verify. The draft model takes {passes} passes. In one pass, the target chooses what follows \
-             each token."
-        ),
-        format!(
-            "Accept. Both agree on {agreed}. Then the target\u{2019}s own <em>{own}</em> ends the step, and the rows \
-             after it are wasted."
-        ),
-        format!(
-            "Rewind. The target forgets {of_target}, the draft model {of_draft}. Both caches now end with \
-             <em>{last}</em>, and <em>{own}</em> is the newest token."
-        ),
-    ];
-    figure.starts_from(|picture| {
-        draw_sequence(picture, vec![part(newest)]);
-    });
-    for (act, text) in text.into_iter().enumerate() {
-        figure.frame(text, |picture| draw(picture, act, step));
-    }
-    Ok(figure)
+    Ok(figure.still(|picture| draw(picture, step)))
 }
 
-/// A row of words from column `first` on.
-fn row(picture: &mut Picture, label: &str, first: usize, words: Vec<Cell>) -> Grid {
-    let cells = (0..first).map(|_| blank()).chain(words).chain((0..).map(|_| blank()));
-    picture.row(label, "", K + 2, cells.take(K + 2))
+/// Words of which the first ones count.
+fn judged(owner: char, words: &[String], kept: usize) -> impl Iterator<Item = Cell> {
+    words.iter().enumerate().map(move |(i, word)| if i < kept { held(owner, word) } else { stale(None, word) })
 }
 
-/// The newest token, which both models have yet to compute, and the draft.
-fn draw_sequence(picture: &mut Picture, words: Vec<Cell>) -> Grid {
-    picture.labelled("then draft");
-    row(picture, "newest,\nthen draft", 0, words)
-}
-
-fn draw(picture: &mut Picture, act: usize, step: &Step) {
+fn draw(picture: &mut Picture, step: &Step) {
     let Step { drafted, choices, new_tokens, target, draft, .. } = step;
-    let (newest, accepted) = (step.newest(), step.accepted());
-    // The first ones count; the others do so only until `act`.
-    let judged = |owner, words: &[String], kept: usize, judged_in: usize| -> Vec<Cell> {
-        let cell = |(i, word)| if act >= judged_in && i >= kept { stale(None, word) } else { held(owner, word) };
-        words.iter().enumerate().map(cell).collect()
-    };
-    let grid = draw_sequence(picture, [vec![part(newest)], judged(DRAFT, drafted, accepted, 1)].concat());
-    for i in 0..=K {
-        picture.arrow((grid.middle(i), grid.y + CELL + 3.0), (grid.middle(i + 1), grid.y + CELL + 21.0));
+    let (n, width, pitch) = (new_tokens.len(), 0.16 * picture.full, if picture.is_wide() { 180.0 } else { 79.0 });
+    let read = |i: usize| [&[step.newest().clone()], &drafted[..i]].concat().join(" ");
+    let x = |column: usize| text_width(&read(K)) + 12.0 + column as f64 * pitch;
+    let y = |i: usize| 20.0 + 36.0 * i as f64 + if i < n { 0.0 } else { 14.0 };
+    picture.bold(0.0, 13.0, Anchor::Start, "read");
+    for (i, choice) in choices.iter().enumerate() {
+        picture.text(0.0, y(i) + 19.5, Anchor::Start, read(i));
+        if let Some(drafted) = drafted.get(i) {
+            let sign = if drafted == choice { "=" } else { "\u{2260}" };
+            picture.bold((x(0) + width + x(1)) / 2.0, y(i) + 19.5, Anchor::Middle, sign);
+        }
     }
-    picture.y += 18.0;
-    row(picture, "the target\nchooses", 1, judged(TARGET, choices, new_tokens.len(), 1));
-    let new = |(i, word)| held(if i < accepted { DRAFT } else { TARGET }, word);
-    let known = if act == 0 { &[] } else { &new_tokens[..] };
-    row(picture, ["", "new\ntokens"][act.min(1)], 1, known.iter().enumerate().map(new).collect());
-    picture.y += 4.0;
-    picture.heading(["in the caches before the rewind", "in the caches after the step"][act / 2], "");
+    let columns = [("target", TARGET, choices, n), ("draft", DRAFT, drafted, n - 1), ("new:", TARGET, new_tokens, n)];
+    for (column, (title, owner, words, kept)) in columns.into_iter().enumerate() {
+        picture.bold(x(column) + width / 2.0, 13.0, Anchor::Middle, title);
+        for (i, cell) in judged(owner, words, kept).enumerate() {
+            picture.cell(Area { x: x(column), y: y(i), width, height: CELL }, cell);
+        }
+    }
+    picture.path("mark", format!("M0 {:.1}H{:.1}", y(n) - 10.0, picture.right()));
+    for (line, text) in [0.0, 16.0, 32.0].into_iter().zip(["follows a word", "that never", "happened"]) {
+        picture.text(x(2), y(n) + 19.5 + line, Anchor::Start, text);
+    }
+    picture.y = y(K + 1) + 6.0;
+    picture.heading("in the caches after the step", "");
+    picture.labelled("target");
     for (label, owner, memory) in [("target", TARGET, target), ("draft", DRAFT, draft)] {
-        row(picture, label, 0, judged(owner, &memory.computed, memory.kept, 2));
+        let cells = judged(owner, &memory.computed, memory.kept).chain((0..).map(|_| blank()));
+        let grid = picture.row(label, "", K + 1, cells.take(K + 1));
+        picture.path("mark", format!("M{:.1} {:.1}v36", grid.cell(memory.kept).x - 1.25, grid.y - 3.0));
     }
 }
