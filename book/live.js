@@ -208,7 +208,7 @@
             this.controls.root.classList.add("pbp-live-bar");
             const words = [...place.querySelectorAll(":scope > p")].at(-1);
             const breaks = Object.entries(this.experiment.breaks ?? {}).map(([name, label]) => this.breakButton(name, label));
-            this.controls.line.before(...breaks);
+            this.controls.go.after(...breaks);
             words.after(this.controls.root, element("div", "pbp-live-bar", ...settings, this.bar), this.drafts, this.summary, this.status);
             // Without these, arrow keys turn mdBook's pages, and a quick swipe opens its sidebar.
             place.addEventListener("keydown", (event) => /^Arrow(Left|Right)$/.test(event.key) && event.stopPropagation());

@@ -169,10 +169,12 @@ async function mistakes(tab, faults) {
   const inOne = (text) => text.replaceAll(/\s+/g, " ").trim();
   const recorded = inOne(await readFile(new URL("../../tests/snapshots/broken_stories.snap", import.meta.url), "utf8"));
   const all = firstPlace(tab);
-  await move(tab, "Steps a second", "full speed", all);
+  const hasLists = (await all.getAttribute("data-live")) === "wolf";
+  if (!hasLists) {
+    await move(tab, "Steps a second", "full speed", all);
+  }
   const [line, end] = [all.locator(".pbp-live-summary[role=status]"), all.getByRole("button", { name: "Run again" })];
   const buttons = await all.locator(".break").all();
-  const hasLists = (await all.getAttribute("data-live")) === "wolf";
   for (const [at, button] of buttons.entries()) {
     await (at === 0 ? button.press("Enter") : button.click());
     await end.waitFor();

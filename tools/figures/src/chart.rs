@@ -2,7 +2,7 @@
 
 use crate::figures::prelude::*;
 
-/// The first line is drawn through, the others in dashes of their own. Hollow points have no line.
+/// The first line is drawn through, the others in dashes of their own.
 const LOOKS: [&str; 3] = ["plot", "plot dash", "plot dot"];
 const HEIGHT: f64 = 220.0;
 const LINE: f64 = 18.0;
@@ -16,12 +16,10 @@ pub struct Chart<'a> {
     pub title: &'a str,
     pub across: &'a str,
     pub ticks_across: &'a [u64],
-    pub ticks_up: &'a [u64],
+    pub ticks_up: &'a [f64],
     /// For the ticks of the upward axis: `%`.
     pub unit: &'a str,
     pub lines: Vec<(&'a str, Vec<(f64, f64)>)>,
-    /// Which of them is drawn as hollow points only, because it lies on another.
-    pub hollow: Option<usize>,
     pub note: Option<((f64, f64), String)>,
 }
 
@@ -55,12 +53,12 @@ impl Chart<'_> {
                 picture.y += LINE;
             }
         }
-        let tick = |tick: &u64| format!("{}{}", grouped(*tick), self.unit);
+        let tick = |tick: &f64| format!("{}{}", number(*tick), self.unit);
         let widest = self.ticks_up.iter().map(|up| text_width(&tick(up))).fold(0.0, f64::max);
         let values = self.lines.iter().flat_map(|(_, points)| points);
-        let last = |ticks: &[u64]| ticks.last().map_or(1.0, |tick| *tick as f64);
-        let most = values
-            .fold((last(self.ticks_across), last(self.ticks_up)), |most, at| (most.0.max(at.0), most.1.max(at.1)));
+        let ends = self.ticks_across.last().zip(self.ticks_up.last());
+        let most = ends.map_or((1.0, 1.0), |(across, up)| (*across as f64, *up));
+        let most = values.fold(most, |most, at| (most.0.max(at.0), most.1.max(at.1)));
         let left = picture.left + widest + 10.0;
         let right = picture.right() - if is_named && is_wide { names + SAMPLE + 34.0 } else { 12.0 };
         let (top, bottom) = (picture.y + 8.0, picture.y + 8.0 + HEIGHT);
@@ -68,7 +66,7 @@ impl Chart<'_> {
         let at = |(x, y): (f64, f64)| (left + x / most.0 * (right - left), bottom - y / most.1 * (bottom - top));
         picture.path("line", format!("M{left:.1} {top:.1}V{bottom:.1}H{right:.1}"));
         for up in self.ticks_up {
-            let (_, y) = at((0.0, *up as f64));
+            let (_, y) = at((0.0, *up));
             picture.path("tick", format!("M{:.1} {y:.1}H{right:.1}", left - 4.0));
             picture.text(left - 8.0, y + 4.5, Anchor::End, tick(up));
         }
@@ -97,13 +95,9 @@ impl Chart<'_> {
 
     /// A line through these places, with these points, in its look.
     fn line(&self, picture: &mut Picture, index: usize, places: &[(f64, f64)], points: &[(f64, f64)]) {
-        let is_hollow = self.hollow == Some(index);
-        if !is_hollow {
-            let line: Vec<String> = places.iter().map(|(x, y)| format!("{x:.1} {y:.1}")).collect();
-            picture.path(format!("{} o{index}", LOOKS[index]), format!("M{}", line.join("L")));
-        }
-        let (r, look) = if is_hollow { (5.5, "plot") } else { (3.0, "dots") };
-        picture.path(format!("{look} o{index}"), points.iter().map(|(x, y)| circle(*x, *y, r)).collect());
+        let line: Vec<String> = places.iter().map(|(x, y)| format!("{x:.1} {y:.1}")).collect();
+        picture.path(format!("{} o{index}", LOOKS[index]), format!("M{}", line.join("L")));
+        picture.path(format!("dots o{index}"), points.iter().map(|(x, y)| circle(*x, *y, 3.0)).collect());
     }
 
     /// A piece of a line, and its name.
@@ -131,7 +125,7 @@ pub fn circle(x: f64, y: f64, r: f64) -> String {
     format!("M{:.1} {y:.1}a{r} {r} 0 1 0 {d} 0a{r} {r} 0 1 0 -{d} 0z", x - r, d = 2.0 * r)
 }
 
-/// A whole number with its thousands apart, any other with one decimal.
+/// A whole number with its thousands apart, any other with the decimals that it has.
 fn number(value: f64) -> String {
-    if value.fract() == 0.0 { grouped(value as u64) } else { format!("{value:.1}") }
+    if value.fract() == 0.0 { grouped(value as u64) } else { value.to_string() }
 }

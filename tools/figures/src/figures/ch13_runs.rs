@@ -1,6 +1,7 @@
 //! Chapter 13: the two walks of a query over the pages of its sequence.
 
 use std::borrow::Cow;
+use std::ops::Range;
 
 use page_by_page::cache::attention::{AttentionCache, F32Heads};
 use page_by_page::chapters::ch06_paged::PagedCache;
@@ -9,11 +10,11 @@ use page_by_page::kernels::{Heads, Run, add_scaled, dot, softmax_scaled};
 
 use super::ch06_gather::{TOKENS, named_rows, reused_pages};
 use super::prelude::*;
-use crate::slab::{PAGE_SIZE, Page, pages_of_words};
+use crate::chart::circle;
+use crate::slab::{PAGE_SIZE, Page};
 
 const LAYOUT: KvLayout = KvLayout { n_layers: 1, n_kv_heads: 1, head_dim: 2 };
 const HEADS: Heads = Heads { n_heads: 1, n_kv_heads: 1, head_dim: 2 };
-const PAGES: usize = 3;
 /// Rows of the wolf, whose newest token is the query.
 const KEYS: [[f32; 2]; TOKENS] = [[1.0, 0.0], [0.0, 1.0], [2.0, 1.0], [-1.0, 1.0], [1.0, 1.0], [0.0, -1.0]];
 const VALUES: [[f32; 2]; TOKENS] = [[4.0, 0.0], [0.0, 4.0], [8.0, 2.0], [2.0, 6.0], [6.0, 6.0], [0.0, 8.0]];
@@ -32,9 +33,8 @@ pub fn figure() -> Result<Figure> {
     let copied_by_gather = if matches!(cache.gather(0), (Cow::Owned(_), _)) { cache.len() } else { 0 };
     let mut figure = Figure {
         label: format!(
-            "A pool of {PAGES} pages, once its keys and once its values. Arrows lead from the wolf\u{2019}s keys to \
-             {TOKENS} scores, which become weights, and from his values to one sum; none comes from Silda\u{2019}s page \
-             or from a stale slot."
+            "A table, 2 and then 0, over memory with pages 0, 1 and 2. Footprints lead through the wolf\u{2019}s {TOKENS} \
+             slots: 1 to 4 in page 2, 5 and 6 in page 0. Silda\u{2019}s page between them has none, nor has a stale slot."
         ),
         headline: format!(
             "Attention walks through the pages twice and copies {copied} rows, where a gather would copy \
@@ -52,13 +52,16 @@ pub fn figure() -> Result<Figure> {
     Ok(figure)
 }
 
-/// What has been computed so far, and the page whose keys or values are read, with the number of its rows that are.
+/// How far the walks have come. Positions are counted along the table.
 #[derive(Default)]
 struct Seen {
-    keys: Option<(usize, usize)>,
-    scores: Vec<f32>,
-    weights: Vec<f32>,
-    values: Option<(usize, usize)>,
+    /// Each page of the table with its run.
+    runs: Vec<(usize, Run)>,
+    /// What is walked past, if anything, and the positions whose keys or values are read.
+    walk: &'static str,
+    now: Range<usize>,
+    /// The score of each position so far, or its weight.
+    numbers: Vec<String>,
     sum: Vec<f32>,
 }
 
@@ -66,45 +69,39 @@ struct Seen {
 fn walk(figure: &mut Figure, cache: &PagedCache, slab: &[Page]) -> Result<()> {
     let rows = cache.rows(0);
     let sequence = rows.sequence_rows(1);
-    let runs = || sequence.runs.iter().zip(cache.table().pages().iter().map(|page| page.index()));
-    let mut seen = Seen::default();
+    let pages = cache.table().pages().iter().map(|page| page.index());
+    let runs: Vec<(usize, Run)> = pages.zip(sequence.runs.iter().copied()).collect();
+    let mut seen = Seen { runs: runs.clone(), walk: "keys", ..Seen::default() };
     let stale: Vec<String> = slab.iter().flat_map(Page::stale).collect();
-    for (run, page) in runs() {
-        let score = |start: usize| dot(&QUERY, &sequence.keys[start..start + 2]);
-        let (first, scores): (usize, Vec<f32>) = (seen.scores.len(), row_starts(&[*run], 2).map(score).collect());
-        seen.scores.extend(&scores);
-        seen.keys = Some((page, run.rows));
+    let mut scores: Vec<f32> = Vec::new();
+    for (page, run) in &runs {
+        scores.extend(row_starts(&[*run], 2).map(|start| dot(&QUERY, &sequence.keys[start..start + 2])));
+        seen.now = scores.len() - run.rows..scores.len();
+        seen.numbers = scores.iter().map(f32::to_string).collect();
         let Run { start, rows } = *run;
-        let notice = if first == 0 {
-            format!(
-                "page {page} comes first, because it is first in his table, and its {rows} keys are scored \
-                 where they lie."
-            )
-        } else {
-            format!("the run ends after {rows} keys of page {page}, so the stale {} get no scores.", listed(&stale))
+        let notice = match seen.now.start {
+            0 => format!("His table begins with page {page}, and its {rows} keys are scored where they lie."),
+            _ => format!("After {rows} keys the run ends, and the stale {} get no scores.", listed(&stale)),
         };
-        let text = format!("First walk, <code>Run {{ start: {start}, rows: {rows} }}</code>: {notice}");
+        let text = format!("First walk, <code>Run {{ start: {start}, rows: {rows} }}</code>. {notice}");
         figure.frame(text, |picture| draw(picture, slab, &seen));
     }
-    let mut weights = seen.scores.clone();
-    softmax_scaled(&mut weights, 1.0 / 2.0_f32.sqrt());
+    softmax_scaled(&mut scores, 1.0 / 2.0_f32.sqrt());
+    (seen.walk, seen.now) = ("", 0..0);
+    seen.numbers = scores.iter().map(|weight| format!("{weight:.3}")).collect();
     let text = format!("Between the walks, one softmax turns all {TOKENS} scores into weights that add up to 1.");
-    (seen.keys, seen.weights) = (None, weights);
     figure.frame(text, |picture| draw(picture, slab, &seen));
-    let (mut sum, mut first) = ([0.0; 2], 0);
-    for (run, page) in runs() {
-        for (start, weight) in row_starts(&[*run], 2).zip(&seen.weights[first..]) {
+    let mut sum = [0.0; 2];
+    seen.walk = "values";
+    for (page, run) in &runs {
+        seen.now = seen.now.end..seen.now.end + run.rows;
+        for (start, weight) in row_starts(&[*run], 2).zip(&scores[seen.now.clone()]) {
             add_scaled(&mut sum, *weight, &sequence.values[start..start + 2]);
         }
-        let last = first + run.rows - 1;
-        let notice = if last + 1 == TOKENS { "That is the output." } else { "Only the sum is written." };
-        let text = format!(
-            "Second walk, page {page}: each value of positions {first} to {last} is multiplied by its weight and added \
-             to the sum. {notice}"
-        );
-        (seen.values, seen.sum) = (Some((page, run.rows)), sum.to_vec());
+        seen.sum = sum.to_vec();
+        let notice = if seen.now.end < TOKENS { "Nothing else is written." } else { "That is the output." };
+        let text = format!("Second walk, page {page}: each value times its weight is added to the sum. {notice}");
         figure.frame(text, |picture| draw(picture, slab, &seen));
-        first += run.rows;
     }
     let mut out = [0.0; 2];
     attend_row(HEADS, &mut F32Heads { head_dim: 2 }, &sequence, TOKENS, &QUERY, &mut out);
@@ -112,42 +109,66 @@ fn walk(figure: &mut Figure, cache: &PagedCache, slab: &[Page]) -> Result<()> {
     Ok(())
 }
 
-/// The pages; the rows that are read are outlined.
-fn draw_pages(picture: &mut Picture, kind: &str, slab: &[Page], read: Option<(usize, usize)>) -> Grid {
-    let cells = slab.iter().enumerate().flat_map(|(page, content)| {
-        let is_read = move |slot| read.is_some_and(|(place, rows)| place == page && slot < rows);
-        content.cells().enumerate().map(move |(slot, cell)| cell.outlined(is_read(slot)))
-    });
-    pages_of_words(picture, |page| format!("{kind}, page {page}"), PAGE_SIZE, cells)
-}
-
+/// The table, the pages in memory, and the sum.
 fn draw(picture: &mut Picture, slab: &[Page], seen: &Seen) {
-    let numbers = |numbers: &[f32], n: usize| -> Vec<Cell> {
-        (0..n).map(|i| numbers.get(i).map_or(free(""), |number| held('c', format!("{number:.2}")))).collect()
-    };
-    let keys = draw_pages(picture, "keys", slab, seen.keys);
-    picture.y += 24.0;
     picture.labelled("weights");
-    let old = seen.scores.len() - seen.keys.map_or(0, |(_, rows)| rows);
-    let is_new = |i: usize| (old..seen.scores.len()).contains(&i);
-    let cells = numbers(&seen.scores, TOKENS).into_iter().enumerate().map(|(i, cell)| cell.outlined(is_new(i)));
-    let scores = picture.row("scores", "", TOKENS, cells);
-    if let Some((page, rows)) = seen.keys {
-        for i in 0..rows {
-            let from = keys.cell(page * PAGE_SIZE + i);
-            picture.arrow((from.middle(), from.bottom() + 3.0), (scores.middle(old + i), scores.y - 3.0));
+    let left = picture.left + picture.labels;
+    let table: Vec<usize> = seen.runs.iter().map(|(page, _)| *page).collect();
+    picture.notes = picture.right() - left - 64.0;
+    picture.row("table", "", 1, [held('b', joined(&table, " \u{2192} "))]);
+    picture.y += 28.0;
+    let per_line = if picture.is_wide() { slab.len() } else { 1 };
+    let width = (picture.right() - left - GAP * (per_line - 1) as f64) / per_line as f64;
+    for (page, content) in slab.iter().enumerate() {
+        let x = left + (page % per_line) as f64 * (width + GAP);
+        draw_page(picture, content, page, Area { x, y: picture.y, width, height: CELL }, seen);
+        if (page + 1) % per_line == 0 {
+            picture.y += if table.contains(&page) { 112.0 } else { 60.0 };
         }
     }
-    picture.row("weights", "", TOKENS, numbers(&seen.weights, TOKENS));
-    picture.labels = 0.0;
-    picture.y += 10.0;
-    let values = draw_pages(picture, "values", slab, seen.values);
-    picture.y += 24.0;
-    picture.labelled("weights");
-    let sum = picture.row("sum", "", TOKENS, numbers(&seen.sum, 2).into_iter().chain((2..TOKENS).map(|_| blank())));
-    if let Some((page, rows)) = seen.values {
-        let [first, last] = [0, rows - 1].map(|slot| values.middle(page * PAGE_SIZE + slot));
-        let from = ((first + last) / 2.0, values.y + CELL + 3.0);
-        picture.arrow(from, ((sum.middle(0) + sum.middle(1)) / 2.0, sum.y - 3.0));
+    picture.y -= 20.0;
+    picture.notes = picture.right() - left - 130.0;
+    let sum = |n: usize| seen.sum.get(n).map_or(part(""), |number| held('c', format!("{number:.2}")).outlined(true));
+    picture.row("sum", "", 2, [sum(0), sum(1)]);
+}
+
+/// A page, and under each slot of its run a footprint and a number.
+fn draw_page(picture: &mut Picture, content: &Page, page: usize, area: Area, seen: &Seen) {
+    let place = seen.runs.iter().position(|(other, _)| *other == page);
+    let before: usize = seen.runs.iter().take(place.unwrap_or(0)).map(|(_, run)| run.rows).sum();
+    let Run { start, rows } = place.map_or(Run { start: 0, rows: 0 }, |place| seen.runs[place].1);
+    let name = if rows > 0 { format!(": start {start}, rows {rows}") } else { String::new() };
+    picture.text(area.x, area.y - 12.0, Anchor::Start, format!("page {page}{name}"));
+    let width = area.width / PAGE_SIZE as f64;
+    for (n, cell) in content.cells().enumerate() {
+        let slot = Area { x: area.x + n as f64 * width, width: width - 2.5, ..area };
+        let position = before + n;
+        let is_read = n < rows && seen.now.contains(&position);
+        picture.cell(slot, cell.outlined(is_read));
+        if n < rows && position < seen.now.end {
+            let (x, y) = (slot.middle() - 5.0, slot.bottom() + 13.0);
+            picture.path("dots o1", paw(x, y));
+            picture.text(x + 7.0, y + 4.0, Anchor::Start, position + 1);
+        }
+        if n < rows {
+            let number = seen.numbers.get(position).map_or(part(""), |number| held('c', number));
+            let is_new = seen.walk.is_empty() || seen.walk == "keys" && is_read;
+            picture.cell(Area { y: slot.bottom() + 22.0, height: 26.0, ..slot }, number.outlined(is_new));
+        }
     }
+    if rows == 0 {
+        return;
+    }
+    picture.path("line", format!("M{:.1} {:.1}v-4h{:.1}v4", area.x, area.y - 2.0, rows as f64 * width - 2.5));
+    if area.x == picture.left + picture.labels {
+        let numbers = if seen.walk == "keys" { "scores" } else { "weights" };
+        picture.text(picture.left, area.baseline(), Anchor::Start, seen.walk);
+        picture.text(picture.left, area.bottom() + 39.5, Anchor::Start, numbers);
+    }
+}
+
+/// The path of a footprint.
+fn paw(x: f64, y: f64) -> String {
+    let toes = [(-4.0, -4.5), (0.0, -7.0), (4.0, -4.5)].map(|(dx, dy)| circle(x + dx, y + dy, 1.6));
+    toes.concat() + &circle(x, y, 3.2)
 }

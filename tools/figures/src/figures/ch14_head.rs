@@ -1,106 +1,117 @@
-//! Chapter 14: the numbers of a key of the storyteller, and the nearest ones that each format has.
+//! Chapter 14: a page of four tokens in eight bits, with one scale for all of its rows and with one for each.
 
-use page_by_page::chapters::ch03_contiguous::ContiguousCache;
-use page_by_page::chapters::ch14_kv_quantization::{decode, encode, words_per_head};
+use page_by_page::chapters::ch14_kv_quantization::{decode, encode};
 use page_by_page::kernels::KvDtype;
 
 use super::prelude::*;
-use crate::chart::circle;
 
-const PROMPT: &str = "Once upon a time";
-const FORMATS: [KvDtype; 3] = [KvDtype::F16, KvDtype::Bf16, KvDtype::Int8];
-/// How much of the number line is shown, around zero and up to the largest number.
-const SHOWN: f32 = 0.21;
+/// The first head is the one that the page does by hand.
+const HEADS: [(&str, [f32; 4]); 4] = [
+    ("once", [1.0, -0.3, 0.1, 0.002]),
+    ("upon", [0.5, 0.2, -0.9, 0.4]),
+    ("a", [3.0, -0.4, 0.7, 1.2]),
+    ("time", [0.2, -0.1, 0.01, 0.05]),
+];
 
-/// The sizes of the numbers of a key of the prompt's newest token, in layer 0 and head 0, as it is computed.
-fn key() -> Result<Vec<f32>> {
-    let (model, prompt) = (model(STORYTELLER)?, tokenizer()?.encode(PROMPT)?);
-    let (layout, head_dim) = (model.config().kv_layout(), model.config().head_dim);
-    let mut cache = ContiguousCache::new(layout, prompt.len());
-    model.step(&prompt, Some(&mut cache))?;
-    let newest = (prompt.len() - 1) * layout.kv_width();
-    Ok(cache.gather(0).0[newest..newest + head_dim].iter().map(|number| number.abs()).collect())
+/// A row as it is stored, and as it is read.
+struct Row {
+    scale: f32,
+    bytes: [i8; 4],
+    read: [f32; 4],
 }
 
-/// The words of a head, and the numbers that are read from them.
-fn packed(dtype: KvDtype, head: &[f32]) -> (Vec<f32>, Vec<f32>) {
-    let (mut words, mut again) = (vec![0.0; words_per_head(dtype, head.len())], vec![0.0; head.len()]);
-    encode(dtype, head, &mut words);
-    decode(dtype, &words, &mut again);
-    (words, again)
+fn is_right(row: &Row, head: &[f32; 4], i: usize) -> bool {
+    (row.read[i] - head[i]).abs() <= row.scale / 2.0
 }
 
-/// The numbers that a format has in the stretch, in a head with this largest number.
-fn between(dtype: KvDtype, from: f32, largest: f32) -> Vec<f32> {
-    const SAMPLES: usize = 1000;
-    let sample = |n: usize| from + SHOWN * n as f32 / SAMPLES as f32;
-    let mut found: Vec<f32> = (0..=SAMPLES).map(|n| packed(dtype, &[largest, sample(n).min(largest)]).1[1]).collect();
-    found.retain(|number| (from..=from + SHOWN).contains(number));
-    found.dedup();
-    found
+/// Each head with a scale of its own, by the chapter's code.
+fn of_each() -> [Row; 4] {
+    HEADS.map(|(_, head)| {
+        let (mut words, mut read) = ([0.0; 2], [0.0; 4]);
+        encode(KvDtype::Int8, &head, &mut words);
+        decode(KvDtype::Int8, &words, &mut read);
+        Row { scale: words[0], bytes: words[1].to_bits().to_le_bytes().map(u8::cast_signed), read }
+    })
+}
+
+/// The first `n` heads with one scale, which grows with the largest number so far.
+fn of_page(n: usize) -> Vec<Row> {
+    let mut scale = 0.0_f32;
+    let mut write = |head: [f32; 4]| {
+        scale = head.iter().fold(scale, |scale, x| scale.max(x.abs() / 127.0));
+        head.map(|x| (x / scale).round_ties_even() as i8)
+    };
+    let bytes: Vec<[i8; 4]> = HEADS[..n].iter().map(|(_, head)| write(*head)).collect();
+    bytes.into_iter().map(|bytes| Row { scale, bytes, read: bytes.map(|byte| f32::from(byte) * scale) }).collect()
 }
 
 pub fn figure() -> Result<Figure> {
-    let key = key()?;
-    let largest = key.iter().copied().fold(0.0, f32::max);
-    let bytes = |dtype| size_of_val(&packed(dtype, &key).0[..]);
-    let sizes = listed(&FORMATS.map(|dtype| format!("{} as {}", bytes(dtype), dtype.name())));
-    let (n, in_f32, apart) = (key.len(), bytes(KvDtype::F32), largest / 127.0);
-    let lost = packed(KvDtype::Int8, &key).1.iter().filter(|again| **again == 0.0).count();
-    let figure = Figure {
+    let (all, own) = (of_page(HEADS.len()), of_each());
+    let wrong = |row: usize| (0..4).filter(|i| !is_right(&all[row], &HEADS[row].1, *i)).count();
+    ensure!([0, 1, 2, 3].map(wrong) == [3, 4, 0, 0], "the first two rows are wrong, but for a 0");
+    let (before, after) = (of_page(2)[0].scale, all[0].scale);
+    let mut figure = Figure {
         label: format!(
-            "Two stretches of the number line, up from zero and up to the key\u{2019}s largest number, {largest:.2}, with the \
-             numbers that each format has there. Near zero those of f16 and bf16 lie close together. Those of int8 are \
-             {apart:.3} apart everywhere, and the number nearest to zero becomes 0, {lost} of {n}."
+            "A page of four rows, twice. With one scale for the page, {before:.4} becomes {after:.4} when the third token \
+             arrives, and the bytes of the first two mean three times as much. With a scale for each head, no row changes."
         ),
-        headline: "f16 and bf16 round small numbers more finely, while int8 rounds all numbers of a head alike.".into(),
-        setup: format!(
-            "A key after \u{201c}{PROMPT}\u{201d}, {n} numbers in {in_f32} bytes as f32, {sizes}. A dot is one of its \
-             numbers, without its sign; a line leads to the nearest number that the format has."
-        ),
+        headline: "When the page\u{2019}s scale grows, bytes that nobody touched mean different numbers.".into(),
+        setup: "Four tokens with a head of four numbers each. A cell has the byte that is stored and, below it, the \
+                number that is read."
+            .into(),
+        legend: vec![
+            (held('a', ""), "reads as it was written, rounded"),
+            (held('d', ""), "reads as something else"),
+            (held('c', ""), "scale"),
+        ],
         ..Figure::default()
     };
-    Ok(figure.still(|picture| {
-        picture.labelled("bf16");
-        let stretches =
-            [(0.0, "near zero".into()), (largest - 0.98 * SHOWN, format!("near the largest, {largest:.2}"))];
-        picture.beside(stretches.len(), |picture, place| {
-            let (from, title) = &stretches[place];
-            picture.heading(title, "");
-            draw(picture, &key, largest, *from);
+    let [first, kept, lost] = [all[0].read[0], 127.0 * before, own[3].read[2]];
+    let texts = [
+        format!("\u{201c}once\u{201d} is the head that you did by hand. Either way, its scale is {before:.4}."),
+        "\u{201c}upon\u{201d} has nothing larger than 1.0, and the page keeps its scale.".into(),
+        format!(
+            "\u{201c}a\u{201d} brings 3.0. The page\u{2019}s scale grows to {after:.4}, and the 127 that was 1.0 now reads \
+             {first:.4}. (Keep the scale, and the 3.0 reads {kept:.1}.) Where each head has its own, nothing moves."
+        ),
+        format!(
+            "\u{201c}time\u{201d} is small. By the page\u{2019}s scale, its 0.01 falls to 0. By its own, it is {lost:.4}."
+        ),
+    ];
+    for (n, text) in (1..).zip(texts) {
+        let (page, own) = (of_page(n), &own[..n]);
+        figure.frame(text, |picture| {
+            picture.labelled("upon");
+            picture.beside(2, |picture, side| draw(picture, [1, 4][side], [&page[..], own][side]));
         });
-    }))
+    }
+    Ok(figure)
 }
 
-fn draw(picture: &mut Picture, key: &[f32], largest: f32, from: f32) {
-    let (left, width) = (picture.left + picture.labels, picture.width - picture.labels - 8.0);
-    let x = |number: f32| left + f64::from((number - from) / SHOWN) * width;
-    for (place, dtype) in FORMATS.into_iter().enumerate() {
-        let (dots, bars) = (picture.y + 10.0, picture.y + 34.0);
-        picture.bold(picture.left, bars + 14.0, Anchor::Start, dtype.name());
-        let pairs = key.iter().zip(packed(dtype, key).1).filter(|(number, _)| (from..=from + SHOWN).contains(*number));
-        for (number, again) in pairs {
-            picture.path("line", format!("M{:.1} {dots:.1}L{:.1} {bars:.1}", x(*number), x(again)));
-            picture.path(format!("fill o{place}"), circle(x(*number), dots, 3.0));
-            if again == 0.0 {
-                picture.path("mark", circle(x(*number), dots, 7.0));
-                picture.text(x(0.0), bars + 32.0, Anchor::Start, format!("{number:.4} becomes 0"));
-            }
-        }
-        // Those that lie too close together are one bar, and a long one says what it is.
-        let found: Vec<f64> = between(dtype, from, largest).into_iter().map(x).collect();
-        let bar =
-            |run: &[f64]| format!("M{:.1} {bars:.1}h{:.1}v18H{0:.1}z", run[0] - 1.0, run[run.len() - 1] - run[0] + 2.0);
-        let runs = || found.chunk_by(|a, b| b - a < 3.0);
-        picture.path(format!("fill o{place}"), runs().map(bar).collect());
-        for run in runs().filter(|run| run.len() > 100) {
-            let middle = (run[0] + run[run.len() - 1]) / 2.0;
-            picture.text(middle, bars + 13.0, Anchor::Middle, "too close to draw");
-        }
-        picture.y += 58.0;
+fn draw(picture: &mut Picture, scales: usize, rows: &[Row]) {
+    const PITCH: f64 = 42.0;
+    picture.heading(if scales == 1 { "one scale for the page" } else { "one scale for each head" }, "");
+    let (left, top) = (picture.left + picture.labels, picture.y);
+    let width = (picture.right() - left) / 5.0;
+    let area = |column: usize, row: usize, rows: usize| Area {
+        x: left + column as f64 * width,
+        y: top + row as f64 * PITCH,
+        width: width - 2.5,
+        height: rows as f64 * PITCH - 2.5,
+    };
+    for n in 0..scales {
+        let cell = rows.get(n).map_or(free(""), |row| held('c', format!("{:.4}", row.scale)));
+        picture.cell(area(0, n, HEADS.len() / scales), cell);
     }
-    for tenth in (0..50).map(|tenth| tenth as f32 / 10.0).filter(|tenth| (from..=from + SHOWN).contains(tenth)) {
-        picture.text(x(tenth), picture.y + 20.0, Anchor::Middle, format!("{tenth:.1}"));
+    for (n, (word, head)) in HEADS.iter().enumerate() {
+        picture.text(picture.left, area(0, n, 1).baseline(), Anchor::Start, word);
+        for i in 0..4 {
+            let cell = rows.get(n).map_or(free(""), |row| {
+                let owner = if is_right(row, head, i) { 'a' } else { 'd' };
+                held(owner, format!("{}\n{:.4}", row.bytes[i], row.read[i]))
+            });
+            picture.cell(area(i + 1, n, 1), cell);
+        }
     }
-    picture.y += 28.0;
+    picture.y += HEADS.len() as f64 * PITCH;
 }

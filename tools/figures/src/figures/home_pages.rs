@@ -37,7 +37,7 @@ pub fn figure() -> Result<Figure> {
     let (wolf, princess) = (wolf?, princess?);
     ensure!(words(&broken.texts[0], page_size)?[1..] == princess[1..], "the wolf goes on as the princess does");
     let lists = |a: Cell, b: Cell| [('A', [held('a', 0), a]), ('B', [held('b', 2), b])];
-    let one_page = shared(&['a', 'b'], PAGE).outlined(true);
+    let one_page = shared(&['a', 'b'], PAGE);
     let own: Vec<Cell> = wolf.iter().map(|word| held('a', word)).collect();
     let written: Vec<Cell> = princess.iter().map(|word| held('b', word)).collect();
     let mut figure = Figure {
@@ -51,7 +51,8 @@ pub fn figure() -> Result<Figure> {
         headline: "One page on two lists, and A\u{2019}s wolf \u{201c}who had only one son\u{201d} is one \u{201c}who had no one to marry\u{201d}.".into(),
         setup: "A tells of the wolf and B of the princess. A slot is marked with the word whose numbers lie in it."
             .into(),
-        outline: Some("one page on two lists; what B wrote over"),
+        legend: vec![(shared(&['a', 'b'], ""), "one page on two lists")],
+        outline: Some("B has written over A\u{2019}s word"),
         ..Figure::default()
     };
     let both = |picture: &mut Picture, first: &Cell| {
