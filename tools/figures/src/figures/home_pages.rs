@@ -7,23 +7,26 @@ use crate::slab::pages_of_words;
 
 const PAGE: usize = 1;
 
-/// The tokens of a page of this text, and how each is shown.
-fn words(text: &str, page_size: usize) -> Result<Vec<String>> {
+/// The tokens of a page of this text, each as a word, and what they are together.
+fn words(text: &str, page_size: usize) -> Result<(Vec<String>, String)> {
     let tokenizer = tokenizer()?;
     let tokens = tokenizer.encode(text)?;
-    let words = tokens[PAGE * page_size..][..page_size].iter().map(|token| Ok(tokenizer.token(*token)?.trim().into()));
-    words.collect()
+    let page = &tokens[PAGE * page_size..][..page_size];
+    let words = page.iter().map(|token| Ok(tokenizer.token(*token)?.trim().into()));
+    Ok((words.collect::<Result<_>>()?, tokenizer.decode(page)?))
 }
 
-fn draw(picture: &mut Picture, title: &str, lists: [(char, [Cell; 2]); 2], page: &[Cell]) {
+fn draw(picture: &mut Picture, title: &str, lists: [(char, [Cell; 2]); 2], page: &[Cell], story: &str) {
     picture.heading(title, "");
     picture.labelled("A\u{2019}s list");
     for (name, cells) in lists {
         picture.row(&format!("{name}\u{2019}s list"), "", 2, cells);
     }
     picture.labelled("");
-    let slots = |half: usize| format!("page {PAGE}, slots {} to {}", 4 * half, 4 * half + 3);
+    let slots = |half: usize| format!("notes in page {PAGE}, slots {} to {}", 4 * half, 4 * half + 3);
     pages_of_words(picture, slots, 4, page.to_vec());
+    picture.text(picture.left, picture.y + 13.0, Anchor::Start, format!("A\u{2019}s story: a{story} \u{2026}"));
+    picture.y += 20.0;
 }
 
 pub fn figure() -> Result<Figure> {
@@ -33,9 +36,10 @@ pub fn figure() -> Result<Figure> {
     let runner = ScenarioRunner::open()?;
     let [right, broken] = [None, Some(misplacement)].map(|mistake| runner.run(&scenario, mistake));
     let (right, broken) = (right?, broken?);
-    let [wolf, princess] = [&right.texts[0], &right.texts[1]].map(|text| words(text, page_size));
-    let (wolf, princess) = (wolf?, princess?);
-    ensure!(words(&broken.texts[0], page_size)?[1..] == princess[1..], "the wolf goes on as the princess does");
+    let [wolf, princess, told] =
+        [&right.texts[0], &right.texts[1], &broken.texts[0]].map(|text| words(text, page_size));
+    let ((wolf, should_be), (princess, _), (told, is)) = (wolf?, princess?, told?);
+    ensure!(told[1..] == princess[1..], "the wolf goes on as the princess does");
     let lists = |a: Cell, b: Cell| [('A', [held('a', 0), a]), ('B', [held('b', 2), b])];
     let one_page = shared(&['a', 'b'], PAGE);
     let own: Vec<Cell> = wolf.iter().map(|word| held('a', word)).collect();
@@ -57,10 +61,10 @@ pub fn figure() -> Result<Figure> {
     };
     let both = |picture: &mut Picture, first: &Cell| {
         picture.beside(2, |picture, side| match side {
-            0 => draw(picture, "as it should be", lists(held('a', PAGE), held('b', 3)), &own),
+            0 => draw(picture, "as it should be", lists(held('a', PAGE), held('b', 3)), &own, &should_be),
             _ => {
                 let page: Vec<Cell> = [first].into_iter().chain(&written[1..]).cloned().collect();
-                draw(picture, "page 1 on both lists", lists(one_page.clone(), one_page.clone()), &page);
+                draw(picture, "page 1 on both lists", lists(one_page.clone(), one_page.clone()), &page, &is);
             }
         });
     };
