@@ -80,9 +80,7 @@ impl CacheKind {
 pub struct CacheSize {
     /// Slots that a contiguous cache reserves.
     pub capacity: usize,
-    /// Slots in a page of a paged cache.
     pub page_size: usize,
-    /// Pages of a paged cache in all.
     pub n_pages: usize,
 }
 

@@ -7,18 +7,14 @@ use std::borrow::Cow;
 
 /// Characters of a field that a message shows. What is longer is cut in the middle.
 const FIELD: usize = 200;
-/// Characters of a whole message.
 const MESSAGE: usize = 2_000;
-/// Numbers of a shape.
 const SHAPE: usize = 8;
 
-/// A field of a file, or what a library says of one: on one line, without control characters, of at most about 200
-/// characters.
+/// What a file or a library says, on one line, without control characters, in at most about 200 characters.
 pub fn field(text: &str) -> String {
     cut(escaped(text, is_unsafe), FIELD)
 }
 
-/// A field in quotes.
 pub fn quoted(text: &str) -> String {
     format!("\"{}\"", field(text))
 }

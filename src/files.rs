@@ -126,8 +126,7 @@ impl NewFile {
                 output => output?,
             };
             let new = NewFile { file: file.clone(), part, output, is_in_place: false };
-            // Before it was locked, a different program might have taken it for abandoned. Where files cannot be
-            // locked, it stays.
+            // A different program may have taken it for abandoned before the lock. Without locks, it stays.
             if matches!(new.output.try_lock(), Err(TryLockError::WouldBlock)) || !new.part.exists() {
                 continue;
             }
@@ -138,7 +137,7 @@ impl NewFile {
         }
     }
 
-    /// Puts it in its place, in one move.
+    /// Puts the file in its place, in one move.
     pub fn finish(mut self) -> io::Result<()> {
         self.output.sync_all()?;
         fs::rename(&self.part, &self.file)?;
@@ -212,7 +211,6 @@ fn remove_abandoned(file: &Path) {
     }
 }
 
-/// The file that a link leads to.
 fn link_target(link: &Path) -> io::Result<PathBuf> {
     fs::canonicalize(link).or_else(|error| match (error.kind(), fs::read_link(link)) {
         (ErrorKind::NotFound, Ok(target)) => {

@@ -116,7 +116,6 @@ pub trait HeadReader {
 /// Heads stored as they were computed: a word is a number, and reading one copies nothing.
 #[derive(Clone, Copy, Debug)]
 pub struct F32Heads {
-    /// Numbers in a head.
     pub head_dim: usize,
 }
 
@@ -140,7 +139,7 @@ pub trait AttentionCache: Rewind {
 }
 
 impl AttentionBackend {
-    /// The rows of a layer, as attention reads them.
+    /// The rows of a layer, dense or where they lie: whichever of the two this backend reads.
     pub fn rows(self, cache: &dyn AttentionCache, layer: usize) -> Rows<'_> {
         match self {
             AttentionBackend::Gather => Rows::dense(cache.gather(layer), cache.layout()),

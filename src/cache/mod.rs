@@ -30,7 +30,6 @@ pub struct KvLayout {
     pub n_layers: usize,
     /// Key/value heads in a layer. Several query heads can share one.
     pub n_kv_heads: usize,
-    /// Numbers in one head.
     pub head_dim: usize,
 }
 
@@ -73,7 +72,6 @@ impl KvLayout {
 /// All counters count tokens. A copied token counts once, although its rows are copied in every layer.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct CacheUsage {
-    /// Tokens held.
     pub tokens: usize,
     /// Tokens that the memory taken so far has room for. Slots beyond `tokens` are wasted.
     pub slots: usize,

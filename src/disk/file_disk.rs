@@ -14,8 +14,7 @@ pub struct FileDisk {
     file: Arc<LockedFile>,
 }
 
-/// A file whose lock ends with it. Closing alone doesn't end the lock while a process that was just started has a copy of
-/// the handle.
+/// A file whose lock ends with it. Closing alone doesn't end a lock while a new process has a copy of the handle.
 struct LockedFile(File);
 
 impl Drop for LockedFile {

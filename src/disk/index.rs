@@ -12,7 +12,6 @@ use super::{Disk, FILE_HEADER_BYTES, PageFileError, PageFormat};
 /// What lies at each place of a page file.
 #[derive(Default)]
 pub struct PageFileIndex {
-    /// Records that the file is allowed to have.
     n_places: usize,
     /// What lies at each place that the file has; `None` if it is free.
     places: Vec<Option<Entry>>,
@@ -136,7 +135,6 @@ impl PageFileIndex {
         Some(&self.places.get(place)?.as_ref()?.header)
     }
 
-    /// The record at a place that has one.
     #[track_caller]
     pub fn header(&self, place: usize) -> &RecordHeader {
         self.get(place).unwrap_or_else(|| panic!("place {place} has no record"))

@@ -10,7 +10,6 @@ use super::Disk;
 pub struct MemoryDisk(Arc<Mutex<Vec<u8>>>);
 
 impl MemoryDisk {
-    /// All bytes, from the first on.
     pub fn bytes(&self) -> MutexGuard<'_, Vec<u8>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }

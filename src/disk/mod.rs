@@ -34,7 +34,6 @@ use crate::model::Model;
 pub trait Disk {
     fn len(&mut self) -> io::Result<u64>;
 
-    /// Whether there are no bytes at all.
     fn is_empty(&mut self) -> io::Result<bool> {
         Ok(self.len()? == 0)
     }
@@ -52,7 +51,6 @@ pub trait Disk {
 /// Bytes that a file of pages begins with: its [`PageFormat`].
 pub const FILE_HEADER_BYTES: usize = 64;
 
-/// The first bytes of a file of pages.
 const MAGIC: [u8; 8] = *b"pbppages";
 
 /// Goes up when the meaning of a file changes. A different arithmetic gives its models different fingerprints.
@@ -63,13 +61,11 @@ const VERSION: u32 = 1;
 pub struct PageFormat {
     /// The [fingerprint](Model::fingerprint) of the model that makes the rows.
     pub fingerprint: u32,
-    /// How their numbers are stored.
     pub kv_dtype: KvDtype,
     /// How the model that makes the rows multiplies.
     pub matmul_dtype: MatmulDtype,
     /// The shape of the rows as caches see them: of words, if they are packed.
     pub layout: KvLayout,
-    /// Slots in a page.
     pub page_size: usize,
 }
 
@@ -192,7 +188,6 @@ pub struct PageRead {
 }
 
 impl PageOnDisk {
-    /// Reads the bytes at its place, in a file of pages of this format.
     fn read(self, disk: &mut dyn Disk, format: &PageFormat) -> PageRead {
         let mut bytes = vec![0; format.record_bytes()];
         let read = disk.read(format.offset(self.place), &mut bytes);
@@ -200,8 +195,7 @@ impl PageOnDisk {
     }
 }
 
-/// A file of pages, found by the tokens of their sequences. It never has more bytes than allowed: the pages that were
-/// used longest ago are overwritten.
+/// A file of pages, found by the tokens of their sequences. When it is full, the least recently used are overwritten.
 pub struct PageFile {
     pub(crate) disk: Box<dyn Disk>,
     pub(crate) format: PageFormat,
@@ -223,8 +217,7 @@ impl PageFile {
         &self.index
     }
 
-    /// Reads the bytes at a place, whatever is there: [`pages_to_load`](Self::pages_to_load) returns which to read, and
-    /// [`load`](Self::load) checks them.
+    /// Reads the bytes at a place from [`pages_to_load`](Self::pages_to_load), for [`load`](Self::load) to check.
     pub fn read(&mut self, page: PageOnDisk) -> PageRead {
         page.read(&mut *self.disk, &self.format)
     }

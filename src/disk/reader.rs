@@ -33,7 +33,6 @@ impl PageReader {
         Ok(PageReader { jobs: Some(jobs), done, thread: Some(thread) })
     }
 
-    /// Submits pages of one sequence to be read.
     pub fn submit(&mut self, pages: Vec<PageOnDisk>) {
         let jobs = self.jobs.as_ref().expect("open until this is dropped");
         jobs.send(pages).expect(RUNS);

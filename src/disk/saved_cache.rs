@@ -46,7 +46,6 @@ impl SavedCache {
         SavedCache { layout, tokens: tokens.into(), rows }
     }
 
-    /// The tokens that the rows belong to.
     pub fn tokens(&self) -> &[u32] {
         &self.tokens
     }
@@ -75,12 +74,10 @@ impl SavedCache {
         Ok(())
     }
 
-    /// Writes the rows and their tokens to a file, whole or not at all. `model`: the one that made them, in the same
-    /// format.
+    /// Writes the rows and their tokens to a file, whole or not at all. `model`: made them, in the same format.
     ///
     /// # Errors
-    /// [`FileError`] if the file cannot be written, or the model cannot have made the rows. The file that was there
-    /// stays.
+    /// [`FileError`] if the file cannot be written, which leaves the old one, or the model cannot have made the rows.
     pub fn save(&self, file: &Path, model: &Model) -> Result<(), FileError> {
         let (format, PageRows { k, v }) = (PageFormat::for_model(model, self.tokens.len()), &self.rows);
         let bytes = format
@@ -107,7 +104,6 @@ impl SavedCache {
         Self::decode(&bytes, model).map_err(|problem| FileError::new(file, problem))
     }
 
-    /// Reads the bytes of a file. The error says what is wrong with them.
     fn decode(bytes: &[u8], model: &Model) -> Result<Self, String> {
         let Some((header, record)) = bytes.split_first_chunk::<FILE_HEADER_BYTES>() else {
             let len = bytes.len();
@@ -142,7 +138,7 @@ impl SavedCache {
         Ok(saved)
     }
 
-    /// Checks that a model that makes rows of this layout can have made these.
+    /// Checks what the layout doesn't show: that the model takes these tokens, and that all numbers are finite.
     fn validate(&self, model: &Model) -> Result<(), String> {
         let len = self.tokens.len();
         model.validate(&self.tokens, 0).map_err(|error| error.to_string())?;
@@ -187,8 +183,7 @@ fn not_finite(rows: &[f32], model: &Model) -> Option<(usize, f32)> {
     None
 }
 
-/// A MiB more than the longest sequence of a model takes: what is a little too long, or in a different format, is read
-/// as well, and refused by its header.
+/// A MiB more than the model's longest sequence takes: what is a little too long is read, and refused by its header.
 fn max_bytes(model: &Model) -> usize {
     let [layout, other] = [model.cache_layout(), model.config().kv_layout()];
     let layout = if other.kv_width() > layout.kv_width() { other } else { layout };

@@ -23,8 +23,7 @@ struct Prompt {
     max_new_tokens: usize,
 }
 
-/// Generates for the chapter's four prompts twice, the second time with the pages that the first has left on the disk.
-/// Returns what both have counted.
+/// Generates for the four prompts twice, then with the pages left on the disk, and returns what both runs have counted.
 pub fn restart() -> Result<[EngineTotals; 2]> {
     let (model, tokenizer) = (Model::open(&bundled("storyteller"))?, Tokenizer::open(&bundled("storyteller"))?);
     let disk = MemoryDisk::default();

@@ -21,7 +21,7 @@ pub struct Stories<'m> {
     pub cache: CacheKind,
     pub prompts: &'m [Vec<u32>],
     pub new_tokens: usize,
-    /// Each has a seed of its own, counted from 0.
+    /// Each sequence has a seed of its own, counted from 0.
     pub temperature: f32,
 }
 
@@ -43,7 +43,6 @@ pub struct Drafted {
     pub drafting: Duration,
 }
 
-/// A drafter, and the time spent in it.
 struct Timed<'d> {
     drafter: &'d mut dyn Drafter,
     spent: &'d mut Duration,

@@ -23,7 +23,6 @@ pub struct Fault {
     pub chapter: usize,
     /// What the cache does.
     pub about: &'static str,
-    /// What it breaks.
     pub invariant: &'static str,
     /// The chapters whose code shows it, without those that they use.
     pub chapters: &'static [usize],
@@ -68,7 +67,6 @@ impl Scenario {
     }
 }
 
-/// What the sequences of a scenario have told.
 pub struct ScenarioOutput {
     pub names: Vec<String>,
     pub texts: Vec<String>,
@@ -103,7 +101,6 @@ fn page_of(address: RowAddress) -> usize {
     address.position / P
 }
 
-/// The second sequence reads the second page of the first.
 const SECOND_PAGE_OF_THE_FIRST: Misplacement =
     Misplacement::read_at(
         |address, _| if address.sequence == 1 && page_of(address) == 1 { address.of(0) } else { address },
@@ -324,7 +321,7 @@ const FAULTS: &[Fault] = &[
     ),
 ];
 
-/// A mistake before it is known how it shows.
+/// Begins a fault; `breaks` or `costs` adds what it breaks and how that shows.
 const fn fault(chapter: usize, name: &'static str, about: &'static str) -> Fault {
     Fault { name, chapter, about, invariant: "", chapters: &[6, 7], effect: Effect::Forgetful(QUEEN) }
 }
@@ -344,24 +341,22 @@ impl Fault {
     }
 }
 
-/// A head's scale in eight bits.
+/// The scale of a head that is stored in eight bits.
 fn scale(head: &[f32]) -> f32 {
     let largest = head.iter().fold(0.0_f32, |largest, number| largest.max(number.abs()));
     if largest == 0.0 { 1.0 } else { largest / 127.0 }
 }
 
-/// How all of them sample.
+/// How the stories of all faults are sampled.
 pub fn sampling(seed: u64) -> SamplingParams {
     SamplingParams { seed, ..SamplingParams::DEFAULT }
 }
 
-/// A model, and the tokenizer that goes with it.
 pub struct ScenarioRunner {
     model: Model,
     tokenizer: Tokenizer,
 }
 
-/// A sequence that tells a story.
 struct Sequence {
     id: u64,
     tokens: Vec<u32>,
@@ -403,7 +398,6 @@ impl ScenarioRunner {
         })
     }
 
-    /// One pass of the model, in which each of these gets its next token.
     fn step(&self, checker: &ReadChecker, sequences: &mut [Sequence]) -> Result<()> {
         let parts = sequences.iter_mut().map(|Sequence { id, tokens, cache, .. }| {
             let new_tokens = &tokens[cache.len()..];

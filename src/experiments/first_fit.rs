@@ -27,7 +27,6 @@ pub struct Fragmented {
 }
 
 impl FirstFit {
-    /// A memory of `capacity` free slots.
     pub fn new(capacity: usize) -> Self {
         FirstFit { capacity, taken: Vec::new() }
     }
@@ -57,7 +56,6 @@ impl FirstFit {
         Ok(region)
     }
 
-    /// Gives a region back.
     pub fn release(&mut self, region: &Range<usize>) {
         self.taken.retain(|taken| taken != region);
     }

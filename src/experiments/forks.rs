@@ -19,7 +19,6 @@ pub struct Samples {
     pub layout: KvLayout,
 }
 
-/// What one way to keep the sequences costs.
 pub struct SamplesCost {
     pub way: &'static str,
     /// Tokens whose rows a model would have computed.
@@ -78,8 +77,7 @@ impl Samples {
         Ok(cache)
     }
 
-    /// Gives all sequences their new tokens, one each in turn, and counts. `prompts`: how often the prompt was
-    /// computed.
+    /// Gives all sequences their new tokens, one each in turn, and counts. `prompts`: prompts that were computed.
     fn cost<C: KvCache>(
         self,
         way: &'static str,

@@ -29,8 +29,7 @@ pub struct FreePages {
     pub outcome: Result<usize, CacheError>,
 }
 
-/// Sequences of these lengths take regions of `capacity` slots, one after the other; the first finishes, and one of
-/// `request` tokens comes.
+/// Sequences of these lengths take regions of `capacity` slots; the first finishes, and one of `request` tokens comes.
 pub fn free_in_regions(capacity: usize, lengths: &[usize], request: usize) -> Result<FreeSlots> {
     let mut memory = FirstFit::new(capacity);
     let regions = lengths.iter().map(|length| memory.reserve(*length)).collect::<Result<Vec<_>, _>>()?;
@@ -39,8 +38,7 @@ pub fn free_in_regions(capacity: usize, lengths: &[usize], request: usize) -> Re
     Ok(FreeSlots { free: memory.free(), gaps, outcome: memory.reserve(request).map(drop) })
 }
 
-/// Sequences of these lengths take pages of a pool as large as the memory; the first finishes, and one of `request` tokens
-/// comes.
+/// As [`free_in_regions`], in the pages of a pool that is as large as the memory there.
 pub fn free_in_pages(capacity: usize, page_size: usize, lengths: &[usize], request: usize) -> Result<FreePages> {
     ensure!(page_size > 0, CacheError::NoSlots);
     let mut pool = PagePool::new(capacity / page_size)?;

@@ -20,13 +20,11 @@ pub fn copied<C: AttentionCache>(model: &Model, caches: &[C]) -> usize {
     caches.iter().map(|cache| model.attention.rows(cache, 0).copied()).sum()
 }
 
-/// Whether two slices hold the same bits.
 pub fn same_bits(a: &[f32], b: &[f32]) -> bool {
     a.len() == b.len() && a.iter().zip(b).all(|(a, b)| a.to_bits() == b.to_bits())
 }
 
-/// Tokens copied in a decode step of `sequences` sequences of `tokens` tokens in pages: gathered, and read where they
-/// lie.
+/// Tokens copied in a decode step of sequences in pages: if the rows are gathered, and if they are read where they lie.
 pub fn copied_tokens(model: &mut Model, sequences: usize, tokens: usize) -> Result<[usize; 2]> {
     let layout = model.cache_layout();
     let slab = PageSlab::new(layout, PAGE_SIZE, sequences * (tokens + 1).div_ceil(PAGE_SIZE))?;

@@ -9,8 +9,7 @@ use super::{PAGE_SIZE, SMALL, append, rows};
 use crate::cache::Rewind;
 use crate::cache_kind::{CacheKind, CacheSize};
 
-/// Tokens copied to forget `forgotten` of the `tokens` tokens of a paged cache: when the tokens that stay are copied to a
-/// new one, and when it rewinds.
+/// Tokens copied so that a paged cache forgets some: if the others are copied to a new cache, and if it rewinds.
 pub fn copied_to_forget(tokens: usize, forgotten: usize) -> Result<[u64; 2]> {
     let left = tokens - forgotten;
     let cache = || CacheKind::Paged.new_cache(SMALL, CacheSize::for_tokens(tokens, PAGE_SIZE)?);
@@ -23,8 +22,7 @@ pub fn copied_to_forget(tokens: usize, forgotten: usize) -> Result<[u64; 2]> {
     Ok([copied, cache.usage().copied_tokens - before])
 }
 
-/// Writes the first `len` tokens of a cache to an empty one. Returns how many rows this copies, with those of a gather
-/// that has to bring rows together.
+/// Writes a cache's first `len` tokens to an empty one. Returns how many rows this and the gather before it copy.
 pub fn copy_rows(from: &dyn Rewind, len: usize, to: &mut dyn Rewind) -> Result<u64> {
     to.extend(len)?;
     let mut gathered = 0;

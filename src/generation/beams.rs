@@ -63,7 +63,6 @@ impl Continuation {
 /// A beam, and a token that could be its next one.
 #[derive(Clone, Copy)]
 struct Candidate {
-    /// The beam, by its place among the beams.
     beam: usize,
     token: u32,
     /// The beam's log-probability and the token's, added up.
@@ -73,7 +72,6 @@ struct Candidate {
 /// The state of a search: up to `width` beams, best first, and the continuations that have finished.
 struct BeamSearch<'a> {
     width: usize,
-    /// Tokens that end a continuation.
     end_of_text: &'a [u32],
     beams: Vec<Beam>,
     finished: Vec<Continuation>,
@@ -102,8 +100,7 @@ impl BeamSearch<'_> {
                 beams.push(Beam { tokens, log_probability, cache: parent.cache.fork()? });
             }
         }
-        // Parents that are dropped here let go of their pages: an only child then owns its tail alone and copies
-        // nothing.
+        // Parents dropped here let go of their pages, so that an only child owns its tail alone and copies nothing.
         self.beams = beams;
         self.finished.extend(finished);
         Ok(())
@@ -136,28 +133,22 @@ fn better_first(a: &Candidate, b: &Candidate) -> Ordering {
 pub struct SearchCounters {
     /// Passes of the model: one for the prompt, then one per step for all beams.
     pub steps: u64,
-    /// Tokens that went through the model.
     pub computed_tokens: u64,
     /// Tokens copied because several beams grew in the same page.
     pub copied_tokens: u64,
     /// The most pages that had an owner at the same time.
     pub peak_pages: usize,
-    /// How long the prompt took.
     pub prefill: Duration,
-    /// How long the rest took.
     pub decode: Duration,
 }
 
-/// Searches for the likeliest continuations of a prompt with `width` beams. Returns them, best score first, and what it
-/// did.
+/// Searches for the likeliest continuations of a prompt with `width` beams. Returns them, best first, and counters.
 ///
-/// The search stops when at least `width` continuations have finished, and returns these. If the beams reach
-/// `max_new_tokens` first, it returns the beams as well. `on_step` gets the beams, best first, whenever they
-/// have a new token.
+/// Stops when at least `width` continuations have finished, and returns these; at `max_new_tokens` it returns the
+/// beams as well. `on_step` gets the beams, best first, whenever they have a new token.
 ///
 /// # Errors
-/// [`StepError`] if the model refuses the prompt, or the slab has too few pages. All pages are returned then, as at the
-/// end.
+/// [`StepError`] if the model refuses the prompt, or the slab has too few pages. All pages are returned, as at the end.
 pub fn search(
     model: &Model,
     slab: &SharedSlab,
@@ -204,7 +195,6 @@ pub fn search(
 }
 
 impl SearchCounters {
-    /// Counts a pass over `rows` tokens.
     fn count(&mut self, rows: usize, slab: &SharedSlab) {
         let slab = slab.borrow();
         self.steps += 1;

@@ -57,7 +57,6 @@ impl AcceptRule {
     }
 }
 
-/// Draft tokens, and how many were accepted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 pub struct DraftCounters {
     pub target_passes: u64,
@@ -68,7 +67,6 @@ pub struct DraftCounters {
 }
 
 impl DraftCounters {
-    /// Counts a draft, and the tokens that were generated with it.
     pub fn count(&mut self, draft: &Draft, generated: usize) {
         self.target_passes += 1;
         self.drafted += draft.tokens.len() as u64;

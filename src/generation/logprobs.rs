@@ -9,8 +9,7 @@
 //! The first token follows nothing, and has no score. The logits of a row that the prefix cache brings are gone, so a
 //! sequence that is scored looks nothing up there.
 
-/// Natural logarithms of the probabilities of a token and of the likeliest ones, as the model gives them: temperature,
-/// top-k and top-p are not applied.
+/// The natural logarithms of probabilities as the model gives them, before temperature, top-k and top-p.
 #[derive(Clone, Debug, PartialEq)]
 pub struct TokenLogprobs {
     pub logprob: f32,
@@ -24,7 +23,7 @@ pub struct PromptLogprobs {
     prompt: Vec<u32>,
     /// How many of the likeliest tokens to report.
     top: usize,
-    /// Of the second token of the prompt, the third, and so on: as many as rows were seen.
+    /// The logprobs of the prompt's second token, its third, and so on: one for each row that was seen.
     computed: Vec<TokenLogprobs>,
 }
 
@@ -44,13 +43,12 @@ impl PromptLogprobs {
         row + 1 < self.prompt.len()
     }
 
-    /// The logprobs of the token that follows `row`, which is one that [is wanted](Self::wants). `logits`: those of the
-    /// row.
+    /// The logprobs of the token after `row`, which must be [wanted](Self::wants). `logits`: those of the row.
     pub fn compute(&self, row: usize, logits: &[f32]) -> TokenLogprobs {
         token_logprobs(logits, self.prompt[row + 1], self.top)
     }
 
-    /// Adds those of the next row.
+    /// Adds the logprobs of the next row.
     pub fn push(&mut self, logprobs: TokenLogprobs) {
         self.computed.push(logprobs);
     }
@@ -63,8 +61,7 @@ impl PromptLogprobs {
     }
 }
 
-/// How likely `chosen` was, and the `top` likeliest tokens. `logits`: `[vocab_size]`, finite. Of equals the lower id is
-/// the likelier.
+/// How likely `chosen` was, and the `top` likeliest; of equals the lower id first. `logits`: `[vocab_size]`, finite.
 pub fn token_logprobs(logits: &[f32], chosen: u32, top: usize) -> TokenLogprobs {
     let log_probabilities = log_softmax(logits);
     // As vLLM has it: no JSON number is lower than all.

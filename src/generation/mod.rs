@@ -133,7 +133,6 @@ fn rows(logits: &[f32], model: &Model) -> Vec<Vec<f32>> {
 /// Draft tokens, to be verified by the target model.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Draft {
-    /// The tokens, in the order of the sequence.
     pub tokens: Vec<u32>,
     /// The distribution that each token was drawn from: one row of `[vocab_size]` per token, which adds up to 1.
     pub probabilities: Vec<Vec<f32>>,

@@ -24,7 +24,6 @@ pub struct Generation<'a> {
 /// A finished sequence, and what it cost.
 pub struct Generated {
     pub tokens: Vec<u32>,
-    /// Tokens that went through the model.
     pub computed_tokens: u64,
     /// What the cache holds at the end; all zero without one.
     pub usage: CacheUsage,
@@ -57,7 +56,6 @@ impl Generation<'_> {
         })
     }
 
-    /// Lets a model with this cache generate, or one without.
     fn with_cache(
         self,
         cache: Option<&mut (dyn AttentionCache + 'static)>,
@@ -90,18 +88,17 @@ pub(super) struct SequenceModel<'a> {
     is_cancelled: Option<&'a Cell<bool>>,
     /// Computes if there is no cache.
     recompute: Recompute<'a>,
-    /// Tokens that went through the model to the cache.
     computed_tokens: u64,
 }
 
 impl<'a> SequenceModel<'a> {
-    /// Nobody checks it or cancels its sequence.
+    /// A model whose cache nobody checks, and whose sequence nobody cancels.
     pub(super) fn new(model: &'a Model, cache: Option<&'a mut (dyn AttentionCache + 'static)>) -> Self {
         let recompute = Recompute::new(model);
         SequenceModel { model, cache, checker: None, is_cancelled: None, recompute, computed_tokens: 0 }
     }
 
-    /// Asks the model that has, or has not, the cache.
+    /// Puts a question to the model with the cache, or to the recomputing one if there is no cache.
     fn ask<T>(
         &mut self,
         tokens: &[u32],

@@ -35,12 +35,10 @@ impl RowAddress {
     /// No slot of any sequence: nobody writes there, and what is read is zeros.
     pub const NOWHERE: RowAddress = RowAddress { sequence: u64::MAX, layer: 0, position: 0 };
 
-    /// The slot of another position.
     pub fn at(self, position: usize) -> Self {
         RowAddress { position, ..self }
     }
 
-    /// The same of another sequence.
     pub fn of(self, sequence: u64) -> Self {
         RowAddress { sequence, ..self }
     }
@@ -60,7 +58,6 @@ pub struct Misplacement {
 }
 
 impl Misplacement {
-    /// No mistake.
     pub const NONE: Misplacement = Misplacement {
         write: |address, _| address,
         read: |address, _| address,
@@ -166,7 +163,6 @@ struct Written {
 }
 
 impl ReadChecker {
-    /// A checker, with a mistake or without.
     pub fn new(misplacement: Option<Misplacement>) -> Self {
         ReadChecker { misplacement, memory: RefCell::default() }
     }
@@ -198,7 +194,7 @@ pub struct CheckedCache<'a> {
     checker: &'a ReadChecker,
     cache: &'a mut dyn AttentionCache,
     sequence: u64,
-    /// What stands for the tokens up to each.
+    /// For each position a number that stands for the tokens up to it.
     prefixes: Vec<u64>,
 }
 

@@ -70,7 +70,6 @@ impl Sampler {
         probabilities
     }
 
-    /// The tokens that pass the filters.
     fn candidates(&self, logits: &[f32]) -> Vec<Candidate> {
         let SamplingParams { temperature, .. } = self.sampling;
         let mut probabilities: Vec<f32> = logits.iter().map(|logit| logit / temperature).collect();

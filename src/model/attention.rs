@@ -52,7 +52,6 @@ impl Model {
         self.attend(&sequences.collect::<Vec<_>>(), q, out);
     }
 
-    /// Rows as they are stored.
     fn stored<'a>(&self, rows: &'a [f32]) -> Cow<'a, [f32]> {
         match self.kv_dtype {
             KvDtype::F32 => rows.into(),

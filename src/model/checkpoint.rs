@@ -21,7 +21,6 @@ use crate::files::FileError;
 use crate::kernels::{Dtype, Matrix};
 use crate::{escape, files};
 
-/// The error of a file that cannot be opened or read.
 fn unreadable(path: &Path, error: &std::io::Error) -> FileError {
     FileError::new(path, format!("{error}{}", missing_file_hint(path, error)))
 }
@@ -46,12 +45,10 @@ fn missing_file_hint(path: &Path, error: &std::io::Error) -> &'static str {
 /// Bytes of a safetensors header, or of an index of shards: a hundred times what Qwen3's largest have.
 const MAX_HEADER_BYTES: usize = 16 << 20;
 
-/// Reads a JSON file, if it is not too large.
 pub(crate) fn read(path: &Path, at_most: usize) -> Result<Vec<u8>, FileError> {
     files::read(path, at_most).map_err(|error| unreadable(path, &error))
 }
 
-/// Parses the JSON of a file.
 pub(crate) fn parse_json<T: serde::de::DeserializeOwned>(path: &Path, bytes: &[u8]) -> Result<T, FileError> {
     serde_json::from_slice(bytes).map_err(|error| {
         FileError::new(path, format!("not the JSON expected here: {}", escape::field(&error.to_string())))
@@ -266,7 +263,6 @@ fn map_file(path: &Path, mapped: &mut MappedFiles) -> Result<HashMap<String, Sto
     tensors_of(path, Arc::new(map))
 }
 
-/// The tensors of a safetensors file.
 fn tensors_of(path: &Path, memory: Memory) -> Result<HashMap<String, Stored>, FileError> {
     let bytes = (*memory).as_ref();
     if let Some(header_len) =

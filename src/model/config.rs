@@ -128,12 +128,10 @@ impl ModelConfig {
         Ok(())
     }
 
-    /// What one token leaves in a cache.
     pub fn kv_layout(&self) -> KvLayout {
         KvLayout { n_layers: self.n_layers, n_kv_heads: self.n_kv_heads, head_dim: self.head_dim }
     }
 
-    /// How attention divides a row.
     pub fn heads(&self) -> Heads {
         Heads { n_heads: self.n_heads, n_kv_heads: self.n_kv_heads, head_dim: self.head_dim }
     }
@@ -180,7 +178,6 @@ struct GenerationJson {
     sampling: SamplingOverrides,
 }
 
-/// One id or a list of them.
 #[derive(Clone, Deserialize)]
 #[serde(untagged)]
 enum Ids {
@@ -202,7 +199,6 @@ impl ConfigJson {
         self.rope_parameters.as_ref().and_then(|rope| rope.rope_theta).or(self.rope_theta).unwrap_or(10_000.0)
     }
 
-    /// Says what the config asks for that this engine does not do.
     fn unsupported(&self) -> Option<String> {
         let model_type = self.model_type.as_deref().unwrap_or("(none)");
         let activation = self.hidden_act.as_deref().unwrap_or("silu");

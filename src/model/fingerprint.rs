@@ -9,8 +9,7 @@ impl Model {
     /// A checksum (CRC-32) of everything that keys, values and logits depend on: the [arithmetic](ARITHMETIC_VERSION) and
     /// its [dtype of products](Self::matmul_dtype), the numbers of the config and the bytes of every weight.
     ///
-    /// Reads all weights once. What changes no row is left out: when to stop, how to sample, how many positions there
-    /// are.
+    /// Reads all weights once. Leaves out what changes no row: when to stop, how to sample, the number of positions.
     pub fn fingerprint(&self) -> u32 {
         let mut sum = Hasher::new_with_initial(ARITHMETIC_VERSION);
         if self.matmul_dtype != MatmulDtype::F32 {

@@ -60,8 +60,7 @@ pub struct Model {
 }
 
 impl Model {
-    /// Opens a model folder and checks every tensor against the config. All weights are read once, to see that they are
-    /// finite.
+    /// Opens a model folder, checks every tensor against the config, and reads all weights once: all must be finite.
     pub fn open(dir: &Path) -> Result<Self, FileError> {
         Self::from_checkpoint(ModelConfig::open(dir)?, &Checkpoint::open(dir)?)
     }
@@ -70,13 +69,11 @@ impl Model {
         &self.config
     }
 
-    /// The files that the weights lie in.
     pub fn mapped(&self) -> &MappedFiles {
         &self.mapped
     }
 
-    /// The shape of the rows that the model gives its caches: of numbers, or of the 32-bit words that they are packed
-    /// into.
+    /// The shape of the rows that caches get: of numbers, or of the 32-bit words that these are packed into.
     pub fn cache_layout(&self) -> KvLayout {
         match self.kv_dtype {
             KvDtype::F32 => self.config.kv_layout(),

@@ -11,8 +11,7 @@ pub(super) struct Rotation {
 }
 
 impl Rotation {
-    /// Angles `position / theta^(2i / head_dim)` for each pair `i`, rounded to `f32` as the reference implementation
-    /// does.
+    /// Angles `position / theta^(2i / head_dim)` for each pair `i`, rounded to `f32` as in the reference.
     pub(super) fn new(positions: &[usize], head_dim: usize, theta: f32) -> Self {
         let half = head_dim / 2;
         let frequencies: Vec<f32> = (0..half)

@@ -2,11 +2,9 @@
 
 use serde::{Deserialize, Deserializer, de};
 
-/// How to choose among the tokens.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct SamplingParams {
-    /// Logits are divided by this. Below 1 is safer, above 1 is wilder, and 0 is greedy, which always picks the
-    /// likeliest token.
+    /// Logits are divided by this. Below 1 is safer, above 1 is wilder, and 0 always picks the likeliest token.
     pub temperature: f32,
     /// Only the `top_k` likeliest tokens; 0 is no limit.
     pub top_k: usize,
@@ -18,10 +16,8 @@ pub struct SamplingParams {
 /// Why sampling parameters were refused.
 #[derive(Clone, Copy, Debug, PartialEq, thiserror::Error)]
 pub enum SamplingError {
-    /// A temperature that logits cannot be divided by.
     #[error("the temperature is {0}, expected 0 (greedy) or {MIN_TEMPERATURE} to {MAX_TEMPERATURE}")]
     Temperature(f32),
-    /// Not a probability.
     #[error("top-p is {0}, expected a probability from 0 to 1")]
     TopP(f32),
 }
@@ -34,8 +30,7 @@ const MAX_TEMPERATURE: f32 = 1000.0;
 impl SamplingParams {
     /// Gives these back if a sampler can use them.
     ///
-    /// `temperature`: 0, or 0.000001 to 1000. `top_p`: 0 to 1, 0 for the likeliest token only. `top_k` and `seed`: any
-    /// number.
+    /// `temperature`: 0, or 0.000001 to 1000. `top_p`: 0 to 1, 0 for the likeliest token only. The others: any number.
     pub fn validate(self) -> Result<Self, SamplingError> {
         let SamplingParams { temperature, top_p, .. } = self;
         if temperature != 0.0 && !(MIN_TEMPERATURE..=MAX_TEMPERATURE).contains(&temperature) {
@@ -64,7 +59,6 @@ pub struct SamplingOverrides {
     pub top_p: Option<f32>,
 }
 
-/// Reads a number that 32 bits can hold.
 pub fn deserialize_f32<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<f32>, D::Error> {
     let number = Option::<f64>::deserialize(deserializer)?;
     number.map(narrow_to_f32).transpose().map_err(de::Error::custom)

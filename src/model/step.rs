@@ -43,7 +43,6 @@ pub enum StepError {
 /// [`Model::prepare_chunk`] makes it after checking everything that can be wrong before the numbers are known.
 pub struct Chunk<'a> {
     pub(super) tokens: &'a [u32],
-    /// Tokens before these.
     start: usize,
     /// `None`: the tokens are the whole sequence, and their keys and values are forgotten after the step.
     pub(super) cache: Option<&'a mut dyn AttentionCache>,
@@ -72,8 +71,7 @@ impl Model {
         self.forward(vec![self.prepare_chunk(tokens, cache, 1)?])
     }
 
-    /// Checks the next tokens of a sequence and makes room for them in its cache. Without one, `tokens` is the whole
-    /// sequence.
+    /// Checks a sequence's next tokens and makes room for them in its cache. Without one, they are the whole sequence.
     ///
     /// `n_logits`: how many of the newest tokens are turned into logits. One gives what follows the whole sequence,
     /// none is for a piece of a prompt that is not yet complete, and `tokens.len()` gives what follows each token.
@@ -94,8 +92,7 @@ impl Model {
         Ok(Chunk { tokens, start, cache, n_logits })
     }
 
-    /// A chunk whose cache has room for its tokens already: they are the newest that it holds, as a scheduler leaves
-    /// them. Panics if it holds fewer.
+    /// A chunk whose tokens are the newest that its cache holds, as a scheduler leaves them. Panics if it holds fewer.
     pub fn chunk_with_room<'a>(
         &self,
         tokens: &'a [u32],
@@ -147,8 +144,7 @@ impl Model {
         Ok(())
     }
 
-    /// Bytes that [`forward`](Self::forward) takes on its way from `tokens` to `rows` of logits, about, without the
-    /// caches.
+    /// Bytes that [`forward`](Self::forward) takes on its way from `tokens` to `rows` of logits, about, without caches.
     pub fn step_bytes(&self, tokens: usize, rows: usize) -> usize {
         let ModelConfig { hidden_size, intermediate_size, head_dim, vocab_size, .. } = self.config;
         let (q_width, kv_width) = (self.config.n_heads * head_dim, self.config.kv_layout().kv_width());
@@ -241,8 +237,7 @@ impl Model {
         logits
     }
 
-    /// Refuses logits that no token can be chosen from. `first`: the place of the first row among those that are
-    /// wanted.
+    /// Refuses logits that no token can be chosen from. `first`: the place of the first row among the wanted ones.
     fn check_finite(&self, batch: &[Chunk<'_>], first: usize, logits: &[f32]) -> Result<(), StepError> {
         // No early end, so that several are looked at together.
         let finite = |row: &[f32]| row.iter().fold(true, |finite, logit| finite & logit.is_finite());
@@ -262,7 +257,6 @@ impl Model {
     }
 }
 
-/// The rows of a batch that are to become logits.
 fn wanted_rows(batch: &[Chunk<'_>]) -> Vec<usize> {
     let mut rows = Vec::new();
     let mut end = 0;

@@ -25,8 +25,7 @@ pub struct Tokenizer {
 }
 
 impl Tokenizer {
-    /// Reads `tokenizer.json`. Its settings for padding and for cutting long input are not followed. A prompt is taken
-    /// as it is.
+    /// Reads `tokenizer.json`. Its padding and truncation are not followed: a prompt is taken as it is.
     pub fn open(dir: &Path) -> Result<Self, FileError> {
         let path = dir.join("tokenizer.json");
         let bytes = files::read(&path, MAX_BYTES).map_err(|error| error.to_string());
@@ -96,13 +95,11 @@ impl Tokenizer {
         ids.into_iter().find(|id| self.inner.id_to_token(*id) != other.inner.id_to_token(*id))
     }
 
-    /// The text of tokens that come one at a time.
     pub fn stream(&self) -> TextStream<'_> {
         TextStream { tokenizer: self, tokens: Vec::new(), shown: 0, text: String::new() }
     }
 }
 
-/// See [`Tokenizer::max_bytes_per_token`].
 fn max_bytes_per_token(inner: &tokenizers::Tokenizer) -> usize {
     // Composed, characters take a third of their bytes at the least: a Hangul syllable for three letters.
     let shrinks_to = match inner.get_normalizer() {
@@ -195,7 +192,6 @@ impl TextStream<'_> {
         Ok(self.show(piece))
     }
 
-    /// All the text so far.
     pub fn text(&self) -> &str {
         &self.text
     }
@@ -242,7 +238,6 @@ mod tests {
         assert!(stream.finish().unwrap().contains(NOT_A_CHARACTER));
     }
 
-    /// A copy of the storyteller's tokenizer, changed.
     fn changed(change: impl FnOnce(&mut Value)) -> (tempfile::TempDir, Result<Tokenizer, FileError>) {
         let dir = tempfile::tempdir().unwrap();
         let ours = Path::new(env!("CARGO_MANIFEST_DIR")).join("assets/storyteller/tokenizer.json");

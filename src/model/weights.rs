@@ -19,7 +19,6 @@ pub(super) struct Layer {
     pub(super) feed_forward: [Weight; 3],
 }
 
-/// A weight with an optional bias.
 pub(super) struct Projection {
     weight: Weight,
     pub(super) bias: Option<Vec<f32>>,
@@ -104,7 +103,6 @@ impl Model {
         layers.chain([self.output()])
     }
 
-    /// The weight that turns a row into logits.
     pub(super) fn output(&self) -> &Weight {
         self.output.as_ref().unwrap_or(&self.embedding)
     }

@@ -46,13 +46,11 @@ pub struct HashChain {
     found_by: HashMap<PrefixHash, Vec<PageId>>,
     /// Each page's hash, and its place in the order of eviction.
     held: HashMap<PageId, (PrefixHash, usize)>,
-    /// The next place in that order.
     next_place: usize,
     key: RandomState,
 }
 
 impl HashChain {
-    /// An empty cache for pages of `page_size` slots.
     pub fn new(page_size: usize, eviction_order: EvictionOrder) -> Result<Self, CacheError> {
         if page_size == 0 {
             return Err(CacheError::NoSlots);

@@ -92,7 +92,6 @@ pub enum PrefixCacheKind {
 }
 
 impl PrefixCacheKind {
-    /// An empty prefix cache for pages of `page_size` slots.
     pub fn new_cache(self, page_size: usize) -> Result<Box<dyn PrefixCache>, CacheError> {
         Ok(match self {
             PrefixCacheKind::None => Box::new(NoPrefixCache::new(page_size)?),
@@ -127,7 +126,6 @@ pub struct NoPrefixCache {
 }
 
 impl NoPrefixCache {
-    /// For a pool whose pages have `page_size` slots.
     pub fn new(page_size: usize) -> Result<Self, CacheError> {
         if page_size == 0 {
             return Err(CacheError::NoSlots);

@@ -14,10 +14,8 @@ use crate::serving::schedule::{FinishReason, Sequence};
 /// A prompt, and how the sequences go on that continue it.
 pub struct GenerationRequest {
     pub prompt: Vec<u32>,
-    /// New tokens of each sequence, at most.
     pub max_new_tokens: usize,
     pub samplers: Vec<Sampler>,
-    /// When each ends before.
     pub stop_params: StopParams,
     /// Report the log-probability of each new token, and of this many of the likeliest.
     pub logprobs: Option<usize>,
@@ -40,9 +38,7 @@ impl GenerationRequest {
     }
 }
 
-/// A sequence that has not finished.
 pub(super) struct ActiveSequence<'t> {
-    /// What it is one of the sequences of.
     request: Rc<GenerationRequest>,
     sampler: Sampler,
     /// The scores of its prompt so far; `None` if none are asked for, or once all are.
@@ -51,7 +47,6 @@ pub(super) struct ActiveSequence<'t> {
     drawn: usize,
     /// The other samples of its prompt, until it has computed that.
     pub(super) samples: Vec<Sequence>,
-    /// Why it failed, if it did.
     pub(super) error: Option<SequenceError>,
     /// How its prompt begins; empty without a tokenizer.
     prompt_preview: String,

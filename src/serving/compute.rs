@@ -11,17 +11,15 @@ use crate::generation::read_checker::ReadChecker;
 use crate::model::{Model, StepError};
 use crate::serving::schedule::{ChunkInput, ScheduleError, ScheduledChunk, SequenceId, StepLimits};
 
-/// What the model has computed in a step.
 #[derive(Default)]
 pub(super) struct Computed {
-    /// The logits after the newest token of each sequence that has caught up, `[vocab_size]`, and the errors of all
-    /// that failed. In the order of the plan.
+    /// For each sequence that has caught up or failed, in the order of the plan.
     pub(super) logits: Vec<Newest>,
     /// Forks of the caches that have computed a prompt, one for each of its other samples.
     pub(super) forks: HashMap<SequenceId, Vec<ForkCache>>,
 }
 
-/// The logits after the newest token of a sequence, or why there are none.
+/// The logits after the newest token of a sequence, `[vocab_size]`, or why there are none.
 type Newest = (SequenceId, Result<Vec<f32>, StepError>);
 
 impl Engine<'_> {

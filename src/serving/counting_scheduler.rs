@@ -15,7 +15,7 @@ use crate::serving::schedule::{
 pub(crate) struct CountingScheduler {
     /// For calls that need no check: those that submit and those that read.
     pub(crate) inner: Scheduler,
-    /// Of the steps, and of the sequences that have finished; [`totals`](Self::totals) adds the others.
+    /// Counts the steps and the finished sequences; [`totals`](Self::totals) adds the others.
     pub(crate) totals: EngineTotals,
     /// Steps since a sequence last got a token or finished.
     idle_steps: usize,
@@ -26,7 +26,6 @@ pub(crate) struct CountingScheduler {
 pub struct EngineTotals {
     /// Passes of the model that a plan asked for.
     pub steps: u64,
-    /// Tokens that went through the model.
     pub computed_tokens: u64,
     /// Computed tokens that were computed a second time, after a preemption.
     pub recomputed_tokens: u64,
@@ -39,16 +38,14 @@ pub struct EngineTotals {
     pub looked_up_tokens: u64,
     /// Prompt tokens that the prefix cache held when the sequence first ran.
     pub cached_tokens: u64,
-    /// Tokens that it held when a sequence ran again.
+    /// Tokens that the prefix cache held when a preempted sequence ran again.
     pub cached_after_preemption: u64,
-    /// Sequences in one pass, at most.
     pub peak_sequences: usize,
     /// Pages that sequences had at the same time, at most. A page that only the prefix cache owns is not counted.
     pub peak_pages: usize,
 }
 
 impl EngineTotals {
-    /// Adds what a sequence has cost.
     fn add(&mut self, sequence: &Sequence) {
         let counters = &sequence.counters;
         self.recomputed_tokens += counters.recomputed_tokens;
@@ -142,7 +139,6 @@ impl CountingScheduler {
         Ok(())
     }
 
-    /// The sequences that have finished since this was last called.
     pub(crate) fn take_finished(&mut self) -> Vec<Finished> {
         let finished = self.inner.take_finished();
         finished.iter().for_each(|finished| self.totals.add(&finished.sequence));

@@ -25,9 +25,7 @@ pub(super) struct Detokenizer<'t> {
     n_tokens: usize,
     /// Characters of all tokens, as far as they are whole.
     chars: usize,
-    /// Tokens that were not output yet.
     held_back: VecDeque<OutputToken>,
-    /// Bytes and characters of the output.
     output_bytes: usize,
     pub(super) output_chars: usize,
     is_stopped: bool,
@@ -62,8 +60,7 @@ impl<'t> Detokenizer<'t> {
         Ok((self.output_up_to(end), self.is_stopped))
     }
 
-    /// Ends the sequence. Returns what was held back, up to a stop string if there is one after all, and whether a stop
-    /// string has ended the output.
+    /// Ends the sequence. Returns what was held back, up to a stop string found only now, and whether one has ended it.
     pub(super) fn finish(&mut self) -> Result<(OutputDelta, bool), FileError> {
         if self.is_stopped {
             return Ok((OutputDelta::default(), true));

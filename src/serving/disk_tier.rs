@@ -28,9 +28,7 @@ pub struct DiskTier {
     /// How many full pages of each sequence that runs the file was offered.
     offered: HashMap<SequenceId, usize>,
     counters: TierCounters,
-    /// The weights that make the rows.
     weights: MappedFiles,
-    /// Why nothing is written any more.
     failed: Option<PageFileError>,
 }
 
@@ -39,7 +37,6 @@ pub struct DiskTier {
 pub struct TierCounters {
     /// Written to the file. Those before a page that could not be written are not counted.
     pub written: u64,
-    /// Read from it.
     pub read: u64,
     /// Of these, given to the prefix cache. The others were damaged, found no room, or were there by then.
     pub restored: u64,
@@ -124,8 +121,7 @@ impl DiskTier {
         for FinishedSequence { sequence, .. } in finished {
             self.offered.remove(&sequence.id);
             if self.failed.is_none() {
-                // Its table is gone, but the prefix cache has its pages. A token more, so that the last one is found
-                // too.
+                // Its table is gone, but the prefix cache has its pages: one token more, so that the last is found too.
                 let one_more = [&sequence.tokens[..], &[0]].concat();
                 let cache = ForkCache::with_prefix(&engine.slab, &mut *engine.scheduler.inner.prefix_cache, &one_more)?;
                 self.write(engine, &one_more, cache.table());

@@ -80,7 +80,6 @@ pub struct Engine<'m> {
     page_size: usize,
     scheduler: CountingScheduler,
     end_of_text: Vec<u32>,
-    /// The sequences that have not finished.
     active: BTreeMap<SequenceId, ActiveSequence<'m>>,
     /// Sequences that have finished and were not reported yet.
     finished: Vec<FinishedSequence>,
@@ -90,17 +89,14 @@ pub struct Engine<'m> {
 /// The pages of a pool, each counted once.
 #[derive(Clone, Copy, Debug)]
 pub struct PagesByState {
-    /// Without an owner.
     pub free: usize,
     /// Owned by the prefix cache alone.
     pub cached: usize,
-    /// Owned by sequences.
     pub used: usize,
 }
 
 impl<'m> Engine<'m> {
-    /// No sequences yet. `prefix_cache` keeps pages of this slab. `end_of_text`: tokens that end a sequence; they are not
-    /// part of it.
+    /// No sequences yet. `prefix_cache`: of this slab. `end_of_text`: tokens that end a sequence, not part of it.
     pub fn new(
         model: &'m Model,
         slab: &SharedSlab,
@@ -144,8 +140,7 @@ impl<'m> Engine<'m> {
         Ok(self.submit_request(GenerationRequest::new(prompt, max_new_tokens, vec![sampler]))?[0])
     }
 
-    /// Takes in the sequences of a request; they wait after all others. Returns their ids, in the order of its
-    /// samplers.
+    /// Takes in a request's sequences; they wait after all others. Returns their ids, in the order of its samplers.
     ///
     /// The first computes the prompt. The others are forked from it then: they choose their first tokens from the same
     /// logits, and share the pages of the prompt. If the first is cancelled before that, the next one takes its place.
@@ -245,8 +240,7 @@ impl<'m> Engine<'m> {
         Ok(self.finished.drain(..).chain(cancelled).collect())
     }
 
-    /// The sequences that wait, in the order in which they will run, and then the samples whose prompt is not computed
-    /// yet.
+    /// The sequences that wait, in the order in which they will run, then the samples whose prompt is not computed yet.
     pub fn waiting(&self) -> impl Iterator<Item = &Sequence> {
         self.scheduler().waiting().chain(self.active.values().flat_map(|state| &state.samples))
     }
@@ -256,7 +250,6 @@ impl<'m> Engine<'m> {
         self.active.get(&id).map_or(("", ""), ActiveSequence::text)
     }
 
-    /// The scheduler, with the sequences that wait and run.
     pub fn scheduler(&self) -> &Scheduler {
         &self.scheduler.inner
     }
@@ -295,7 +288,6 @@ impl<'m> Engine<'m> {
         Ok(step)
     }
 
-    /// Carries out the plan of a step.
     fn compute_and_settle(&mut self, step: &mut StepOutput) -> Result<(), EngineError> {
         let Computed { logits, forks } = self.compute(&step.chunks)?;
         let (mut tokens, mut ends, mut samples) = (Vec::new(), Vec::new(), Vec::new());

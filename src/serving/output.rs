@@ -24,8 +24,7 @@ pub struct OutputDelta {
     pub text: String,
     /// The tokens. One that stands for a part of a character comes with the whole of it.
     pub tokens: Vec<OutputToken>,
-    /// In the end, if the prompt is scored: the token that ended the sequence, if one did. It is not part of the
-    /// output.
+    /// In the end, if the prompt is scored: the token that ended the sequence, if any. It is no part of the output.
     pub end_token: Option<OutputToken>,
 }
 
@@ -63,7 +62,6 @@ pub struct FinishedSequence {
 }
 
 impl FinishedSequence {
-    /// Why it ended, in a word.
     pub fn reason(&self) -> FinishReason {
         *self.outcome.as_ref().unwrap_or(&FinishReason::Error)
     }

@@ -56,8 +56,7 @@ impl Sequence {
         Ok(Sequence { id, tokens: prompt, n_prompt, max_new_tokens, skips_prefix_cache: false, counters })
     }
 
-    /// The tokens to look up in the prefix cache before it runs: all of them, or only the first, which is always
-    /// computed.
+    /// The tokens to look up in the prefix cache: all of them, or only the first, which is always computed.
     pub fn lookup_tokens(&self) -> &[u32] {
         if self.skips_prefix_cache { &self.tokens[..1] } else { &self.tokens }
     }
@@ -94,7 +93,6 @@ impl Running {
         Running { sequence, cache }
     }
 
-    /// Tokens without rows.
     pub(crate) fn uncomputed(&self) -> usize {
         self.sequence.tokens.len() - self.cache.len()
     }
@@ -166,12 +164,11 @@ impl Plan {
         inputs
     }
 
-    /// This sequence gets no token in this step.
+    /// Notes that this sequence gets no token in this step.
     pub(crate) fn expect_no_token(&mut self, id: SequenceId) {
         self.chunks.iter_mut().filter(|chunk| chunk.sequence_id == id).for_each(|chunk| chunk.caught_up = false);
     }
 
-    /// Refuses while a step isn't settled.
     pub(crate) fn check_settled(&self) -> Result<(), ScheduleError> {
         match self.chunks.len() {
             0 => Ok(()),
@@ -188,7 +185,6 @@ impl Plan {
     }
 }
 
-/// A sequence's next token, as the model chose it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NextToken {
     pub sequence_id: SequenceId,
@@ -227,8 +223,7 @@ pub enum FinishReason {
 impl FinishReason {
     pub const ALL: [Self; 4] = [Self::Stop, Self::Length, Self::Abort, Self::Error];
 
-    /// As programs read it, in vLLM's words: `stop`, `length`, `abort` or `error`. The first two are those of OpenAI's
-    /// protocol.
+    /// In vLLM's words, for programs: `stop`, `length`, `abort` or `error`. The first two are also OpenAI's.
     pub fn as_str(self) -> &'static str {
         match self {
             FinishReason::Stop => "stop",
@@ -239,7 +234,6 @@ impl FinishReason {
     }
 }
 
-/// What a sequence has cost.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SequenceCounters {
     /// Prompt tokens that the prefix cache held when the sequence first ran.
@@ -295,7 +289,6 @@ pub enum ScheduleError {
         count(.0.token_budget, "token"), count(.0.max_running, "sequence")
     )]
     NoStep(StepLimits),
-    /// A prompt without tokens.
     #[error("the prompt has no tokens: a request needs at least one; give a prompt")]
     NoPrompt,
     /// A request that the pool is too small for, even with no other sequence in it.
@@ -310,10 +303,8 @@ pub enum ScheduleError {
         needed: usize,
         n_pages: usize,
     },
-    /// The previous step is not settled.
     #[error("chunks of the last plan that are not settled: {chunks}; hand their tokens to settle before the next plan")]
     NotSettled { chunks: usize },
-    /// The tokens are not the ones that the plan asked for.
     #[error("the plan asks for tokens of the sequences {expected:?}, in this order; there are tokens of {given:?}")]
     WrongTokens { expected: Vec<SequenceId>, given: Vec<SequenceId> },
     /// The sequence never came, or has finished.

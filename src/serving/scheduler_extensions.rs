@@ -19,7 +19,6 @@ impl Scheduler {
         self.running.iter().map(|running| (&running.sequence, running.cache.table()))
     }
 
-    /// The sequences that have finished since the last call.
     pub fn take_finished(&mut self) -> Vec<Finished> {
         std::mem::take(&mut self.finished)
     }
@@ -90,8 +89,7 @@ impl Scheduler {
         Ok(())
     }
 
-    /// Whether one more may run, none that arrived earlier waits, and there are the pages that it needs beyond its
-    /// fork's.
+    /// Whether it may run now: none that arrived earlier waits, and it finds the pages that it needs beyond its fork's.
     fn fits(&self, sequence: &Sequence, fork: &ForkCache) -> bool {
         let others = self.running().map(|(sequence, table)| pages_needed(sequence, table));
         let needed = pages_needed(sequence, fork.table()) + others.sum::<usize>();
@@ -101,12 +99,10 @@ impl Scheduler {
             && needed <= available_pages(&*self.prefix_cache, &self.slab)
     }
 
-    /// Takes back the newest `n` tokens that a running sequence has generated, and the rows that it has of them. Returns
-    /// the generated tokens that are left.
+    /// Takes back the newest `n` tokens that a running sequence generated, and their rows. Returns those that are left.
     ///
     /// # Errors
-    /// [`ScheduleError::UnknownSequence`] if no such sequence runs, [`ScheduleError::Cache`] if it has generated fewer
-    /// tokens. Nothing has changed then.
+    /// [`ScheduleError::UnknownSequence`] if none such runs, [`ScheduleError::Cache`] if it has generated fewer.
     pub fn rewind(&mut self, id: SequenceId, n: usize) -> Result<&[u32], ScheduleError> {
         let running = self.running.iter_mut().find(|running| running.sequence.id == id);
         let Running { sequence, cache } = running.ok_or(ScheduleError::UnknownSequence(id))?;
@@ -121,8 +117,7 @@ impl Scheduler {
         Ok(sequence.new_tokens())
     }
 
-    /// [Cancels](Self::cancel) a sequence, for a reason of the caller's. If it has finished just now, only the reason
-    /// changes.
+    /// [Cancels](Self::cancel) a sequence for this reason. If it has finished just now, only the reason changes.
     ///
     /// # Errors
     /// Those of `cancel`.

@@ -15,8 +15,7 @@ use crate::generation::sampler::Sampler;
 pub struct StopParams {
     /// Tokens that end it beside the model's own.
     pub stop_token_ids: Vec<u32>,
-    /// Strings that end it. None is empty. They need a [tokenizer](super::Engine::with_tokenizer), and are no part of
-    /// the output.
+    /// Strings that end it, none empty; not part of the output. They need a [tokenizer](super::Engine::with_tokenizer).
     pub stop_strings: Vec<String>,
     /// Whether the model's end-of-text tokens are tokens like all others.
     pub ignore_eos: bool,
@@ -26,8 +25,7 @@ pub struct StopParams {
 }
 
 impl StopParams {
-    /// Draws the token after `generated` others, from `logits`: `[vocab_size]`. Returns it, and whether it ends the
-    /// sequence.
+    /// Draws the token after `generated` others from `logits`, `[vocab_size]`. Returns it, and whether it is the end.
     pub(super) fn draw(
         &self,
         sampler: &mut Sampler,

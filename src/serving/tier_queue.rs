@@ -39,8 +39,7 @@ impl<R> TierQueue<R> {
         self.waiting.push_back((ticket, request));
     }
 
-    /// The requests whose pages have been read. If one still needs pages and the engine has nothing else to do, the next
-    /// pages are waited for.
+    /// The requests whose pages have been read. Waits for the next pages if the engine has nothing else to do.
     pub fn take_ready(&mut self, engine: &mut Engine<'_>) -> Result<Vec<R>, CacheError> {
         let Some(tier) = &mut self.tier else { return Ok(Vec::new()) };
         let mut ready = Vec::new();

@@ -36,14 +36,11 @@ pub struct PoolView {
     pub finished: Vec<FinishedView>,
     /// Tokens computed in the last step.
     pub scheduled_tokens: usize,
-    /// The most tokens computed in a step: the token budget.
     pub token_budget: usize,
     pub max_running: usize,
-    /// What was counted since the first sequence came.
     pub totals: EngineTotals,
 }
 
-/// A sequence that runs or waits.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct SequenceView {
     pub id: u64,
@@ -55,16 +52,13 @@ pub struct SequenceView {
     pub prompt_tokens: usize,
     pub new_tokens: usize,
     pub max_new_tokens: usize,
-    /// Tokens that its cache holds.
     pub held_tokens: usize,
-    /// Tokens computed in the last step.
     pub scheduled_tokens: usize,
     /// Its pages, in the order of its table.
     pub pages: Vec<u32>,
-    /// Tokens of the prompt that the prefix cache held when it first ran. A forked sample has its prompt from a
-    /// different sequence.
+    /// Prompt tokens that the prefix cache held when it first ran. A forked sample has them from another sequence.
     pub cached_tokens: usize,
-    /// Tokens that it held when the sequence ran again.
+    /// Tokens that the prefix cache held when the sequence ran again.
     pub cached_after_preemption: usize,
     /// Whether it began with a fork of another sequence's cache.
     pub forked: bool,
@@ -155,7 +149,6 @@ impl PoolView {
 }
 
 impl FinishedView {
-    /// What is shown of a sequence that has finished.
     pub fn new(finished: &FinishedSequence) -> Self {
         FinishedView {
             id: finished.sequence.id.0,

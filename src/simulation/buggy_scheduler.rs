@@ -99,12 +99,10 @@ pub enum Policy {
     PromptsFirst,
 }
 
-/// Makes a scheduler with this bug, or with none.
 pub fn with_bug(bug: Option<Bug>) -> Box<SchedulerFactory<'static>> {
     factory(bug, None)
 }
 
-/// Makes a scheduler with this policy.
 pub fn with_policy(policy: Policy) -> Box<SchedulerFactory<'static>> {
     factory((policy == Policy::OldestVictim).then_some(Bug::NextChunk), Some(policy))
 }
@@ -131,8 +129,7 @@ impl BuggyScheduler {
         self.bug == Some(bug)
     }
 
-    /// Starts the first waiting sequence if it fits. `admitted`: admissions in this plan; `chunk`: tokens that the
-    /// sequence could compute now.
+    /// Starts the first waiting sequence if it fits. `admitted`: so far in this plan; `chunk`: tokens for this step.
     fn admit(&mut self, admitted: usize, chunk: usize) -> Result<bool, CacheError> {
         let counted = if self.has(Bug::LimitForgotten) { admitted } else { self.inner.running.len() };
         if counted >= self.inner.limits.max_running {
@@ -192,8 +189,7 @@ impl BuggyScheduler {
         Ok((None, preempted))
     }
 
-    /// The index of the victim when the sequence at `index` finds no page: the newest, unless bug or policy choose
-    /// another one.
+    /// The index of the victim if the sequence at `index` finds no page: the newest, unless bug or policy differ.
     fn victim(&self, index: usize) -> usize {
         let newest = self.inner.running.len() - 1;
         if self.policy == Some(Policy::OldestVictim) {
@@ -232,8 +228,7 @@ fn in_its_prompt(running: &Running) -> bool {
     running.uncomputed() > 1 || running.sequence.new_tokens().is_empty()
 }
 
-/// Pages that a sequence needs beyond those of `table` for all of its tokens and the next. Not chapter 12's function
-/// of this name.
+/// Pages that a sequence needs beyond `table` for all of its tokens and the next. It is not chapter 12's function.
 fn pages_needed(sequence: &Sequence, table: &PageTable) -> usize {
     let rows = sequence.max_rows().min(sequence.tokens.len() + 1);
     table.pages_needed(rows.saturating_sub(table.len()))

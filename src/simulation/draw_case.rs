@@ -47,8 +47,7 @@ fn arrival(dice: &mut Dice, setup: Setup, name: u32) -> Event {
     Event::Arrive { name, prefix_id, prompt, max_new_tokens: dice.roll(0, most) }
 }
 
-/// Events that are like this one with a smaller number in one place, the smallest first. None for a step or a
-/// cancellation.
+/// Events like this one with a smaller number in one place, the smallest first. None for a step or a cancellation.
 ///
 /// A prompt of 9 tokens: 1, 4 and 8 tokens instead.
 pub fn smaller(event: Event) -> Vec<Event> {

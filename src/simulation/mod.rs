@@ -70,14 +70,12 @@ pub enum Event {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Case {
     pub setup: Setup,
-    /// What happens, in this order.
     pub events: Vec<Event>,
 }
 
 /// A sequence, seen from outside.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SequenceState {
-    /// Its number; later arrivals have higher ones.
     pub id: SequenceId,
     pub n_prompt: usize,
     /// Prompt and generated tokens so far.
@@ -91,8 +89,7 @@ pub struct SequenceState {
 }
 
 impl SequenceState {
-    /// Pages it needs beyond those it has, for all of its tokens and the next one, as far as that will ever be
-    /// computed.
+    /// Pages that it needs beyond its own, for its tokens and the next one, as far as that will ever be computed.
     pub fn pages_needed(&self, page_size: usize) -> usize {
         let rows = max_rows(self.n_prompt, self.max_new_tokens).min(self.n_tokens + 1);
         rows.div_ceil(page_size).saturating_sub(self.pages.len())
@@ -119,7 +116,6 @@ pub struct WorldState {
 }
 
 impl WorldState {
-    /// The running sequence of this number, if there is one.
     pub fn find_running(&self, id: SequenceId) -> Option<&SequenceState> {
         self.running.iter().find(|sequence| sequence.id == id)
     }
@@ -146,7 +142,6 @@ pub struct FinishedRequest {
 /// A plan, and the world before anything of it is computed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PlannedStep {
-    /// The chunks, in the plan's order.
     pub chunks: Vec<ScheduledChunk>,
     /// After `plan` and before `settle`.
     pub state: WorldState,
@@ -205,7 +200,6 @@ impl std::fmt::Display for Rule {
 #[error("{message} (rule: {rule})")]
 pub struct Violation {
     pub rule: Rule,
-    /// What was seen, for people.
     pub message: String,
 }
 
@@ -216,6 +210,5 @@ pub struct Failure {
     pub event: usize,
     /// Steps made until then, that one included.
     pub step: u64,
-    /// The rule, and what was seen.
     pub violation: Violation,
 }

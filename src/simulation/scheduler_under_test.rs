@@ -57,7 +57,6 @@ pub fn new_scheduler(
     Ok(Box::new(Scheduler::new(slab, prefix_cache, limits, &[END_OF_TEXT])?))
 }
 
-/// A sequence that has no pages.
 pub(super) fn without_pages(sequence: &Sequence) -> SequenceState {
     SequenceState {
         id: sequence.id,

@@ -9,7 +9,6 @@ pub struct Passed {
     pub steps: u64,
 }
 
-/// A case in which a rule is broken.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Counterexample {
     pub seed: u64,
@@ -30,8 +29,7 @@ pub fn rule_broken(factory: &SchedulerFactory<'_>, setup: Setup, events: &[Event
     run(factory, &case).err().map(|failure| failure.violation.rule)
 }
 
-/// Runs the case of each seed by chapter 15, and shrinks the first in which a rule is broken. `on_run` is called for
-/// each run.
+/// Runs the case of each seed by chapter 15, and shrinks the first that breaks a rule. `on_run` is called for each run.
 ///
 /// # Errors
 /// What was found. The same seed finds the same.

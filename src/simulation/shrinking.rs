@@ -31,8 +31,7 @@ impl<'a> Shrinking<'a> {
         &self.kept.events
     }
 
-    /// Tries the list without the events at these indices. If the rule is still broken, that is the list from now
-    /// on.
+    /// Tries the list without the events at these indices, and keeps that if the rule is still broken.
     ///
     /// # Panics
     /// If the range is empty or goes beyond the end, or if question after question changes nothing.
@@ -48,7 +47,7 @@ impl<'a> Shrinking<'a> {
         self.try_list(fewer)
     }
 
-    /// Tries the list with a different event at this index. If the rule is still broken, that is the list from now on.
+    /// Tries the list with a different event at this index, and keeps that if the rule is still broken.
     ///
     /// # Panics
     /// If there is no such event, or if question after question changes nothing.

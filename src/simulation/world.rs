@@ -29,15 +29,13 @@ pub const MAX_SEQUENCES: usize = 8;
 /// Calls to the prefix cache that one event may make. A scheduler that never comes to an end makes more.
 const MAX_CALLS: usize = 20_000;
 
-/// Events of all worlds so far.
 static HEARTBEAT: AtomicU64 = AtomicU64::new(0);
 
 thread_local! {
     static IN_SCHEDULER_CALL: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Whether this thread is inside a scheduler that a world has called: a panic there is a violation, and reported as
-/// one.
+/// Whether this thread is inside a scheduler's call, where a panic is a violation, and reported as one.
 pub fn in_scheduler_call() -> bool {
     IN_SCHEDULER_CALL.get()
 }
@@ -283,7 +281,6 @@ impl World {
         Ok(collected)
     }
 
-    /// Looks at everything.
     pub fn look(&self) -> Result<WorldState, Violation> {
         let scheduler = self.scheduler.as_ref().expect("a world has a scheduler");
         let (slab, strangers, known) = (&self.slab, &self.strangers, &self.known);

@@ -31,7 +31,6 @@ const COMMON: u32 = 64;
 /// How many such beginnings there are.
 const BEGINNINGS: usize = 4;
 
-/// A request, and when it arrives.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Arrival {
     /// Microseconds from the start.
@@ -135,12 +134,10 @@ pub struct ArrivalReport {
     pub totals: EngineTotals,
     /// Tokens that were recomputed, for each that was computed once.
     pub waste: f64,
-    /// Pages that sequences have in a step, of the pool's: the mean over all steps, 0 to 1. Pages that only the prefix
-    /// cache owns do not count.
+    /// Pages that sequences have, of the pool's: the mean over all steps, 0 to 1. Pages only cached don't count.
     pub utilisation: f64,
 }
 
-/// When a request got its tokens.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RequestTimes {
     /// From its arrival to its first token.
@@ -167,7 +164,6 @@ impl RequestTimes {
         Some(token)
     }
 
-    /// Whether the request was served in time.
     pub fn meets(&self, limits: LatencyTarget) -> bool {
         let per_token = self.per_token().unwrap_or(0.0);
         self.first_token <= limits.first_token && per_token <= limits.per_token as f64

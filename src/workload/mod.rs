@@ -32,7 +32,6 @@ use crate::prefix_cache::{PrefixCache, PrefixCacheKind};
 pub struct Replay {
     pub n_pages: usize,
     pub page_size: usize,
-    /// Sequences that run at the same time, at most.
     pub max_running: usize,
     pub prefix_cache: PrefixCacheKind,
 }
@@ -117,7 +116,6 @@ impl Replay {
     }
 }
 
-/// The pages, and the sequences that have them.
 struct ReplayState {
     pool: PagePool,
     prefix_cache: Box<dyn PrefixCache>,

@@ -25,8 +25,7 @@ pub struct TraceDefaults {
     /// Its name on the command line.
     pub name: &'static str,
     pub n_requests: usize,
-    /// Sequences that run at the same time. A chat asks again when it has its answer: turns and questions come one after
-    /// the other.
+    /// Sequences that run at the same time. A chat's turns and a document's questions come one after the other.
     pub max_running: usize,
     /// Pages of the pool. The documents alone fill 128 pages of 16 tokens: the last two are where it gets tight.
     pub n_pages: usize,
@@ -77,7 +76,6 @@ fn common() -> Vec<u32> {
     (FIRST_COMMON..FIRST_COMMON + COMMON).collect()
 }
 
-/// Request `i` of [`Trace::Shared`].
 fn shared(i: u32, draws: &mut Draws) -> TraceRequest {
     let (user, generated) = (draws.between(8, 48), draws.between(16, 96));
     let mut tokens = common();
@@ -109,7 +107,6 @@ fn document(i: u32) -> TraceRequest {
 struct Draws(u64);
 
 impl Draws {
-    /// A number from `low` to `high`.
     fn between(&mut self, low: u32, high: u32) -> u32 {
         self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
         low + (self.0 % u64::from(high - low + 1)) as u32

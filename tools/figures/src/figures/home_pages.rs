@@ -16,7 +16,7 @@ fn words(text: &str, page_size: usize) -> Result<(Vec<String>, String)> {
     Ok((words.collect::<Result<_>>()?, tokenizer.decode(page)?))
 }
 
-fn draw(picture: &mut Picture, title: &str, lists: [(char, [Cell; 2]); 2], page: &[Cell], story: &str) {
+fn draw(picture: &mut Picture, title: &str, lists: [(char, [Cell; 2]); 2], page: &[Cell], stories: [&str; 2]) {
     picture.heading(title, "");
     picture.labelled("A\u{2019}s list");
     for (name, cells) in lists {
@@ -25,8 +25,15 @@ fn draw(picture: &mut Picture, title: &str, lists: [(char, [Cell; 2]); 2], page:
     picture.labelled("");
     let slots = |half: usize| format!("notes in page {PAGE}, slots {} to {}", 4 * half, 4 * half + 3);
     pages_of_words(picture, slots, 4, page.to_vec());
-    picture.text(picture.left, picture.y + 13.0, Anchor::Start, format!("A\u{2019}s story: a{story} \u{2026}"));
-    picture.y += 20.0;
+    for (name, story) in ["A", "B"].iter().zip(stories) {
+        picture.text(
+            picture.left,
+            picture.y + 13.0,
+            Anchor::Start,
+            format!("{name}\u{2019}s story: a{story} \u{2026}"),
+        );
+        picture.y += 18.0;
+    }
 }
 
 pub fn figure() -> Result<Figure> {
@@ -38,7 +45,7 @@ pub fn figure() -> Result<Figure> {
     let (right, broken) = (right?, broken?);
     let [wolf, princess, told] =
         [&right.texts[0], &right.texts[1], &broken.texts[0]].map(|text| words(text, page_size));
-    let ((wolf, should_be), (princess, _), (told, is)) = (wolf?, princess?, told?);
+    let ((wolf, right_a), (princess, b), (told, broken_a)) = (wolf?, princess?, told?);
     ensure!(told[1..] == princess[1..], "the wolf goes on as the princess does");
     let lists = |a: Cell, b: Cell| [('A', [held('a', 0), a]), ('B', [held('b', 2), b])];
     let one_page = shared(&['a', 'b'], PAGE);
@@ -61,10 +68,16 @@ pub fn figure() -> Result<Figure> {
     };
     let both = |picture: &mut Picture, first: &Cell| {
         picture.beside(2, |picture, side| match side {
-            0 => draw(picture, "as it should be", lists(held('a', PAGE), held('b', 3)), &own, &should_be),
+            0 => draw(picture, "as it should be", lists(held('a', PAGE), held('b', 3)), &own, [&right_a, &b]),
             _ => {
                 let page: Vec<Cell> = [first].into_iter().chain(&written[1..]).cloned().collect();
-                draw(picture, "page 1 on both lists", lists(one_page.clone(), one_page.clone()), &page, &is);
+                draw(
+                    picture,
+                    "page 1 on both lists, and B writes last",
+                    lists(one_page.clone(), one_page.clone()),
+                    &page,
+                    [&broken_a, &b],
+                );
             }
         });
     };
