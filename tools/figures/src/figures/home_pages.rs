@@ -47,7 +47,10 @@ pub fn figure() -> Result<Figure> {
         [&right.texts[0], &right.texts[1], &broken.texts[0]].map(|text| words(text, page_size));
     let ((wolf, right_a), (princess, b), (told, broken_a)) = (wolf?, princess?, told?);
     ensure!(told[1..] == princess[1..], "the wolf goes on as the princess does");
-    let lists = |a: Cell, b: Cell| [('A', [held('a', 0), a]), ('B', [held('b', 2), b])];
+    let begins = |page: usize, word: &str| format!("{page}: {word} \u{2026}");
+    let lists = |a: Cell, b: Cell| {
+        [('A', [held('a', begins(0, "Once upon")), a]), ('B', [held('b', begins(2, "Once upon")), b])]
+    };
     let one_page = shared(&['a', 'b'], PAGE);
     let own: Vec<Cell> = wolf.iter().map(|word| held('a', word)).collect();
     let written: Vec<Cell> = princess.iter().map(|word| held('b', word)).collect();
@@ -68,12 +71,18 @@ pub fn figure() -> Result<Figure> {
     };
     let both = |picture: &mut Picture, first: &Cell| {
         picture.beside(2, |picture, side| match side {
-            0 => draw(picture, "as it should be", lists(held('a', PAGE), held('b', 3)), &own, [&right_a, &b]),
+            0 => draw(
+                picture,
+                "as it should be",
+                lists(held('a', begins(PAGE, &wolf[0])), held('b', begins(3, &princess[0]))),
+                &own,
+                [&right_a, &b],
+            ),
             _ => {
                 let page: Vec<Cell> = [first].into_iter().chain(&written[1..]).cloned().collect();
                 draw(
                     picture,
-                    "page 1 on both lists, and B writes last",
+                    "page 1 on both lists: A writes, then B",
                     lists(one_page.clone(), one_page.clone()),
                     &page,
                     [&broken_a, &b],
