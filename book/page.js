@@ -58,8 +58,8 @@
         return range.extractContents();
     };
 
-    // A line of Rust is a box of its own: what a narrow window wraps hangs four columns in, under the text of a comment.
-    for (const code of document.querySelectorAll("pre > code.language-rust")) {
+    // A line is a box of its own: what a narrow window wraps hangs four columns in, under the text of a comment.
+    for (const code of document.querySelectorAll("pre > code:is(.language-rust, .language-text)")) {
         const lines = code.textContent.trimEnd().split("\n").flatMap((text) => {
             const line = document.createElement("span");
             line.className = "pbp-line";

@@ -101,9 +101,9 @@ pub fn check_writable(file: &Path) -> io::Result<()> {
 
 /// A file that is written piece by piece, and put in its place when it is whole. Dropped before that, it goes away.
 pub struct NewFile {
-    /// Where it is to be: no link.
+    /// Where the file is to be; never a link.
     file: PathBuf,
-    /// Where it is now. Locked.
+    /// Where the file is now, locked.
     part: PathBuf,
     output: File,
     is_in_place: bool,

@@ -106,7 +106,7 @@ const SECOND_PAGE_OF_THE_FIRST: Misplacement =
         |address, _| if address.sequence == 1 && page_of(address) == 1 { address.of(0) } else { address },
     );
 
-/// All of them, in the order of the book.
+/// All faults, in the order of the book.
 pub fn all() -> Vec<Fault> {
     let bugs = Bug::all().into_iter().map(|bug| Fault {
         name: bug.name(),
@@ -120,7 +120,7 @@ pub fn all() -> Vec<Fault> {
     before.into_iter().copied().chain(bugs).chain(after.into_iter().copied()).collect()
 }
 
-/// Those that aren't bugs of engines.
+/// The faults that aren't bugs of engines.
 const FAULTS: &[Fault] = &[
     Fault {
         invariant: "each token is computed from all tokens before it",

@@ -38,7 +38,7 @@ pub struct TierCounters {
     /// Written to the file. Those before a page that could not be written are not counted.
     pub written: u64,
     pub read: u64,
-    /// Of these, given to the prefix cache. The others were damaged, found no room, or were there by then.
+    /// Pages read that the prefix cache got. The others were damaged, found no room, or were there by then.
     pub restored: u64,
 }
 

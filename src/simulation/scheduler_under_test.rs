@@ -31,7 +31,7 @@ pub trait SchedulerUnderTest {
     /// The sequences, their caches and the prefix cache.
     fn as_scheduler(&self) -> &Scheduler;
 
-    /// The same, to compute with and to take finished sequences from.
+    /// As [`as_scheduler`](Self::as_scheduler), to compute with and to take finished sequences from.
     fn as_scheduler_mut(&mut self) -> &mut Scheduler;
 
     fn running(&self) -> Vec<SequenceState> {

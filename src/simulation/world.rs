@@ -73,7 +73,7 @@ pub struct World {
     end_of_text: Vec<u32>,
     /// `None` when it is gone.
     scheduler: Option<Box<dyn SchedulerUnderTest>>,
-    /// Each has a page.
+    /// The owners outside the scheduler, each with a page.
     strangers: Vec<ForkCache>,
     /// The sequences that the scheduler has accepted and not reported as finished.
     known: BTreeMap<SequenceId, Known>,

@@ -43,7 +43,7 @@ pub struct Arrival {
 pub struct StepCost {
     /// However many tokens it computes: the weights are read once.
     pub step: u64,
-    /// For each token.
+    /// What each token adds.
     pub token: u64,
 }
 
@@ -124,7 +124,7 @@ pub fn tiny_llm() -> Vec<Arrival> {
 /// What a run measured. Times are in microseconds.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct ArrivalReport {
-    /// Of each request, in the order of arrival.
+    /// The times of each request, in the order of arrival.
     pub requests: Vec<RequestTimes>,
     /// From the first arrival to the last token.
     pub elapsed: u64,

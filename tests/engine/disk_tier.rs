@@ -65,7 +65,6 @@ fn serve<'m>(model: &'m Model, disk: &Gated) -> (Engine<'m>, DiskTier) {
     (engine(model, setup, &[]).0, tier)
 }
 
-/// Generates one sequence to its end, in however many steps.
 fn generate_one(engine: &mut Engine<'_>, tier: &mut DiskTier, prompt: &[u32]) -> Vec<u32> {
     engine.submit(prompt.to_vec(), 9, Sampler::new(SamplingParams::GREEDY)).unwrap();
     let mut tokens = Vec::new();

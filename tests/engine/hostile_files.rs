@@ -51,7 +51,6 @@ fn endure<T, E: std::fmt::Display>(
     assert!(refused > 0 && refused < seeds.end || seeds.end < 100, "{refused} of {} were refused", seeds.end);
 }
 
-/// Opens a model and lets it answer.
 fn answer(folder: &Folder) -> Result<(), String> {
     let model = Model::open(folder.path().as_ref()).map_err(|error| error.to_string())?;
     // The config may have fewer ids, or positions, than these ask for.
@@ -128,8 +127,7 @@ fn any_saved_cache() {
     });
 }
 
-/// The bundled tokenizer with its first 400 ids only, which is quick to read: the end of text, 256 bytes, then a merge
-/// each.
+/// The bundled tokenizer with its first 400 ids only, quick to read: the end of text, 256 bytes, a merge each.
 fn small_tokenizer(folder: &Folder) -> Value {
     let mut json: Value = serde_json::from_slice(&folder.read("tokenizer.json")).unwrap();
     json["model"]["vocab"].as_object_mut().unwrap().retain(|_, id| id.as_u64().unwrap() < 400);

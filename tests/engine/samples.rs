@@ -106,8 +106,7 @@ fn samples_share_all_full_pages_and_copy_the_rest_but_once() {
     assert_eq!(n_free(), 19);
 }
 
-/// A prompt of 17 tokens in steps of 6, and samples of it of which some are cancelled before it is computed, the first
-/// among them.
+/// A prompt of 17 tokens in steps of 6, with samples some of which, the first too, are cancelled before it is computed.
 #[test]
 fn cancelled_samples_leave_the_others_as_they_are() {
     let model = tiny_model();

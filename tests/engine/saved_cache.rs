@@ -33,7 +33,6 @@ pub fn model(dtype: KvDtype) -> Model {
     model
 }
 
-/// A saved cache of recognisable rows.
 pub fn saved_cache(layout: KvLayout, tokens: &[u32]) -> SavedCache {
     let mut cache = FlatCache::new(layout);
     Oracle::default().append(&mut cache, &(0..tokens.len()).collect::<Vec<_>>());
@@ -64,7 +63,6 @@ impl Place {
         self.0.path().join("some.cache")
     }
 
-    /// Loads a file with these bytes.
     pub fn load(&self, bytes: &[u8], model: &Model) -> Result<SavedCache, FileError> {
         fs::write(self.file(), bytes).unwrap();
         SavedCache::load(&self.file(), model)

@@ -39,7 +39,6 @@ pub fn tiny_model() -> Model {
     Model::open(&grading::root().join("assets/golden/bf16-gqa3")).unwrap()
 }
 
-/// A sequence as it ends.
 pub type Ended = (Vec<u32>, Result<FinishReason, SequenceError>);
 
 /// What a sequence becomes alone, computed without any cache; and why it ends.
@@ -130,7 +129,6 @@ pub fn run_to_end(engine: &mut Engine<'_>, mut see: impl FnMut(&Engine<'_>, &Ste
     finished
 }
 
-/// Notes the tokens that a step reports.
 pub fn note_tokens(reported: &mut HashMap<SequenceId, Vec<u32>>, step: &StepOutput) {
     for new in &step.new_tokens {
         reported.entry(new.sequence_id).or_default().push(new.token);
@@ -252,8 +250,7 @@ fn overflowing(folder: &Folder, column: usize) -> Model {
     Model::open(Path::new(folder.path())).unwrap()
 }
 
-/// Where some hidden states are too large for the weights of the output: a few sequences fail, each at its place, also one
-/// in the prompt that is scored.
+/// Some hidden states overflow in the output weights: a few sequences fail, each at its place, or in a scored prompt.
 #[test]
 fn logits_that_are_not_finite_end_their_sequence_and_no_other() {
     let folder = Folder::copy_of("f16-mha-untied");

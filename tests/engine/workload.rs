@@ -23,8 +23,7 @@ fn a_sequence_that_no_pool_of_this_size_holds_is_refused_by_number() {
 
 #[test]
 fn steps_utilisation_and_fragmentation_by_hand() {
-    // Pages of 4, a pool of 5, one text of 3 + 3 tokens: after the first step 4 tokens in 1 page, after the second 5 in
-    // 2, after the third it has ended.
+    // Pages of 4, a pool of 5, one text of 3 + 3 tokens: after step 1, 4 tokens in 1 page; 5 in 2; then it has ended.
     let text = TraceRequest { tokens: vec![7; 6], n_prompt: 3 };
     let five = Replay { n_pages: 5, page_size: 4, max_running: 4, prefix_cache: PrefixCacheKind::None };
     let counters = run(five, [text.clone()]).unwrap();

@@ -268,7 +268,6 @@ impl BatchRun<'_> {
         Ok(())
     }
 
-    /// Takes a line in, or notes why not.
     fn take(&mut self, Line { number, text }: Line) -> Result<()> {
         self.results.expect(number);
         let request = match text.and_then(|text| BatchRequest::read(number, &text)) {
@@ -288,7 +287,6 @@ impl BatchRun<'_> {
         }
     }
 
-    /// Hands a request to the scheduler, or notes why not.
     fn begin(&mut self, request: BatchRequest, tokens: Vec<u32>) -> Result<()> {
         match self.submit(&request, tokens) {
             Ok(id) => {

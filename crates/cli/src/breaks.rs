@@ -91,7 +91,6 @@ fn told(
     Ok(shown)
 }
 
-/// Lines side by side.
 fn beside(name: &str, right: &[String], broken: &[String]) -> String {
     let columns = right.iter().map(|line| line.chars().count()).fold(COLUMNS, usize::max);
     let line = |left: &str, right: &str| format!("{left:<columns$}  │ {right}").trim_end().to_string() + "\n";

@@ -55,7 +55,7 @@ pub struct ConversationOptions {
 pub struct Turn {
     pub typed: String,
     pub answer: Option<String>,
-    /// Answers to this that were not wanted.
+    /// How many answers to this turn were rejected.
     rejected: u64,
 }
 
@@ -80,7 +80,6 @@ struct Conversation<'m> {
     sampling: SamplingParams,
     /// Tokens of an answer, at most; `None`: as many as fit.
     max_new_tokens: Option<usize>,
-    /// Tokens of the text, at most.
     max_model_len: usize,
     interrupt: Interrupt,
     /// Whether a person types, rather than a file or another program.
@@ -227,7 +226,7 @@ impl Conversation<'_> {
         Ok(whole_characters(&finished.text).into())
     }
 
-    /// Hands the turns to the scheduler; the id of the request, and the tokens of its prompt.
+    /// Hands the turns to the scheduler. Returns the id of the request, and the tokens of its prompt.
     fn submit(&mut self) -> Result<(SequenceId, usize)> {
         let text = (self.script.text)(&self.turns)?;
         let prompt = (self.script.tokens)(&text, self.tokenizer)?;

@@ -137,13 +137,12 @@ enum Mode {
     Beams(u16),
 }
 
-/// An output that is asked for.
 #[derive(Clone)]
 pub struct OutputRequest<'a> {
     prompt_text: &'a str,
     prompt: Vec<u32>,
     max_new_tokens: usize,
-    /// With the seed of this output.
+    /// Its seed is the one of this output.
     sampling: SamplingParams,
 }
 
@@ -252,8 +251,7 @@ impl Generate {
         format!("{gap}sequence {number}{seed}\n")
     }
 
-    /// The tokens of a prompt, and what the model's positions leave of `--max-new-tokens`. `which`: begins a message
-    /// about one of several prompts.
+    /// The tokens of a prompt, and what the positions leave of `--max-new-tokens`. `which`: how a message begins.
     fn encode(&self, which: &str, prompt: &str, model: &Model, tokenizer: &Tokenizer) -> Result<(Vec<u32>, usize)> {
         ensure!(
             !prompt.is_empty(),

@@ -13,8 +13,7 @@ const ENDED_BY_INTERRUPT: i32 = 130;
 pub struct Interrupt(Arc<AtomicBool>);
 
 impl Interrupt {
-    /// From now on the first Ctrl-C is noted here, or the signal with which a system asks a program to end; the second
-    /// ends the program at once.
+    /// From now on the first Ctrl-C, or signal to end the program, is noted here; the second ends the program at once.
     pub fn listen() -> Result<Self> {
         let pressed = Arc::new(AtomicBool::new(false));
         // In this order: the first one still finds false here, and is noted after that.

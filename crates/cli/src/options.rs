@@ -65,7 +65,6 @@ impl ModelOption {
     }
 }
 
-/// Where the weights of a model lie.
 #[derive(Clone, Copy)]
 pub enum Weights {
     /// Copied if they are large and there is room, else mapped.
@@ -233,7 +232,6 @@ pub struct PoolSize {
 }
 
 impl PageOptions {
-    /// Whether the size of the pool is given.
     pub fn is_given(self) -> bool {
         self.kv_memory.is_some() || self.pages.is_some()
     }
@@ -284,7 +282,6 @@ impl PoolSize {
         format!("{peak} of {all} at the peak, {} each", count(self.page_size, "slot"))
     }
 
-    /// What so many of its pages take.
     pub fn mib(self, n_pages: usize) -> String {
         mib(memory::slot_bytes(self.layout, n_pages.saturating_mul(self.page_size)).unwrap_or(usize::MAX))
     }
@@ -340,7 +337,6 @@ impl PoolOptions {
         StepLimits { token_budget: self.token_budget, max_running }
     }
 
-    /// How large the pool is for this model's rows.
     pub fn size(&self, model: &Model) -> Result<PoolSize> {
         self.pages.pool(model.cache_layout(), SLOTS.div_ceil(self.pages.page_size.max(1)))
     }

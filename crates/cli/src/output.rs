@@ -39,7 +39,6 @@ pub fn print_json(results: &impl Serialize) -> Result<()> {
     print(&(serde_json::to_string(results)? + "\n"))
 }
 
-/// Adds a field to an object, if there is a value.
 pub fn add(object: &mut Value, key: &str, value: Option<impl Serialize>) {
     if let Some(value) = value {
         object[key] = json!(value);
@@ -194,7 +193,6 @@ pub fn percent(share: f64) -> String {
     format!("{:.1} %", 100.0 * share)
 }
 
-/// How much of the prompts came from the prefix cache.
 pub fn prompts_cached(totals: &EngineTotals) -> String {
     let (cached, prompts) = (thousands(totals.cached_tokens), count(totals.prompt_tokens, "prompt token"));
     let share = percent(totals.cached_tokens as f64 / totals.prompt_tokens.max(1) as f64);

@@ -7,7 +7,6 @@ use page_by_page::chapters::{CompiledChapter, Source, chapter};
 
 /// Several sequences in one pool of pages, with the prefix cache.
 pub const SCHEDULER: [usize; 2] = [11, 12];
-/// The same, with greedy choice.
 pub const SCHEDULER_AND_ARGMAX: [usize; 3] = [1, 11, 12];
 /// The scheduler, and what looks at it.
 pub const SIMULATION: [usize; 3] = [11, 12, 15];
@@ -37,7 +36,7 @@ pub fn ensure_started(numbers: &[usize]) -> Result<()> {
     Ok(())
 }
 
-/// The same, and no task of theirs is left.
+/// Refuses, unless each of these chapters and of those that they use has no task left or is the reference.
 pub fn ensure_written(numbers: &[usize]) -> Result<()> {
     ensure_started(numbers)?;
     for chapter @ CompiledChapter { number, title, name, .. } in with_dependencies(numbers) {

@@ -79,8 +79,7 @@ impl Simulate {
         }
     }
 
-    /// Tries seeds with each of these schedulers. An error if a rule is broken by that of chapter 12, or not by
-    /// one with a bug.
+    /// Tries seeds with each of these. An error if chapter 12's scheduler breaks a rule, or one with a bug breaks none.
     fn search(&self, bugs: &[Option<Bug>]) -> Result<()> {
         let progress = Progress::new("simulating", if self.seed.is_some() { 1 } else { self.seeds });
         let seeds = || self.seed.map_or(0..=self.seeds - 1, |seed| seed..=seed);

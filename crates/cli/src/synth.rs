@@ -160,7 +160,7 @@ impl Synth {
 /// Written first, and locked as long as this program writes. A program that is killed leaves it, but not the lock.
 const CONFIG: &str = "config.json";
 
-/// Its numbers are made when they are written, so that one tensor at a time is in memory.
+/// A tensor whose numbers are made when they are written, so that one at a time is in memory.
 struct Tensor {
     name: String,
     shape: Vec<usize>,

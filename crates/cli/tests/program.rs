@@ -21,13 +21,11 @@ impl Run {
         Run { code: output.status.code(), stdout: text(output.stdout), stderr: text(output.stderr) }
     }
 
-    /// The one JSON object on standard output.
     #[track_caller]
     pub fn json(&self) -> Value {
         serde_json::from_str(&self.stdout).expect("JSON on standard output")
     }
 
-    /// The JSON objects on standard output, one a line.
     #[track_caller]
     pub fn json_lines(&self) -> Vec<Value> {
         self.stdout.lines().map(|line| serde_json::from_str(line).expect("JSON")).collect()
@@ -50,8 +48,7 @@ pub fn run_with(arguments: &[&str], input: &[u8]) -> Run {
 pub fn finish(mut child: Child, input: &[u8]) -> Run {
     let mut stdin = child.stdin.take().unwrap();
     let input = input.to_vec();
-    // In a thread, because results can fill their pipe while lines are still written. A program that refuses reads
-    // nothing.
+    // In a thread, because results can fill their pipe while lines are written, and a refusing program reads nothing.
     let writer = std::thread::spawn(move || drop(stdin.write_all(&input)));
     let output = child.wait_with_output().unwrap();
     writer.join().unwrap();

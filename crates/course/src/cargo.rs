@@ -22,7 +22,6 @@ pub enum Environment {
     Neutral,
 }
 
-/// cargo in `folder`.
 pub fn cargo(folder: &Path, environment: Environment) -> Command {
     let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
     cargo.current_dir(folder);
@@ -56,7 +55,6 @@ pub fn run(command: Command, limit: Duration) -> io::Result<Ended> {
     }
 }
 
-/// A line of a program's output.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Line {
     pub text: String,
@@ -106,7 +104,6 @@ pub fn start(mut command: Command, streams: Streams) -> io::Result<Process> {
 }
 
 impl Process {
-    /// Waits until it has ended by itself.
     pub fn wait(&mut self) -> Option<ExitStatus> {
         self.child.wait().ok()
     }
@@ -174,7 +171,6 @@ pub fn with_progress(cargo: &mut Command) {
     cargo.env("CARGO_TERM_PROGRESS_WHEN", "always").env("CARGO_TERM_PROGRESS_WIDTH", "120");
 }
 
-/// Reads a line of cargo's progress.
 pub fn progress(line: &str) -> Option<Progress> {
     let (_, rest) = line.split_once("Building ")?.1.split_once("] ")?;
     let (count, crates) = rest.split_once(':').unwrap_or((rest, ""));

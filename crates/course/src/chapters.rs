@@ -67,7 +67,7 @@ impl Chapter {
         Some(Chapter { number, name: name.into(), ..Chapter::default() })
     }
 
-    /// Its line in the list, and back.
+    /// The chapter's line in the list.
     pub fn line(&self) -> String {
         let depends_on: Vec<String> = self.depends_on.iter().map(usize::to_string).collect();
         format!("{}  {}  {}  {}\n", self.handed_out, self.name, depends_on.join(" "), self.title)
@@ -104,14 +104,12 @@ impl Chapter {
         format!("book/src/{}.md", self.name)
     }
 
-    /// The stub that the solution gives.
     pub fn stub(&self, root: &Path) -> Result<String, String> {
         let file = self.solution();
         let stub = marks::stub_of(&self.name, &source::read(root, &file)?);
         stub.map_err(|(line, problem)| format!("{file}:{line}: {problem}"))
     }
 
-    /// Reads the reader's file.
     pub fn read(&self, root: &Path) -> Result<Exercise, String> {
         let text = source::read(root, &self.exercise())?;
         let fingerprint = source::fingerprint(&text);
@@ -217,7 +215,6 @@ mod tests {
 
     use super::*;
 
-    /// A repository with this as its list of chapters.
     fn root_with(list: &str) -> tempfile::TempDir {
         let root = tempfile::tempdir().unwrap();
         fs::create_dir(root.path().join("exercises")).unwrap();

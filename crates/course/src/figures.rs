@@ -14,7 +14,6 @@ pub fn all(root: &Path) -> Vec<String> {
     source::file_names(root, CODE, ".rs")
 }
 
-/// The numbers of the chapters that a figure depends on.
 pub fn depends_on(root: &Path, figure: &str) -> Result<Vec<usize>, String> {
     chapters::depends_on(root, &format!("{CODE}/{figure}.rs"))
 }
@@ -39,7 +38,7 @@ pub fn chapters(numbers: &[usize]) -> String {
     }
 }
 
-/// As HTML, in running text and in attributes.
+/// The text as HTML, for running text and attributes.
 pub fn escaped(text: &str) -> String {
     text.replace('&', "&amp;").replace('"', "&quot;").replace('<', "&lt;").replace('>', "&gt;")
 }

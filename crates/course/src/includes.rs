@@ -34,7 +34,7 @@ impl fmt::Display for Place {
     }
 }
 
-/// A directive that can't be put in.
+/// Why an include can't be followed, and what to do.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Problem {
     pub what: String,
@@ -73,7 +73,6 @@ impl Expanded {
         self.origins[after - 1].1.clone()
     }
 
-    /// Adds numbered lines of a file.
     fn expand(&mut self, root: &Path, file: &Path, lines: &[(usize, &str)], depth: usize) {
         for (at, (number, line)) in lines.iter().enumerate() {
             if at > 0 {
@@ -190,7 +189,7 @@ fn mark(line: &str) -> Option<(&str, bool)> {
     (!name.is_empty()).then_some((name, is_end))
 }
 
-/// With `/` on every system.
+/// The path with `/` on every system.
 fn show(file: &Path) -> String {
     file.to_string_lossy().replace('\\', "/")
 }

@@ -21,9 +21,9 @@ pub struct Task {
     pub number: u32,
     /// Without its number, as Markdown: `make room`.
     pub title: String,
-    /// Of the heading in the rendered page: `task-1-make-room`.
+    /// The id of the heading in the rendered page: `task-1-make-room`.
     pub anchor: String,
-    /// Of the heading, from 1, in the file of the page.
+    /// The line of the heading in the file of the page, from 1.
     pub line: usize,
     /// The section without heading, hints and finished code, as Markdown.
     pub text: String,
@@ -111,8 +111,7 @@ fn task(line: &str) -> Option<(u32, String)> {
     Some((number.parse().ok()?, title.trim().to_string()))
 }
 
-/// The id that mdBook 0.5.4 makes from the words of a heading (`mdbook-html`, `src/utils.rs`). Signs of Markdown are not
-/// in it, as no others are.
+/// The id that mdBook 0.5.4 gives a heading (`mdbook-html`, `src/utils.rs`), without Markdown's and all other signs.
 fn id_of(text: &str) -> String {
     let id = |c: char| match c {
         c if c.is_alphanumeric() || c == '_' || c == '-' => Some(c),
@@ -132,7 +131,6 @@ mod tests {
 
     const SOME: &str = "one\n  two\n\nfour\n// ANCHOR: part\nfive\n// ANCHOR: inner\nsix\n// ANCHOR_END: part\nseven\n";
 
-    /// A page in a repository of its own.
     fn read(page: &str) -> Result<Lesson, String> {
         let root = tempfile::tempdir().unwrap();
         for folder in ["book/src/figures", "src"] {

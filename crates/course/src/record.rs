@@ -52,13 +52,13 @@ pub struct Record {
     /// The chapter that `cargo learn` was last in, by the name of its file: `ch02_flat`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub at: Option<String>,
-    /// By the name of the chapter's file.
+    /// The last runs, by the name of the chapter's file.
     #[serde(default)]
     pub chapters: BTreeMap<String, LastRun>,
 }
 
-/// Whether all checks of the chapter `name` were green in a run of `cargo test` on the text with this fingerprint, and
-/// no later run of `cargo learn` is on record.
+/// Whether `cargo test` found all checks of chapter `name` green on the text with this fingerprint, with no later run
+/// of `cargo learn` on record.
 pub fn is_green(root: &Path, name: &str, fingerprint: &str, ran: u64) -> bool {
     let file = root.join(green_copy(name));
     let kept = fs::metadata(&file).and_then(|file| file.modified()).ok();
@@ -145,7 +145,6 @@ impl Record {
         self.chapters.entry(name.into()).or_default()
     }
 
-    /// How many hints for a task of the chapter `name` were shown.
     pub fn hints_seen(&self, name: &str, task: u32) -> usize {
         self.chapters.get(name).and_then(|ran| ran.hints.get(&task)).copied().unwrap_or(0)
     }
@@ -182,7 +181,6 @@ mod tests {
         docs.take_while(|line| *line != "//! ```").map(|line| line.trim_start_matches("//!")).collect()
     }
 
-    /// A repository with this as its record.
     fn root_with(text: &[u8]) -> tempfile::TempDir {
         let root = tempfile::tempdir().unwrap();
         fs::create_dir(root.path().join(".page-by-page")).unwrap();

@@ -55,8 +55,7 @@ pub fn code(text: &str) -> String {
     lines.join("\n")
 }
 
-/// Why a chapter may not be compiled: it uses `std::process`, whose `exit(0)` ends a run of checks as if all of them
-/// had passed. With the line.
+/// The line where a text uses `std::process`, and why that is refused: `exit(0)` ends checks as if all had passed.
 pub fn refused(text: &str) -> Option<(usize, &'static str)> {
     let code = code(text);
     let is_part_of_a_word = |c: char| c.is_alphanumeric() || c == '_';

@@ -5,13 +5,11 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Some files as they were seen last. `look` finds them by name, each with what shows that it has changed: its text, or
-/// its date.
+/// Some files as they were seen last. `look` finds them by name, each with its text or its date, to see changes.
 pub struct Watch<V, Look> {
     look: Look,
     /// What the caller knows of.
     known: BTreeMap<String, V>,
-    /// What the last look found.
     last: BTreeMap<String, V>,
 }
 

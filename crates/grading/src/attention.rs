@@ -32,9 +32,7 @@ pub fn numbers(n: usize, seed: usize) -> Vec<f32> {
 pub struct ScatteredRows {
     pub heads: Heads,
     pub page_size: usize,
-    /// The numbers of keys and of values.
     pub dense: [Vec<f32>; 2],
-    /// The words of the same.
     pub memory: [Vec<f32>; 2],
     pub runs: Vec<Run>,
     /// Words of a row.
@@ -83,12 +81,10 @@ impl ScatteredRows {
         self.dense[0].len() / kv_width(self.heads)
     }
 
-    /// The rows in their pages.
     pub fn rows(&self, queries: usize) -> SequenceRows<'_> {
         SequenceRows { queries, keys: &self.memory[0], values: &self.memory[1], runs: &self.runs }
     }
 
-    /// Where the row of a position starts.
     pub fn start(&self, position: usize) -> usize {
         self.runs[position / self.page_size].start + position % self.page_size * self.width
     }
@@ -234,7 +230,6 @@ pub fn check_batch(batch: &[(ScatteredRows, usize)], q: &[f32], found: &[f32], w
     }
 }
 
-/// Mistakes in the attention of one query.
 #[derive(Clone, Copy, PartialEq)]
 enum Diagnosis {
     Unscaled,

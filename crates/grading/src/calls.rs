@@ -45,7 +45,6 @@ pub fn enter_call(name: impl Into<String>) -> CallGuard {
     CallGuard
 }
 
-/// Makes a call under this name.
 pub fn in_call<T>(name: impl Into<String>, call: impl FnOnce() -> T) -> T {
     let _call = enter_call(name);
     call()

@@ -158,8 +158,7 @@ pub fn same_each<T: PartialEq + Debug>(yours: T, expected: T, what: impl FnOnce(
     }
 }
 
-/// Makes one call, on something very large, and holds it to the promise that it goes through that once: see
-/// [`assert_constant_cost`].
+/// Makes one call, on something very large, that must go through it only once: see [`assert_constant_cost`].
 #[track_caller]
 pub fn assert_one_pass<T>(what: &str, call: impl FnOnce() -> T) -> T {
     let _call = enter_call(what);
@@ -184,13 +183,11 @@ pub fn failed(words: &str) {
     }
 }
 
-/// Whether a check has failed so far.
 pub fn has_failed() -> bool {
     FAILED.lock().map_or(true, |failed| !failed.is_empty())
 }
 
-/// Ends the program; says which check went wrong, why and where, past the capture of output, after those that failed
-/// before.
+/// Ends the program; says which check went wrong, why and where, uncaptured, after those that failed before.
 fn stop(check: &str, call: &str, why: &str) -> ! {
     // This thread may be noting a failure just now.
     if let Ok(failed) = FAILED.try_lock() {

@@ -57,7 +57,7 @@ impl Oracle {
         self.check_placed(cache, &|_| String::new());
     }
 
-    /// The same; a failure also says where the token of a position lies, in the words of `place`.
+    /// Compares as [`check`](Self::check) does; a failure also says, as `place` does, where a position's token lies.
     #[track_caller]
     pub fn check_placed(&self, cache: &dyn KvCache, place: &dyn Fn(usize) -> String) {
         let layout = cache.layout();

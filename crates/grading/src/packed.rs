@@ -7,7 +7,6 @@ use crate::oracle::TestRng;
 
 pub const PACKED: [KvDtype; 3] = [KvDtype::F16, KvDtype::Bf16, KvDtype::Int8];
 
-/// Words of a head.
 pub fn words_per_head(dtype: KvDtype, head_dim: usize) -> usize {
     let bits = match dtype {
         KvDtype::F32 => 32 * head_dim,
@@ -56,7 +55,6 @@ pub fn encode(dtype: KvDtype, head: &[f32]) -> Vec<f32> {
     bytes.as_chunks().0.iter().map(|word| f32::from_bits(u32::from_le_bytes(*word))).collect()
 }
 
-/// The numbers of a head again.
 pub fn decode(dtype: KvDtype, words: &[f32], head_dim: usize) -> Vec<f32> {
     let bytes: Vec<u8> = words.iter().flat_map(|word| word.to_bits().to_le_bytes()).collect();
     let numbers: Vec<f32> = match dtype {

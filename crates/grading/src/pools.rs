@@ -111,7 +111,6 @@ pub fn pool_with_owned(n_pages: usize, owned: &[u32]) -> PagePool {
     pool_with_free(n_pages, &free)
 }
 
-/// A table of `tokens` tokens.
 #[track_caller]
 pub fn table(page_size: usize, tokens: usize, pool: &mut PagePool) -> PageTable {
     let mut table = expect_ok(format!("PageTable::new({page_size}) of chapter 5"), || PageTable::new(page_size));

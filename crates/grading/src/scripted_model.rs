@@ -40,7 +40,6 @@ pub struct ScriptedModel<'s> {
     answer: Answer<'s>,
     /// Tokens that it has read and cached.
     pub read: Vec<u32>,
-    /// Tokens that its cache has room for.
     pub room: usize,
     /// What it says where there is no room, in place of [`CacheError::OutOfSlots`]. After [`StepError::NotFinite`] it
     /// has cached the tokens all the same, as the engine's models do.

@@ -48,9 +48,8 @@ impl Storyteller {
         tokens.split_off(prompt.len())
     }
 
-    /// Generates a story of `n` tokens through a cache, and compares it with the recomputed one. Before each step,
-    /// `meanwhile` is called. Returns how many tokens the model computed. From chapter 6 on, a failure also names the first row
-    /// that was read wrongly.
+    /// Generates a story of `n` tokens through a cache, calls `meanwhile` before each step, and compares it with the
+    /// recomputed one. Returns how many tokens were computed. From chapter 6 on, a failure names the first wrong read.
     #[track_caller]
     pub fn assert_through(
         &self,

@@ -63,7 +63,6 @@ pub fn yours_too() -> Option<String> {
     note_on(grader()?, chapters::all())
 }
 
-/// The same for any grader and any chapters.
 pub fn note_on(grader: &CompiledChapter, chapters: &[CompiledChapter]) -> Option<String> {
     let is_listed = |chapter: &&CompiledChapter| grader.depends_on.contains(&chapter.number);
     let is_yours = |chapter: &&CompiledChapter| chapter.source == Source::Yours && chapter.number != grader.number;

@@ -24,8 +24,7 @@ pub fn matmul(matmul_dtype: MatmulDtype, x: &[f32], w: &Matrix<'_>, out: &mut [f
     matmuls(matmul_dtype, x, &mut [(*w, out)]);
 }
 
-/// Several products with the same input at once, each of a matrix and its output: as [`matmul`] one after the other,
-/// but the threads meet only once.
+/// Several products with the same input at once, as [`matmul`] one after the other, but the threads meet only once.
 pub fn matmuls(matmul_dtype: MatmulDtype, x: &[f32], outputs: &mut [(Matrix<'_>, &mut [f32])]) {
     let in_pairs = |w: &Matrix<'_>| matmul_dtype == MatmulDtype::Bf16 && w.dtype == Dtype::Bf16;
     let pairs = outputs.iter().find(|(w, _)| in_pairs(w)).map(|(w, _)| paired(x, w.cols)).unwrap_or_default();
@@ -106,8 +105,7 @@ const NEAR: usize = 16 << 10;
 enum Strategy {
     /// A few input rows: the weights stream past them, straight from memory, four rows of weights side by side.
     Stream,
-    /// Many input rows: a block of weights is converted once into a buffer that stays in the cache, then meets every
-    /// row.
+    /// Many input rows: a block of weights is converted once into a buffer in the cache, then meets every row.
     Tiles,
 }
 
@@ -137,8 +135,7 @@ struct Block<'a> {
 }
 
 impl Block<'_> {
-    /// Writes the products of an input row with `C` weight rows, from `column` on, as far as the block has these
-    /// columns.
+    /// Writes the products of an input row with `C` weight rows, from `column` on, as far as the block goes.
     #[inline(always)]
     fn write<const C: usize>(&self, row: usize, column: usize, products: &[f32; C]) {
         let width = C.min(self.columns.end - column);

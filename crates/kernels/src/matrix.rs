@@ -7,16 +7,13 @@ use crate::vector::{LANES, Lanes, Plain, Vector, f32_lanes, padded};
 /// How the numbers of a weight are stored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Dtype {
-    /// 32-bit floats.
     F32,
-    /// 16-bit IEEE floats.
     F16,
     /// The upper half of a 32-bit float.
     Bf16,
 }
 
 impl Dtype {
-    /// Bytes of one number.
     pub fn size(self) -> usize {
         match self {
             Dtype::F32 => 4,
@@ -52,8 +49,7 @@ impl<'a> Matrix<'a> {
         &self.bytes[row * size..][..size]
     }
 
-    /// Row and column of the first number that is not finite, `None` if all are. Reads the whole matrix, as fast as
-    /// memory gives it.
+    /// Row and column of the first number that is not finite. Reads the whole matrix, as fast as memory gives it.
     pub fn first_not_finite(&self) -> Option<(usize, usize)> {
         // A whole number of numbers of any type, so that several threads can look.
         const BYTES_PER_TASK: usize = 1 << 20;
@@ -138,7 +134,7 @@ impl Factors {
         }
     }
 
-    /// As many weights, from a checkpoint.
+    /// Sixteen lanes of weights, from the bytes of a checkpoint.
     #[inline(always)]
     pub(crate) fn decode<V: Vector>(self, bytes: &[u8]) -> V {
         match self {
@@ -147,7 +143,7 @@ impl Factors {
         }
     }
 
-    /// Fewer weights, then zeros.
+    /// The last weights of a row, which fill fewer lanes, then zeros.
     #[inline(never)]
     pub(crate) fn decode_rest(self, bytes: &[u8]) -> Lanes {
         self.decode::<Plain>(bytes).lanes()
@@ -173,8 +169,7 @@ pub(crate) fn decode<V: Vector>(dtype: Dtype, bytes: &[u8]) -> V {
     }
 }
 
-/// Up to sixteen stored numbers; lanes after the last are zero. Few rows end in the middle of a vector, so this is
-/// compiled once and not for speed.
+/// Up to sixteen stored numbers, then zeros. Few rows end in the middle of a vector, so this is not compiled for speed.
 #[inline(never)]
 pub(crate) fn decode_rest(dtype: Dtype, bytes: &[u8]) -> Lanes {
     decode::<Plain>(dtype, bytes).lanes()

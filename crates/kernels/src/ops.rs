@@ -81,7 +81,6 @@ fn exp<V: Vector>(x: V) -> V {
     p.mul(rounded.power_of_two()).zero_below(x, least)
 }
 
-/// Turns scores into probabilities, in place.
 pub fn softmax(scores: &mut [f32]) {
     softmax_scaled(scores, 1.0);
 }
@@ -157,7 +156,6 @@ impl Kernel for SiluTimes<'_> {
     }
 }
 
-/// `x / (1 + e^-x)`.
 #[inline(always)]
 fn silu<V: Vector>(x: &Lanes) -> V {
     let x = V::load(x);

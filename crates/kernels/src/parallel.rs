@@ -6,10 +6,9 @@ use std::sync::OnceLock;
 
 use rayon::prelude::*;
 
-/// Multiply-adds below which other threads cost more than they save, for a call from one of the pool's threads: the
-/// others may be awake.
+/// Multiply-adds below which other threads cost more than they save, called from the pool: the others may be awake.
 const SHARED_WORK: usize = 1 << 15;
-/// The same for a call from outside the pool, which waits until they wake up.
+/// The limit for a call from outside the pool, which waits until the threads wake up.
 const FOREIGN_WORK: usize = 1 << 20;
 
 /// Runs `task` for every element, on several threads if the work (in multiply-adds) is worth it. A thread that is done

@@ -6,8 +6,7 @@ use crate::matrix::{Dtype, Factors, MatmulDtype};
 use crate::registers::{Kernel, vectorized, vectorized_pairs};
 use crate::vector::Vector;
 
-/// Multiplies and adds `rounds` times in all the registers that a tile has for its sums; returns how many multiply-adds
-/// that was.
+/// Multiplies and adds `rounds` times in all registers that a tile has for its sums. Returns how many multiply-adds.
 ///
 /// Products of matrices load numbers besides, and add up lanes: they cannot be faster than this.
 pub fn peak_multiply_adds(matmul_dtype: MatmulDtype, rounds: usize) -> usize {

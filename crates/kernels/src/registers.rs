@@ -77,7 +77,7 @@ impl Registers {
     }
 }
 
-/// The same for a kernel that multiplies pairs. Others don't need the instruction, and would only be compiled once more.
+/// As [`vectorized`], for a kernel that multiplies pairs. Others would only be compiled once more for the instruction.
 #[inline]
 pub(crate) fn vectorized_pairs(kernel: impl Kernel) {
     match Registers::chosen() {

@@ -82,7 +82,6 @@ impl SequenceRows<'_> {
         self.runs.iter().fold(0, |sum: usize, run| sum.saturating_add(run.rows))
     }
 
-    /// True if there is no row.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }

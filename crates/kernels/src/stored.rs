@@ -4,7 +4,6 @@ use crate::matmul::prefetch;
 use crate::rows::KvDtype;
 use crate::vector::{LANES, Lanes, Plain, Vector, padded};
 
-/// Words that a head of `dim` numbers takes.
 pub(crate) fn words_per_head(dtype: KvDtype, dim: usize) -> usize {
     match dtype {
         KvDtype::F32 => dim,
@@ -24,7 +23,6 @@ pub(crate) trait Stored: Copy + Send + Sync {
         (1.0, head)
     }
 
-    /// Sixteen numbers.
     fn decode<V: Vector>(chunk: &Self::Chunk, scale: V) -> V;
 }
 
@@ -108,7 +106,6 @@ impl Stored for Int8 {
 /// A stored head, for reading sixteen numbers at a time.
 pub(crate) struct Head<'a, S: Stored> {
     scale: f32,
-    /// The chunks that are full.
     pub(crate) full: &'a [S::Chunk],
     /// The words after them.
     rest: &'a [f32],
@@ -126,7 +123,6 @@ impl<'a, S: Stored> Head<'a, S> {
         Head { scale, full, rest, n_rest: dim % LANES }
     }
 
-    /// What the numbers are multiplied by.
     #[inline(always)]
     pub(crate) fn scale<V: Vector>(&self) -> V {
         V::splat(self.scale)
@@ -148,8 +144,7 @@ impl<'a, S: Stored> Head<'a, S> {
     }
 }
 
-/// The first `n` numbers of some words, then zeros. No known model has heads that end in the middle of a vector, so
-/// this is compiled once and not for speed.
+/// The first `n` numbers of some words, then zeros. No known model has such heads, so it is not compiled for speed.
 #[inline(never)]
 fn last<S: Stored>(words: &[f32], scale: f32, n: usize) -> Lanes {
     let mut lanes = S::decode(&S::Chunk::last(words), Plain::splat(scale)).lanes();
@@ -169,7 +164,6 @@ pub(crate) struct HeadColumn<'a, S> {
 }
 
 impl<'a, S: Stored> HeadColumn<'a, S> {
-    /// A different head in the same rows.
     #[inline(always)]
     pub(crate) fn with_head(&self, head: usize) -> Self {
         HeadColumn { first: head * self.words, ..*self }

@@ -20,8 +20,7 @@ use tokio::time::timeout;
 use crate::api_error::ApiError;
 use crate::connections::ClientLimits;
 
-/// A body of up to this many times the limit is read to its end before it is refused, because most clients read no
-/// answer before they have sent everything.
+/// A body of up to this many limits is read before it is refused: most clients read no answer before all is sent.
 const READ_TO_END: usize = 32;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -32,7 +31,6 @@ pub enum Access {
 }
 
 impl Access {
-    /// Refuses a request that must not be answered.
     pub(crate) fn authorize(&self, uri: &Uri, headers: &HeaderMap) -> Result<(), ApiError> {
         let Access::Key(key) = self else { return self.check_host(uri, headers) };
         let given = headers.get(AUTHORIZATION).map_or(&b""[..], |value| value.as_bytes());

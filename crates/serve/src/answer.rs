@@ -126,8 +126,7 @@ impl Answer {
         self.object(false, choices.collect(), Some(self.usage(&ends)))
     }
 
-    /// The first chunk of a stream: the role in a chat, or the echoed prompt. A scored prompt comes later, with its
-    /// scores.
+    /// The first chunk of a stream: the role in a chat, or the echoed prompt, unless that comes later with its scores.
     fn first_chunk(&self, index: usize) -> Option<Value> {
         let begins = if self.is_scored() { "" } else { self.echoed(index) };
         if self.endpoint == Endpoint::Completion && begins.is_empty() && !self.request.options.return_token_ids {
@@ -195,13 +194,11 @@ impl Answer {
         self.request.echo.get(index / self.request.options.n).map_or("", String::as_str)
     }
 
-    /// Whether the tokens of the prompts are scored.
     fn is_scored(&self) -> bool {
         self.request.options.logprobs.is_some() && !self.request.echo.is_empty()
     }
 
-    /// The output with its echoed prompt. A scored prompt is shown only with its scores, which a cancelled sequence may
-    /// lack.
+    /// The output after its echoed prompt. A scored prompt is left out without scores, as when a sequence is cancelled.
     fn output(&self, index: usize, delta: &OutputDelta) -> String {
         let begins = if self.is_scored() && delta.prompt_logprobs.is_none() { "" } else { self.echoed(index) };
         begins.to_string() + &delta.text

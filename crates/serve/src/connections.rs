@@ -18,21 +18,20 @@ use tokio::sync::{Semaphore, watch};
 use tokio::time::{sleep, timeout};
 use tokio_io_timeout::TimeoutStream;
 
-/// Limits and time-outs of a connection.
 #[derive(Clone, Copy, Debug)]
 pub struct ClientLimits {
     /// Connections at the same time; the next ones wait.
     pub connections: usize,
     pub header_bytes: usize,
-    /// For the headers of a request to arrive, counted from the end of the request before.
+    /// Time for the headers of a request to arrive, counted from the end of the request before.
     pub headers: Duration,
     pub body_bytes: usize,
     pub body: Duration,
-    /// For a client to read anything of what is sent to it.
+    /// Time for a client to read anything of what is sent to it.
     pub write: Duration,
-    /// For a request to be answered.
+    /// Time for a request to be answered.
     pub request: Duration,
-    /// For a viewer to see the pages, until another one may have its place.
+    /// Time for a viewer to see the pages, until another one may have its place.
     pub view_time: Duration,
 }
 

@@ -53,7 +53,6 @@ pub struct EngineThread<'m> {
 
 /// A sequence that has not finished, and who gets its output.
 struct OpenSequence {
-    /// The index of the sequence in its request.
     index: usize,
     requester: Rc<Requester>,
     newest_token: Option<Instant>,
@@ -63,7 +62,7 @@ struct OpenSequence {
 struct Backlog {
     requester: Rc<Requester>,
     requests: VecDeque<GenerationRequest>,
-    /// The index of the first.
+    /// The index of the first sequence in its request.
     index: usize,
 }
 
@@ -269,7 +268,6 @@ impl<'m> EngineThread<'m> {
         Ok(step)
     }
 
-    /// Sends the output of a step to the clients.
     fn send(&mut self, step: StepOutput) {
         self.chunks = step.chunks;
         self.views.note_change();
@@ -290,8 +288,7 @@ impl<'m> EngineThread<'m> {
         step.finished.into_iter().for_each(|finished| self.end(finished, None));
     }
 
-    /// Counts the end of a sequence, and sends it to its client with the rest of the output, or why there is no more:
-    /// `refusal`, or what has failed.
+    /// Counts a sequence's end, and sends it with the rest of the output, or why there is none: `refusal` or a failure.
     fn end(&mut self, finished: FinishedSequence, refusal: Option<ApiError>) {
         let (sequence, reason) = (&finished.sequence, finished.reason());
         let Some(open) = self.open.remove(&sequence.id) else { return };
@@ -320,7 +317,6 @@ impl<'m> EngineThread<'m> {
     }
 }
 
-/// Sequences that these requests ask for.
 fn n_sequences<'r>(requests: impl IntoIterator<Item = &'r GenerationRequest>) -> usize {
     requests.into_iter().map(|request| request.samplers.len()).sum()
 }
@@ -332,7 +328,6 @@ impl OpenSequence {
     }
 }
 
-/// Why a sequence was not accepted.
 fn refusal_of(error: &EngineError) -> ApiError {
     let message = error.to_string();
     match error {

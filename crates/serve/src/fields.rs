@@ -13,7 +13,6 @@ use crate::api_error::ApiError;
 pub struct Fields(Map<String, Value>);
 
 impl Fields {
-    /// Reads the body of a request.
     pub fn new(body: &[u8]) -> Result<Self, ApiError> {
         let refused = |problem: String| Err(ApiError::new(StatusCode::BAD_REQUEST, Some("invalid_json"), problem));
         match serde_json::from_slice(body) {
@@ -49,7 +48,6 @@ impl Fields {
         Ok(self.read_as(name, "true or false")?.unwrap_or(false))
     }
 
-    /// A whole number from `least` to `most`.
     pub fn whole(&self, name: &'static str, least: u64, most: u64) -> Result<Option<usize>, ApiError> {
         let expected = match most {
             u64::MAX => format!("a whole number, {least} or more"),

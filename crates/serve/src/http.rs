@@ -54,8 +54,7 @@ pub struct ServerState {
     pub tokenizer: Arc<Tokenizer>,
     /// The chat template, or why it cannot be used; `None` where the model has none.
     pub template: Option<Result<ChatTemplate, FileError>>,
-    /// Places for the templates that are rendered at the same time: fewer than prompts, so that a slow template delays
-    /// no completion.
+    /// How many templates are rendered at the same time: fewer than prompts, so that slow ones delay no completion.
     pub renderers: Semaphore,
     /// Log probabilities that can still be asked for.
     pub logprob_permits: Arc<Semaphore>,

@@ -83,7 +83,6 @@ pub struct Settings {
 }
 
 impl Settings {
-    /// Sequences that can wait or run at the same time.
     fn max_open(&self) -> usize {
         self.limits.max_running.saturating_add(self.queue)
     }
@@ -92,7 +91,6 @@ impl Settings {
 /// The memory of a server: the pages, and the caches that outlive a sequence.
 pub struct Memory {
     pub slab: SharedSlab,
-    /// The prefix cache of this slab.
     pub prefix_cache: Box<dyn PrefixCache>,
     /// The page file under the prefix cache: evicted pages, and those of earlier runs.
     pub tier: Option<DiskTier>,

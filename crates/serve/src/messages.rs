@@ -42,7 +42,7 @@ pub struct Requester {
     /// Where the output goes. A client that has gone closes it.
     pub events: mpsc::UnboundedSender<Event>,
     pub arrived: Instant,
-    /// When it is cut off.
+    /// When the request is cut off.
     pub until: Instant,
 }
 
@@ -51,10 +51,9 @@ pub type Event = Result<Output, ApiError>;
 
 #[derive(Debug)]
 pub struct Output {
-    /// The index of the sequence in its request.
     pub index: usize,
     pub delta: OutputDelta,
-    /// With the last output of a sequence.
+    /// There with the last output of a sequence.
     pub end: Option<OutputEnd>,
 }
 

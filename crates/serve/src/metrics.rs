@@ -28,10 +28,10 @@ const FIRST_TOKEN: [f64; 22] = [
     0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0, 20.0, 40.0, 80.0,
     160.0, 640.0, 2560.0,
 ];
-/// From one token to the next, in seconds.
+/// Upper ends of the buckets for the time from one token to the next, in seconds.
 const INTER_TOKEN: [f64; 19] =
     [0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0, 20.0, 40.0, 80.0];
-/// A whole request, in seconds.
+/// Upper ends of the buckets for the time of a whole request, in seconds.
 const REQUEST: [f64; 21] = [
     0.3, 0.5, 0.8, 1.0, 1.5, 2.0, 2.5, 5.0, 10.0, 15.0, 20.0, 30.0, 40.0, 50.0, 60.0, 120.0, 240.0, 480.0, 960.0,
     1920.0, 7680.0,
@@ -51,7 +51,7 @@ pub struct Metrics {
     pages: Family<Label, Gauge>,
     /// What the engine counts, each with where it is among its totals.
     engine_counters: Vec<(Counter, TotalOf)>,
-    /// Because the queue was full.
+    /// Requests that were refused because the queue was full.
     pub refused: Counter,
     finished: Family<Label, Counter>,
     pub first_token: Histogram,
@@ -62,7 +62,7 @@ pub struct Metrics {
 }
 
 impl Metrics {
-    /// Of a model that is known by this name and multiplies like this. A metric with labels is shown from its first value on.
+    /// The metrics of a model of this name. A metric with labels is shown from its first value on.
     pub fn new(model: &str, matmul_dtype: MatmulDtype) -> Self {
         let labels = [("engine".into(), "0".into()), ("model_name".into(), model.to_string().into())];
         let mut all = Registry::with_labels(labels.into_iter());
@@ -116,7 +116,6 @@ impl Metrics {
         metrics
     }
 
-    /// What the engine has counted so far.
     pub fn set_totals(&self, totals: EngineTotals) {
         self.engine_counters.iter().for_each(|(counter, total)| count_up_to(counter, total(&totals)));
     }

@@ -23,7 +23,6 @@ pub const FILES: [(&str, &str, &str); 8] = [
     ("/icon.svg", "image/svg+xml", include_str!("page/icon.svg")),
 ];
 
-/// The headers of a file of this type.
 pub fn headers(kind: &'static str) -> [(HeaderName, &'static str); 5] {
     [
         (CONTENT_TYPE, kind),

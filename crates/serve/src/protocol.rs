@@ -103,8 +103,7 @@ impl Chat {
 
 type IsHarmless = fn(&Value) -> bool;
 
-/// Fields of the protocol and of vLLM that change what is generated and are not supported, and which of their values
-/// change nothing.
+/// Fields of the protocol and of vLLM that change the output and are not supported, and which values change nothing.
 const UNSUPPORTED: [(&str, IsHarmless); 9] = [
     ("presence_penalty frequency_penalty min_p", |value| value.as_f64() == Some(0.0)),
     ("repetition_penalty", |value| value.as_f64() == Some(1.0)),

@@ -30,9 +30,9 @@ pub const RENDERER: &str = "render-chat-template";
 
 /// Bytes of a template or of the config that holds it, and of its output for one request.
 const MAX_BYTES: usize = 16 << 20;
-/// Of a renderer, from its start. Templates of published models take milliseconds.
+/// How long a renderer may take, from its start. Templates of published models take milliseconds.
 const MAX_TIME: Duration = Duration::from_secs(5);
-/// Of a renderer, all that it maps: the program itself is a part of it.
+/// Bytes that a renderer may map; the program itself is a part of them.
 #[cfg(unix)]
 const MAX_MEMORY: u64 = 512 << 20;
 

@@ -72,7 +72,6 @@ impl Viewers {
     }
 }
 
-/// A viewer, who takes a place.
 pub struct Viewer {
     number: u64,
     engine: Sender<Command>,
@@ -94,7 +93,6 @@ pub struct ViewRequest {
     pub view: oneshot::Sender<(Arc<PoolView>, Option<PaceRequest>)>,
 }
 
-/// What the engine keeps for viewers.
 pub struct ViewPublisher {
     version: u64,
     requests: Vec<ViewRequest>,

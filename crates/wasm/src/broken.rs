@@ -14,7 +14,6 @@ use serde_json::{Value, json};
 
 use crate::shared_pool::text_of;
 
-/// A mistake, and what it has done so far.
 pub struct Broken {
     pub scenario: Scenario,
     checker: Rc<ReadChecker>,
@@ -47,8 +46,7 @@ impl Broken {
         Broken { scenario, checker, right, texts, first, n_wrong: 0, newest, slots }
     }
 
-    /// Starts what can start now, in both pools: all sequences, or the next one when none is left. `started`: sequences so
-    /// far.
+    /// Starts all sequences, or the next one when none is left, in both pools. `started`: sequences so far.
     pub fn start(
         &mut self,
         engine: &mut Engine<'static>,

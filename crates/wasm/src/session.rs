@@ -28,7 +28,6 @@ pub enum Request {
     Step,
 }
 
-/// A session's pool and its rules.
 #[derive(Deserialize)]
 pub struct Settings {
     pub(crate) pages: usize,
@@ -71,9 +70,8 @@ impl Start {
     }
 }
 
-/// The files of the models, in the order in which they are kept: `config.json`, `generation_config.json`,
-/// `tokenizer.json` and `model.safetensors`; then `config.json` and `model.safetensors` of the draft model, which has
-/// the same tokenizer.
+/// The models' files, in the order in which they are kept: `config.json`, `generation_config.json`, `tokenizer.json`
+/// and `model.safetensors`; then `config.json` and `model.safetensors` of the draft model, with the same tokenizer.
 #[derive(Default)]
 pub struct Files {
     bytes: [Vec<u8>; 6],

@@ -14,7 +14,6 @@ use serde_json::Value;
 use crate::broken::Broken;
 use crate::session::{Settings, Start};
 
-/// A pool, and the sequences in it.
 pub struct SharedPool {
     model: &'static Model,
     tokenizer: &'static Tokenizer,

@@ -38,7 +38,6 @@ struct Speculated {
     counters: DraftCounters,
     /// What the newest step drafted, and its new tokens: the accepted ones, then the target's own.
     newest: Value,
-    /// Why it has ended, if it has.
     reason: Option<FinishReason>,
 }
 

@@ -6,8 +6,7 @@ use page_by_page::kernels::{ARITHMETIC_VERSION, MatmulDtype};
 use page_by_page::model::checkpoint::Checkpoint;
 use page_by_page::model::{Model, ModelConfig};
 
-/// Of the logits after each token of a sequence that is as long as the model allows, so that every position counts; and of
-/// those with products in 16 bits.
+/// The arithmetic's number, and checksums of the logits at every position: with products in 32 bits, and in 16.
 ///
 /// If this fails, give [`ARITHMETIC_VERSION`] the next number: files of rows are told apart by it.
 const CHECKSUMS: (u32, [u32; 2]) = (0, [4_237_521_297, 687_573_320]);

@@ -19,7 +19,7 @@ use crate::{citations, claims, house_style, markup};
 
 const SOURCE: &str = "book/src";
 const SUMMARY: &str = "book/src/SUMMARY.md";
-/// What they name must be there, too.
+/// Guides beside the book: what they name must be there, too.
 const GUIDES: [&str; 3] = ["README.md", "CONTRIBUTING.md", "tests/PROMISES.md"];
 
 /// A rendered book and all that is wrong with it.

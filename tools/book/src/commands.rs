@@ -85,8 +85,7 @@ fn find(root: &Path) -> Result<Vec<Vec<(String, Place)>>> {
     Ok(pages)
 }
 
-/// The lines that begin with `$ `, each with its line in the block (from 1). A backslash at the end joins the next
-/// line.
+/// The lines that begin with `$ `, each with its line in the block (from 1). A backslash at the end joins the next.
 fn typed_lines(block: &str) -> Vec<(usize, String)> {
     let mut typed: Vec<(usize, String)> = Vec::new();
     let mut goes_on = false;

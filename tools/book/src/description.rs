@@ -50,8 +50,7 @@ fn cut(text: &str) -> String {
 mod tests {
     use super::*;
 
-    /// `pages.txt` has pages, each with its description: a short paragraph takes the next, and a long one ends with a
-    /// sentence.
+    /// `pages.txt` has pages with descriptions: a short paragraph takes the next, and a long one ends with a sentence.
     #[test]
     fn a_description_is_the_beginning_of_the_running_text() {
         for case in include_str!("description/pages.txt").split("====\n") {

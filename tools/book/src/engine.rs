@@ -54,8 +54,7 @@ pub fn runs(root: &Path) -> Result<BTreeSet<usize>> {
 
 pub struct Engine {
     pub module: PathBuf,
-    /// Whose chapters it runs and why, in words for the reader; empty for the reference where the reader has no chapter
-    /// in it.
+    /// Whose chapters it runs and why, for the reader; empty for the reference where the reader has no chapter in it.
     pub says: String,
 }
 
@@ -86,8 +85,7 @@ pub const SOON: [(&str, &str); 2] = [("CARGO_PROFILE_PAGE_LTO", "off"), ("CARGO_
 pub enum Compiler {
     /// rustup's, with the target installed.
     Installed,
-    /// Debian's `rustc-web`, which brings the standard library as source: with the package `rust-web-src`, and the
-    /// linker of `lld-19`.
+    /// Debian's `rustc-web`, with the standard library of `rust-web-src` as source, and the linker of `lld-19`.
     Debian,
 }
 
@@ -99,7 +97,6 @@ impl Compiler {
     /// What to do where there is none.
     pub const INSTALL: &str = "rustup target add wasm32-unknown-unknown";
 
-    /// The one that is there, if any.
     pub fn find() -> Option<Self> {
         let rustc = std::env::var_os("RUSTC").unwrap_or_else(|| "rustc".into());
         let asked = Command::new(rustc).args(["--print", "target-libdir", "--target", TARGET]).output();
@@ -111,8 +108,7 @@ impl Compiler {
         has_debian.then_some(Compiler::Debian)
     }
 
-    /// Compiles the engine with the reader's chapters, those that are started, and the reference's others. Returns the
-    /// module, or what cargo said.
+    /// Compiles the engine with the reader's started chapters and the reference's others. Returns it, or cargo's words.
     pub fn compile(&self, root: &Path, variables: &[(&str, &str)]) -> Result<Result<PathBuf, String>> {
         let mut command = self.cargo(root, &["build", "--package", "page-by-page-wasm"]);
         command.envs(variables.iter().copied());
@@ -136,7 +132,6 @@ impl Compiler {
         Ok(())
     }
 
-    /// cargo, for this target.
     fn cargo(&self, root: &Path, arguments: &[&str]) -> Command {
         let mut command = cargo::cargo(root, Environment::Shell);
         command.args(arguments).args(["--features", "page-by-page-wasm/solution", "--profile", "wasm"]);

@@ -91,8 +91,7 @@ mod tests {
         target.strip_suffix(".md").map(|name| format!("{name}.html.md"))
     }
 
-    /// `pages.txt` has pages, each with what it is as Markdown that reads by itself: a figure in words, links to the
-    /// other pages, and code as it is.
+    /// `pages.txt` has pages, each with its Markdown: a figure in words, links to the other pages, and code as it is.
     #[test]
     fn a_page_reads_by_itself() {
         for case in include_str!("markdown/pages.txt").split("====\n") {

@@ -22,7 +22,6 @@ use crate::publish::files_ending;
 
 /// Where the reader's copy lies, from the repository root. As deep as the book itself: its pages link to the exercises.
 pub const COPY_FOLDER: &str = "book/mine";
-/// Where the recorded figures lie.
 const RECORDED: &str = "target/mine";
 
 /// The longest that a chapter's checks can take; they stop by themselves after a minute of silence.
@@ -77,8 +76,7 @@ impl OwnCopy {
         }
     }
 
-    /// Checks the chapters that have changed, and records the figures that depend on them. What the reader's code does
-    /// is no error.
+    /// Checks the changed chapters, and records the figures that depend on them. A mistake of the reader's is no error.
     pub fn follow(&mut self) -> Result<()> {
         let mut started: Vec<Started> = Vec::new();
         for chapter in chapters::all(&self.root).map_err(Error::msg)? {

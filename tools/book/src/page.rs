@@ -10,7 +10,6 @@ use crate::finding::{Findings, Place};
 pub struct Page {
     /// The Markdown file, from the repository root: `book/src/ch02.md`.
     pub file: PathBuf,
-    /// With its includes in place.
     pub expanded: Expanded,
     pub contents: Contents,
 }

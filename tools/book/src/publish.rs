@@ -11,8 +11,7 @@ use walkdir::WalkDir;
 /// Where the rendered book lies, from the repository root. `book.toml` says the same, for stock mdBook.
 pub const BUILD_FOLDER: &str = "book/html";
 
-/// In a folder of the reader's own choice: the files that are the book's, one a line. A later build takes none away but
-/// these.
+/// In a folder of the reader's choice: the book's files, one a line. A later build takes only these away.
 const RECORD: &str = ".page-by-page-files";
 
 /// Publishes in the folder that holds nothing but the book, where everything else is removed. A symbolic link is refused:

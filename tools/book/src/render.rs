@@ -20,8 +20,7 @@ pub struct Complaint {
     pub message: String,
 }
 
-/// Renders the book in `root/book` into the folder `to`, with these figures in place of its own of the same names, and
-/// links to the repository if there is one.
+/// Renders the book in `root/book` into `to`, with these figures in place of its own, and links to the repository.
 pub fn render(
     root: &Path,
     to: &Path,

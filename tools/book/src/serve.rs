@@ -48,7 +48,6 @@ const RELOAD: &str = r#"<script>
 </script>
 "#;
 
-/// Serves the book until the process is ended.
 pub fn serve(root: &Path, is_mine: bool, port: u16, open: bool) -> Result<Infallible> {
     let mut own_copy = is_mine.then(|| OwnCopy::new(root));
     let site = root.join(if is_mine { COPY_FOLDER } else { BUILD_FOLDER });
@@ -91,8 +90,7 @@ pub fn serve(root: &Path, is_mine: bool, port: u16, open: bool) -> Result<Infall
     }
 }
 
-/// Publishes the book as it is now. Until it has been in order once there is nothing better to show; afterwards a book
-/// with faults is refused.
+/// Publishes the book as it is now. One with faults is refused once there was a good one, which is better to show.
 fn rebuild(root: &Path, own_copy: Option<&mut OwnCopy>, site: &Path, was_good: &mut bool) -> Result<()> {
     let Build { folder, findings, .. } = own_copy::build(root, own_copy, None)?;
     if *was_good && !findings.is_empty() {

@@ -36,7 +36,6 @@ static STUB_LINK: LazyLock<Regex> = LazyLock::new(|| {
     Regex::new(&format!("href=\"{}{name}\"", regex::escape(EXERCISE_LINK))).expect("valid pattern")
 });
 
-/// A page of the published book.
 struct SitePage<'b> {
     page: &'b Page,
     /// `ch06_paged.html`
@@ -240,8 +239,7 @@ impl Site<'_> {
         )
     }
 
-    /// The book for a language model that is asked about it, as <https://llmstxt.org> proposes: what it is, and the
-    /// pages as Markdown, each with a line.
+    /// The book for a language model, as <https://llmstxt.org> proposes: what it is, and a line for each page.
     fn llms(&self) -> String {
         let address = self.address.unwrap_or_default();
         let mut text = format!("# {}\n\n> {}. {}\n\n", self.title, self.summary, self.pages[0].description);

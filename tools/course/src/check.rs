@@ -45,7 +45,6 @@ pub fn check(root: &Path) -> Result<Report> {
     Ok(report)
 }
 
-/// What can be seen in the files of one chapter.
 fn check_chapter(root: &Path, chapter: &Chapter, report: &mut Report) -> Result<()> {
     let (solution, grader) = (read(root, &chapter.solution())?, read(root, &chapter.grader())?);
     if let Some((line, problem)) = source::refused(&solution) {

@@ -19,7 +19,6 @@ use crate::run::CargoRun;
 /// The longest that a build and its checks can take. Checks that hang stop themselves after a minute of silence.
 const TIME_LIMIT: Duration = Duration::from_secs(1800);
 
-/// A copy and its build folder.
 pub struct RepositoryCopy {
     pub root: PathBuf,
     target: PathBuf,
@@ -43,7 +42,6 @@ impl RepositoryCopy {
         Ok(RepositoryCopy { root: root.canonicalize()?, target: folder.canonicalize()?.join("build") })
     }
 
-    /// Writes a file of the copy.
     pub fn put(&self, file: &str, content: impl AsRef<[u8]>) -> Result<()> {
         put(&self.root.join(file), content.as_ref())
     }

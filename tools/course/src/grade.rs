@@ -35,8 +35,7 @@ enum Job {
     WithoutReference,
 }
 
-/// Grades these chapters, or all if there are none; whether all of it is sound. `is_planted`: whether to plant a mistake,
-/// by its place in its list and its name.
+/// Grades these chapters, or all if none is given; whether they are sound. `is_planted`: by a mistake's place and name.
 pub fn grade(root: &Path, only: &[usize], is_planted: impl Fn(usize, &str) -> bool + Sync) -> Result<bool> {
     let target = std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| root.join("target"), PathBuf::from).join("course");
     std::fs::create_dir_all(&target).with_context(|| format!("cannot make the folder {}", target.display()))?;
@@ -106,7 +105,6 @@ impl Grading<'_> {
         }
     }
 
-    /// Does a step and prints what came of it.
     fn step(&self, label: &str, step: impl FnOnce() -> Result<Graded>) -> Result<()> {
         let began = Instant::now();
         let (seen, problems) = step()?;
@@ -305,7 +303,6 @@ fn in_one_line(text: &str) -> String {
     text.split_whitespace().collect::<Vec<_>>().join(" ")
 }
 
-/// Runs the grader of one chapter.
 fn graded(copy: &RepositoryCopy, chapter: &Chapter) -> Result<CargoRun> {
     copy.cargo(&copy.root, &["test", "--features", "solution", "--test", &chapter.name], &[])
 }

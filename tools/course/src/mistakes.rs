@@ -31,7 +31,7 @@ const PANICS: &str = "index out of bounds: the len is but the index is; attempt 
 /// Mistakes for a chapter, so that its checks are known to be awake.
 const MIN_MISTAKES: usize = 12;
 
-/// In a text to find and in what replaces it.
+/// Stands for lines that are left out, in a text to find and in what replaces it.
 const GAP: &str = "\n…";
 
 /// A mistake. Its name in the list says what the reader does, in a few words.

@@ -8,7 +8,6 @@ pub struct CargoRun {
     /// It was ended because nothing came for too long.
     pub hung: bool,
     pub suites: Vec<Suite>,
-    /// All that cargo and the checks printed.
     pub output: String,
 }
 
@@ -45,8 +44,7 @@ impl CargoRun {
         Some(format!("the checks of {} crash: {error}", crashed.name))
     }
 
-    /// What isn't green: every grader of these chapters ran, nothing was red or ignored, and each says that its chapter
-    /// `is_yours`.
+    /// Why these chapters aren't all green and the reader's: a grader didn't run, or a check is red or ignored, say.
     pub fn not_green(&self, chapters: &[Chapter]) -> Vec<String> {
         let mut problems: Vec<String> = self.obstacle().into_iter().collect();
         problems.extend(self.red().iter().map(|red| format!("{} is red: {}", red.test, red.says())));

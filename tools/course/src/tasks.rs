@@ -16,7 +16,6 @@ pub fn of_stub(chapter: &Chapter, stub: &str) -> BTreeSet<u32> {
     todos(stub, chapter.number).iter().map(|todo| todo.task).collect()
 }
 
-/// Compares a chapter's stub, grader and page.
 pub fn check(root: &Path, chapter: &Chapter, stub: &str, grader: &str, report: &mut Report) -> Result<()> {
     let tasks = of_stub(chapter, stub);
     let exercise = chapter.exercise();

@@ -217,7 +217,6 @@ impl App {
         }
     }
 
-    /// Runs the command of the page.
     pub fn start_program(&mut self) {
         let Some(arguments) = program::arguments(&self.current.root, &self.current.chapter) else {
             self.note = Some("the page has no command for this chapter".into());

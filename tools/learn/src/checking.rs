@@ -7,11 +7,9 @@ use crate::current::Current;
 use crate::program::Program;
 use crate::run::{CheckRun, RunResult, Stage};
 
-/// A build with more crates left than this builds dependencies, and takes minutes rather than seconds. After a save it
-/// is fewer than ten.
+/// More crates than this to build are dependencies, and take minutes, not seconds. After a save it is fewer than ten.
 const MANY_CRATES: usize = 15;
 
-/// The checks for the last save.
 #[derive(Default)]
 pub struct Checking {
     run: Option<CheckRun>,

@@ -6,7 +6,6 @@ use serde_json::Value;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Diagnostic {
     pub rendered: String,
-    /// Whether it points into the reader's file.
     pub is_in_file: bool,
 }
 

@@ -15,7 +15,6 @@ use crate::verdict::{Part, Verdict};
 pub struct Current {
     pub root: PathBuf,
     pub chapter: Chapter,
-    /// Whether the book ends with it.
     pub is_last: bool,
     pub exercise: Result<Exercise, String>,
     pub lesson: Result<Lesson, String>,
@@ -93,8 +92,7 @@ impl Current {
         Some(format!("{}:{}", self.chapter.exercise(), todo.line))
     }
 
-    /// Where to read on: at the current task, or at the last one when all are green. In the book if it is served, else
-    /// in the source of the page.
+    /// Where to read on, at the current task or else the last: in the book if it is served, else in the page's source.
     pub fn link(&self, port: Option<u16>) -> String {
         let last = self.lesson.as_ref().ok().and_then(|lesson| lesson.tasks.last());
         match (self.section().or(last), port) {

@@ -70,7 +70,6 @@ pub fn shown(app: &App, key: char) -> Vec<Paragraph> {
 }
 
 impl App {
-    /// A key as the terminal reports it.
     pub fn key(&mut self, key: KeyEvent, screen: &mut Screen) -> io::Result<()> {
         match (key.code, key.modifiers.contains(KeyModifiers::CONTROL)) {
             _ if key.kind == KeyEventKind::Release => {}
@@ -127,7 +126,6 @@ impl App {
         true
     }
 
-    /// How many hints of the current task the reader has seen.
     pub fn hints_seen(&self) -> usize {
         let seen = self.current.task.map_or(0, |task| self.record.hints_seen(&self.current.chapter.name, task));
         seen.min(self.current.n_hints())

@@ -9,11 +9,9 @@ use page_by_page_course::record::{LastRun, Record, is_green};
 use crate::app::App;
 use crate::text::{PLAIN, Paragraph, code, count};
 
-/// A chapter, and what is known of its file.
 struct ListedChapter<'a> {
     chapter: &'a Chapter,
     exercise: Result<Exercise, String>,
-    /// What the last run of its checks found.
     last_run: String,
     /// Why its checks should run again.
     to_check: Option<&'static str>,

@@ -5,7 +5,6 @@ use pulldown_cmark::{Event, HeadingLevel, Options, Parser, Tag, TagEnd};
 
 use crate::text::{BOLD, CYAN, DIM, PLAIN, Paragraph, blank, code, plain, prose};
 
-/// The paragraphs of a Markdown text.
 pub fn lines(markdown: &str) -> Vec<Paragraph> {
     let options = Options::ENABLE_TABLES | Options::ENABLE_STRIKETHROUGH | Options::ENABLE_SMART_PUNCTUATION;
     let mut page = Page { style: PLAIN, ..Page::default() };

@@ -74,8 +74,7 @@ impl Program {
     }
 }
 
-/// The arguments of the command that a chapter's page has for its code: the first `generate` after the tasks begin, or
-/// else the first command there.
+/// The arguments of the command that a chapter's page has: after the tasks begin, the first `generate`, or the first.
 pub fn arguments(root: &Path, chapter: &Chapter) -> Option<Vec<String>> {
     let page = std::fs::read_to_string(root.join(chapter.page())).ok()?.replace("\r\n", "\n");
     let tasks = &page[page.find("\n### Task 1")?..];

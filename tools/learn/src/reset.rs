@@ -8,8 +8,7 @@ use anyhow::{Context, Result};
 use page_by_page_course::chapters::Chapter;
 use page_by_page_course::source;
 
-/// Writes the stub as it was handed out, made from the solution. Returns where the replaced file is kept, from the root
-/// of the repository.
+/// Writes the stub, made from the solution. Returns where the replaced file is, from the root of the repository.
 ///
 /// # Errors
 /// If the stub can't be made or the file can't be copied: nothing is changed then. If the stub can't be written.

@@ -38,7 +38,6 @@ pub struct CheckRun {
     chapter: Chapter,
     /// libtest's filter: `task_1_`, or `--skip task_1_`.
     filter: Vec<String>,
-    /// The longest time that the checks may take.
     time_limit: Duration,
     process: Process,
     pub stage: Stage,
@@ -129,8 +128,7 @@ impl CheckRun {
         )
     }
 
-    /// The check that has not ended. They begin in the order of their names, on several threads, so that it is the
-    /// first that has no result.
+    /// The check that has not ended: they begin in the order of their names, so it is the first without a result.
     fn still_running(&self) -> String {
         let CheckRun { root, chapter, filter, .. } = self;
         let grader = std::fs::read_to_string(root.join(chapter.grader())).unwrap_or_default();

@@ -14,7 +14,6 @@ use crossterm::{execute, queue};
 
 use crate::text::Paragraph;
 
-/// Whether the screen is taken over.
 static IS_TAKEN: AtomicBool = AtomicBool::new(false);
 
 /// Whether input and output are a terminal that can be drawn on.

@@ -43,7 +43,6 @@ pub fn count(n: usize, what: &str) -> String {
 }
 
 impl Paragraph {
-    /// The same paragraph with more text.
     pub fn and(mut self, text: impl AsRef<str>, style: Style) -> Self {
         let text: String = text.as_ref().replace('\t', "    ").chars().filter(|c| !c.is_control()).collect();
         if !text.is_empty() {

@@ -55,7 +55,6 @@ fn rule(word: &str, columns: usize) -> Paragraph {
     prose("─".repeat(columns - plain(word).width()) + word, DIM)
 }
 
-/// The chapter, and what is going on.
 fn head(app: &App, columns: usize) -> Paragraph {
     let seconds = |duration: Duration| format!("{:.1} s", duration.as_secs_f64());
     let right = match (&app.checking.stage, app.checking.took) {

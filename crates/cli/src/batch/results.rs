@@ -15,15 +15,14 @@ use crate::output::{print, thousands};
 pub struct Results {
     /// `None` is standard output.
     out: Option<(PathBuf, NewFile)>,
-    /// By line, from the first that has no result yet.
+    /// The results by line, from the first line that has none yet.
     pending: BTreeMap<usize, Option<Value>>,
     /// How many have ended in each way; `None`: lines that were refused.
     pub ends: BTreeMap<Option<FinishReason>, usize>,
 }
 
 impl Results {
-    /// Results for a file take the place of the one that is there when all are written. Refuses the file that the lines
-    /// are read from.
+    /// Results for a file replace the old one when all are written. Refuses the file that the lines are read from.
     pub fn begin(file: Option<&Path>, input: &Path) -> Result<Self> {
         let is_stdout = |file: &&Path| [Path::new("-"), Path::new("/dev/stdout")].contains(file);
         let Some(file) = file.filter(|file| !is_stdout(file)) else { return Ok(Results::default()) };
@@ -58,7 +57,6 @@ impl Results {
         Ok(())
     }
 
-    /// Puts the file in its place, if there is one.
     pub fn finish(&mut self) -> Result<()> {
         let Some((path, file)) = self.out.take() else { return Ok(()) };
         file.finish().with_context(|| format!("{}: the results are lost", path.display()))

@@ -168,8 +168,7 @@ impl AttentionBench {
     }
 }
 
-/// Two steps, each of which is forgotten again. The second counts, because the first finds in the processor's caches
-/// what the way before has left there.
+/// Two steps, each forgotten again. The second counts: the first finds in the caches what the way before has left.
 fn second_step<C: AttentionCache>(model: &Model, caches: &mut [C], times: &mut Times) -> Result<(Vec<f32>, usize)> {
     step(model, caches)?;
     caches.iter_mut().try_for_each(|cache| cache.rewind(1))?;

@@ -138,7 +138,6 @@ fn measure(model: &Model, tokens: &[u32], file: &mut PageFile, parts: &mut [Time
     Ok(())
 }
 
-/// The model reads tokens; the logits that are asked for.
 fn read(model: &Model, tokens: &[u32], cache: &mut ForkCache, n_logits: usize) -> Result<Vec<f32>> {
     let chunk = model.prepare_chunk(tokens, Some(cache), n_logits)?;
     Ok(model.forward(vec![chunk])?)

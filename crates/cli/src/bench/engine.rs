@@ -59,7 +59,7 @@ const LOOP: usize = 1 << 20;
 #[derive(Default)]
 struct Measured {
     sums: Times,
-    /// Of the weights in their files, if the model's are copied.
+    /// Sums of the weights in their files, if the model's are copies.
     sums_in_files: Times,
     decodes: Times,
     prefills: Times,

@@ -230,8 +230,7 @@ fn waste(capacity: usize, page_size: Option<usize>, lengths: &[usize]) -> Result
     Report::table(1, rows.len(), rows)
 }
 
-/// Slots of the memory that comes in pieces, the sequences that take it, and the one that comes when the first has
-/// ended.
+/// Slots of the memory, the sequences that take it, and the one that comes when the first has ended.
 const CAPACITY: usize = 2000;
 const LENGTHS: [usize; 3] = [200, 1000, 150];
 const REQUEST: usize = 800;

@@ -61,7 +61,7 @@ impl Report {
         Ok(Report { text: table(text_columns, group, &rows), json: numbers(rows) })
     }
 
-    /// Of one model. `more`: an object, which follows its name and how many threads compute.
+    /// The report of one model. `more`: an object, whose fields follow the model's name and the number of threads.
     fn of_model(model: &ModelOption, text: String, more: Value) -> Result<Self> {
         let mut json = json!({
             "model": model.name(), "matmul_dtype": model.matmul_dtype.name(), "threads": rayon::current_num_threads()

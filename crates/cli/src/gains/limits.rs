@@ -13,11 +13,10 @@ use page_by_page::panics;
 use crate::memory;
 use crate::output::{mib, time};
 
-/// What a measure can take.
 #[derive(Clone, Copy)]
 pub struct Limits {
     time: Duration,
-    /// Of memory, beside what the program had before.
+    /// Bytes of memory, beyond what the program had before.
     bytes: usize,
 }
 

@@ -77,8 +77,7 @@ pub fn gain(number: usize) -> Gain {
     }
 }
 
-/// The first `new_tokens` tokens of the story that chapters 1 to 3 begin with. The small model generates it, because
-/// the counts are those of any model.
+/// The first `new_tokens` tokens of the story of chapters 1 to 3, by the small model: any model has the same counts.
 fn story(kind: CacheKind, new_tokens: usize) -> Result<Generated> {
     let dir = bundled("storyteller-draft");
     let (model, prompt) = (Model::open(&dir)?, Tokenizer::open(&dir)?.encode("Once upon a time")?);

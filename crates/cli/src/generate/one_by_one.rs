@@ -34,7 +34,6 @@ struct SingleSetup<'m> {
     request: &'m OutputRequest<'m>,
     /// `None`: nothing is kept.
     cache: Option<Box<dyn AttentionCache>>,
-    /// The pages of that cache, if it has any.
     pool: Option<PoolSize>,
     restored: Option<Restored>,
     draft: Option<DraftSource>,
@@ -55,7 +54,7 @@ struct Saved {
 
 struct SingleOutcome {
     generated: Generated,
-    /// Of the first step, which computes the prompt, and of all later ones.
+    /// How long the first step took, which computes the prompt, and all later ones together.
     prefill: Duration,
     decode: Duration,
     drafts: DraftCounters,
@@ -140,8 +139,7 @@ impl Generate {
         Ok(Some(Saved { file: file.display().to_string(), tokens: cache.len() }))
     }
 
-    /// Generates the output, and shows it as it grows unless JSON is asked for. Returns it in characters, too, or why
-    /// these could not be shown.
+    /// Generates the output, and shows it as it grows unless JSON is asked for. Also returns its characters, if it can.
     fn generate(&self, setup: &mut SingleSetup<'_>) -> Result<(SingleOutcome, Result<String>)> {
         let SingleSetup { model, tokenizer, request, cache, draft, .. } = setup;
         let OutputRequest { prompt_text, prompt, max_new_tokens, sampling } = request;

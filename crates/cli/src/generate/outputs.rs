@@ -61,7 +61,7 @@ pub struct OutputSet<'m> {
     pub outputs: Vec<Output<'m>>,
     /// Passes that computed a prompt, whatever else they computed.
     pub prefill: PassTotals,
-    /// All others: they compute the newest token of each sequence.
+    /// The other passes, which compute the newest token of each sequence.
     pub decode: PassTotals,
     /// Checks what attention reads, if that is wanted, and how many wrong reads there were.
     pub checker: Option<(Rc<ReadChecker>, u64)>,

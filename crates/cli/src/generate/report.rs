@@ -112,16 +112,14 @@ impl OutputSet<'_> {
 
     /// What as many separate caches would have taken, if the sequences have shared pages.
     ///
-    /// A separate cache would have computed all tokens of its sequence, into as many pages as its table lists at the
-    /// end.
+    /// Such a cache would have computed all tokens of its sequence, into as many pages as its table has at the end.
     fn in_separate_caches(&self, what: impl Fn() -> String) -> String {
         let caches = count(self.outputs.len(), "cache");
         if self.are_forks() { format!("; {caches} apart: {}", what()) } else { String::new() }
     }
 
-    /// How many sequences would find room in this memory: sequences like these, with as many pages as these had at
-    /// their ends on average, and sequences with a reservation each for the longest of them. `None` if no sequence has
-    /// taken a page, or if they share pages.
+    /// How many sequences would fit in this memory: with the pages that these had at their ends on average, and with a
+    /// reservation each for the longest. `None` if no sequence has taken a page, or if they share pages.
     fn room_for(&self) -> Option<String> {
         if self.are_forks() || self.pages_at_ends() == 0 {
             return None;

@@ -121,8 +121,7 @@ fn state(output: &Output<'_>, may_share: bool) -> String {
     }
 }
 
-/// What an output is, and the newest of its text. The last column is left free: a line that fills it may go on to the
-/// next.
+/// What an output is, and its newest text. The last column stays free: a line that fills it may go on to the next.
 fn block(number: usize, state: &str, text: &str, width: usize) -> [String; 2] {
     let words = text.split(|c: char| c.is_whitespace() || c.is_control()).filter(|word| !word.is_empty());
     let words: Vec<&str> = words.collect();

@@ -32,8 +32,7 @@ const VALUES: [&str; 14] = [
 /// The names of values that are files or words.
 const NO_NUMBERS: [&str; 10] = ["DIR", "FILE", "CACHE", "RULE", "SHAPE", "TYPE", "TEXT", "HOW", "NAME", "MESSAGE"];
 
-/// Options and values with which a command is quick, each line another way through it. `SMALL` is a model with few
-/// positions.
+/// Options and values with which a command is quick, each line a different way. `SMALL` is a model with few positions.
 const QUICK: [(&str, &str); 39] = [
     ("generate", "--model=SMALL --max-new-tokens=3"),
     ("generate", "day king --model=SMALL --max-new-tokens=3"),

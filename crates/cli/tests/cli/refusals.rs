@@ -10,7 +10,6 @@ use crate::program::{PROGRAM, Run, limited, run};
 use crate::script::Script;
 use grading::checkpoints::Folder;
 
-/// A copy of a model, with another value in one of its files.
 pub fn changed(model: &str, file: &str, field: &str, value: Value) -> Folder {
     let folder = Folder::copy_of(model);
     folder.set(file, field, value);

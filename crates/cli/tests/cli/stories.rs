@@ -18,7 +18,6 @@ const RECOMPUTE: &[&str] = &["--kv=recompute"];
 const FLAT: &[&str] = &["--kv=flat"];
 const CONTIGUOUS: &[&str] = &["--kv=contiguous"];
 const SMALL_PAGES: &[&str] = &["--kv=paged", "--page-size=3"];
-/// The caches that keep rows.
 const KEEPING: [&[&str]; 5] =
     [FLAT, CONTIGUOUS, SMALL_PAGES, &["--kv=paged", "--page-size=1"], &["--kv=paged", "--page-size=64"]];
 

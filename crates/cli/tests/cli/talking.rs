@@ -63,7 +63,6 @@ fn parts_of_characters_are_not_shown() {
     assert!(bytes.code == Some(1) && bytes.stderr.contains("error: line 2: it is not UTF-8"), "{}", bytes.stderr);
 }
 
-/// At a terminal.
 #[cfg(target_os = "linux")]
 mod terminal {
     use std::fs::File;

@@ -77,7 +77,6 @@ impl Connection {
         Ok(line.trim_end().into())
     }
 
-    /// Reads the head of an answer.
     pub fn read_head(&mut self) -> io::Result<Response> {
         let first = self.line()?;
         let status = first.split(' ').nth(1).and_then(|status| status.parse().ok());

@@ -18,12 +18,10 @@ fn watch(server: &Server) -> (Response, Connection) {
     (head, connection)
 }
 
-/// What a client that watches the pages sees.
 struct Views {
     connection: Connection,
     /// Pages of the pool; each view's pages and sequences are checked against it.
     n_pages: usize,
-    /// Of the last view.
     version: usize,
 }
 
@@ -93,8 +91,7 @@ fn sums(view: &Value) -> [usize; 3] {
     sums
 }
 
-/// A page has the texts whose table names it as owners, and at most the prefix cache besides; a table has a page for
-/// each that its rows begin.
+/// A page's owners are the texts whose table has it, and at most the prefix cache; a table has all pages of its rows.
 #[track_caller]
 fn belongs_together(view: &Value, n_pages: usize) {
     let pages = pages_of(view);

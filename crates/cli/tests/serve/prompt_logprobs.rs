@@ -119,8 +119,7 @@ fn an_echoed_prompt_is_scored_as_the_model_scores_it() {
     }
 }
 
-/// Evaluation programs ask for one new token, and drop the last score: there has to be one, also where that token is an
-/// end.
+/// Evaluation programs ask for one new token and drop the last score: there has to be one, even if the token is an end.
 #[test]
 fn the_end_of_a_scored_prompt_has_its_score() {
     let (server, alone) = (Server::start(Options::default()), storyteller());

@@ -8,8 +8,7 @@ use crate::serving::{Options, Server, all_pages_come_back};
 use grading::checkpoints::Folder;
 use page_by_page_serve::access::Access;
 
-/// Sends the requests of a script. Below each stands how it is answered: the status, and of an error the field, the code and
-/// the message.
+/// Sends the requests of a script. Below each stands its answer: the status, and an error's field, code and message.
 ///
 /// The fields after `>` are sent for a completion and for a chat, or only where there is a `prompt` or `messages`. The others
 /// are a method, an address and headers; where a method has a body, it is an empty object.

@@ -177,7 +177,6 @@ fn a_server_that_is_to_end_does_not_wait_for_ever() {
     assert!(rest.contains("server_stopping") && !rest.contains("[DONE]"), "{}", &rest[rest.len() - 300..]);
 }
 
-/// A prefix cache with a fault.
 struct Faulty {
     sound: PrefixTrie,
     lookups: usize,

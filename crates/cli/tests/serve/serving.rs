@@ -173,7 +173,6 @@ fn add(whole: &mut Value, part: &Value) {
     }
 }
 
-/// Sends a request for completions, and leaves the answer to be read.
 pub fn send(address: SocketAddr, body: &Value) -> Connection {
     let mut connection = Connection::open(address).unwrap();
     connection.send("POST", "/v1/completions", &[], body.to_string().as_bytes()).unwrap();
@@ -215,7 +214,6 @@ pub fn storyteller() -> Alone {
     Alone::open(&bundled("storyteller"))
 }
 
-/// A model, its tokenizer, and what they generate alone.
 pub struct Alone {
     pub model: Model,
     pub tokenizer: Tokenizer,

@@ -29,7 +29,6 @@ fn tokens_alone(
     alone.generate_until(&prompt, max_tokens, sampling, ends, change)
 }
 
-/// Asks for the prompt's continuation, with these fields beside it.
 fn ask(server: &Server, sampling: SamplingParams, max_tokens: usize, more: &Value) -> Value {
     let SamplingParams { temperature, top_p, seed, .. } = sampling;
     let mut body = json!({

@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 use crate::serving::{Alone, Options, Server, all_pages_come_back, send, together};
 
 const CLIENTS: usize = 64;
-/// Of each client, in each round.
+/// How many requests each client sends in each round.
 const REQUESTS: usize = 12;
 const ROUNDS: usize = 3;
 const PAGES: usize = 56;

@@ -37,7 +37,7 @@ struct Scores<'a, S> {
     /// Packed.
     queries: &'a [Lanes],
     scores: &'a mut [f32],
-    /// From the scores of a query to those of the next.
+    /// How many scores lie from the first of a query to the first of the next.
     stride: usize,
 }
 
@@ -179,8 +179,7 @@ impl<S: Stored> WeightedSum<'_, S> {
     }
 }
 
-/// The weights of some queries. They begin with those of the first query, from its first value on, and those of the
-/// next query follow `stride` weights later.
+/// Some queries' weights: the first query's from its first value on; those of the next follow `stride` later.
 #[derive(Clone, Copy)]
 struct Weights<'a> {
     of_first: &'a [f32],

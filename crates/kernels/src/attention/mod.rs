@@ -24,11 +24,9 @@ use crate::vector::{LANES, Lanes, Vector, padded};
 /// How attention divides a row into heads.
 #[derive(Clone, Copy, Debug)]
 pub struct Heads {
-    /// Query heads.
     pub n_heads: usize,
     /// Key/value heads; each serves `n_heads / n_kv_heads` query heads (grouped-query attention).
     pub n_kv_heads: usize,
-    /// Numbers in a head.
     pub head_dim: usize,
 }
 
@@ -84,7 +82,7 @@ struct Attention<'a> {
     dtype: KvDtype,
     sequence: &'a SequenceRows<'a>,
     kv_heads: Range<usize>,
-    /// Of the sequence's queries.
+    /// The task's rows, among the sequence's queries.
     rows: Range<usize>,
     /// Tokens before the sequence's first query.
     before: usize,
@@ -157,8 +155,7 @@ impl<'a> Attention<'a> {
         self.kv_heads.len() * self.group()
     }
 
-    /// A query is one row in one head. Those of one row come together, since they see the same positions; within a row,
-    /// those of one key/value head.
+    /// A query is a row in a head. Those of a row come together, since they see the same; then those of a kv head.
     fn row_and_head(&self, query: usize) -> (usize, usize) {
         let heads = self.query_heads();
         (self.rows.start + query / heads, self.kv_heads.start * self.group() + query % heads)

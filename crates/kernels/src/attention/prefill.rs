@@ -22,8 +22,7 @@ pub(super) fn attend<S: Stored>(task: &Attention<'_>, stored: S) -> Vec<Lanes> {
     let queries = &task.packed_queries()[..];
 
     let head = task.head_of(stored, task.sequence.keys, task.kv_heads.start);
-    // An odd number of cache lines: with a power of two, the scores of all queries would compete for a few of the
-    // cache's places.
+    // An odd number of cache lines: with a power of two, all scores would compete for a few places of the cache.
     let stride = (places.len().next_multiple_of(KEYS).div_ceil(LANES) | 1) * LANES;
     let mut scores = vec![0.0; task.queries() * stride];
     let mut keys = vec![[0.0; LANES]; KEYS * depth];
@@ -70,14 +69,13 @@ impl<S: Stored> Kernel for Pack<'_, S> {
     }
 }
 
-/// The scores of a few keys for all queries that see the first of them. Some are of keys that their query does not see;
-/// the softmax leaves them out.
+/// The scores of a few keys for all queries that see the first of them; the softmax leaves out those not seen.
 struct Scores<'a> {
     task: &'a Attention<'a>,
     /// Packed.
     queries: &'a [Lanes],
     keys: &'a [Lanes],
-    /// Those of the first query, from the first key on.
+    /// Begins with the score of the first query and the first key.
     scores: &'a mut [f32],
     stride: usize,
     /// The first key's position.
@@ -157,8 +155,7 @@ impl WeightedSum<'_> {
         self.task.seen(query).saturating_sub(self.at).min(self.values.len() / self.task.depth())
     }
 
-    /// Adds some of the values to the sums of `R` queries, `C` vectors at a time. Where `C` is 5 it takes four, because
-    /// heads have 4 or 8 vectors.
+    /// Adds some values to the sums of `R` queries, `C` vectors at a time, or four where `C` is 5: heads have 4 or 8.
     #[inline(always)]
     fn add<V: Vector, const R: usize, const C: usize>(&mut self, first: usize, values: Range<usize>) {
         let depth = self.task.depth();

@@ -42,7 +42,6 @@ pub(crate) use x86::{Avx2, Avx512, Avx512Bf16};
 
 use crate::registers::Kernel;
 
-/// Numbers in a vector.
 pub(crate) const LANES: usize = 16;
 
 /// The bits of 2^-56 as a bf16 number. Numbers below count as zero where pairs are multiplied. All others are multiples of
@@ -50,7 +49,6 @@ pub(crate) const LANES: usize = 16;
 /// that `VDPBF16PS` would take it for zero.
 pub(crate) const LEAST: u16 = (127 - 56) << 7;
 
-/// Sixteen numbers side by side.
 pub(crate) type Lanes = [f32; LANES];
 
 /// Sixteen numbers, and what the kernels do with them.
@@ -73,7 +71,6 @@ pub(crate) trait Vector: Copy {
 
     /// The same number in every lane.
     fn splat(number: f32) -> Self;
-    /// Reads sixteen numbers.
     fn load(numbers: &Lanes) -> Self;
     /// Reads sixteen bf16 numbers, little-endian.
     fn load_bf16(bytes: &[u8; 2 * LANES]) -> Self;
@@ -153,7 +150,6 @@ pub(crate) fn rows_of<T, const R: usize>(values: &[T], first: usize, stride: usi
     rows
 }
 
-/// The sum of each vector.
 #[inline(always)]
 pub(crate) fn lane_sums<V: Vector, const C: usize>(vectors: &[V; C]) -> [f32; C] {
     let mut sums = [0.0; C];

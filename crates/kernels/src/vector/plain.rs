@@ -4,7 +4,6 @@
 use super::{LANES, LEAST, Lanes, Vector};
 use crate::registers::Kernel;
 
-/// Sixteen numbers in memory.
 #[derive(Clone, Copy)]
 pub(crate) struct Plain(Lanes);
 

@@ -47,7 +47,6 @@ fn words_per_head(dtype: KvDtype, dim: usize) -> usize {
     }
 }
 
-/// The numbers of a stored head.
 fn unpacked(dtype: KvDtype, words: &[f32], dim: usize) -> Vec<f32> {
     let halves = words.iter().flat_map(|word| [word.to_bits() as u16, (word.to_bits() >> 16) as u16]);
     let bytes = words.iter().skip(1).flat_map(|word| word.to_le_bytes());

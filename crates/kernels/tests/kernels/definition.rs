@@ -15,7 +15,6 @@ pub fn numbers(n: usize, seed: u32) -> Vec<f32> {
         .collect()
 }
 
-/// The numbers as a checkpoint stores them.
 pub fn stored(dtype: Dtype, values: &[f32]) -> Vec<u8> {
     values
         .iter()
@@ -27,7 +26,6 @@ pub fn stored(dtype: Dtype, values: &[f32]) -> Vec<u8> {
         .collect()
 }
 
-/// The number that is stored.
 pub fn rounded(dtype: Dtype, value: f32) -> f32 {
     match dtype {
         Dtype::F32 => value,
@@ -36,7 +34,7 @@ pub fn rounded(dtype: Dtype, value: f32) -> f32 {
     }
 }
 
-/// So that -0 is not 0, and NaN is NaN.
+/// The bits of numbers, so that -0 is not 0, and NaN is NaN.
 pub fn bits(numbers: &[f32]) -> Vec<u32> {
     numbers.iter().map(|number| number.to_bits()).collect()
 }

@@ -17,7 +17,6 @@ use page_by_page_kernels::{
 
 const REGISTERS: &str = "PAGE_BY_PAGE_REGISTERS";
 
-/// Does some work on a pool of three threads.
 fn on_three_threads(work: impl FnOnce() + Send) {
     let pool = rayon::ThreadPoolBuilder::new().num_threads(3);
     pool.build_scoped(|thread| thread.run(), |pool| pool.install(work)).expect("three threads");

@@ -22,8 +22,7 @@ fn lengths() -> impl Iterator<Item = usize> {
     LENGTHS.into_iter().filter(|n| !cfg!(miri) || *n < 100)
 }
 
-/// Three numbers whose `a * b + c` is hard to round: at and beside the middle between two results, around cancellation,
-/// where results become subnormal or overflow.
+/// Numbers whose `a * b + c` is hard to round: near the middle of two results, cancelling, subnormal, overflowing.
 fn hard_cases() -> Vec<[f32; 3]> {
     let ulp = f32::EPSILON;
     let near_one = [1.0, 1.0 + ulp, 1.0 + 2.0 * ulp, 1.0 - ulp / 2.0, 1.5, 2.0 - ulp];

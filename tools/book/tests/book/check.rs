@@ -60,8 +60,7 @@ fn code_may_be_half_written_and_use_other_words() {
     assert!(output.status.success(), "{}", said(&output));
 }
 
-/// Faults that no text at the end of a page can have: where a text is put in place of another, and what the build must
-/// say.
+/// Faults that no text at a page's end can have: what is put in place of what, and what the build must say.
 #[test]
 fn faults_of_the_book_as_a_whole() {
     for (file, text, by, problem) in [

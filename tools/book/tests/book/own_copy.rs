@@ -42,7 +42,6 @@ fn write_program(book: &Book, name: &str, script: &str) {
     fs::set_permissions(book.path(name), fs::Permissions::from_mode(0o755)).unwrap();
 }
 
-/// Adds to the exercise.
 fn begin(book: &Book, code: &str) {
     let stub = book.read(EXERCISE).replace("todo!", "unimplemented!");
     book.write(EXERCISE, format!("{stub}\n{code}"));

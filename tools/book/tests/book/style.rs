@@ -13,7 +13,7 @@ const THEMES: [(&str, bool, [u8; 3]); 5] = [
     ("coal", true, [0x13, 0x15, 0x16]),
     ("navy", true, [0x16, 0x19, 0x23]),
 ];
-/// Of notes and folds.
+/// The names of the colours beside those of the owners.
 const KINDS: [&str; 5] = ["new", "reused", "shared", "wasted", "stale"];
 const OWNERS: [&str; 8] = ["0", "1", "2", "3", "4", "5", "6", "7"];
 

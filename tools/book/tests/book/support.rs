@@ -61,7 +61,6 @@ pub fn said(output: &Output) -> String {
     String::from_utf8_lossy(&[&output.stdout[..], &output.stderr[..]].concat()).into_owned()
 }
 
-/// Every file in a folder, with what it holds.
 pub fn contents(folder: &Path) -> Vec<(String, Vec<u8>)> {
     let files = WalkDir::new(folder).sort_by_file_name().into_iter().map(Result::unwrap);
     let files = files.map(|entry| entry.into_path()).filter(|path| path.is_file() && !path.is_symlink());

@@ -38,7 +38,7 @@ pub fn figure() -> Result<Figure> {
         lines: names.iter().map(String::as_str).zip(lines).collect(),
         ..Chart::default()
     };
-    let headline = "After three draft tokens, the match rule has no more to give. The sample rule has.";
+    let headline = "With drafts of every length up to eight, the sample rule needs fewer passes.";
     let setup = format!(
         "The table\u{2019}s {} stories, {} new tokens each, at temperature {TEMPERATURE}. So few stories make a bumpy line.",
         PROMPTS.len(),

@@ -8,7 +8,6 @@ use crate::current::Current;
 use crate::markdown;
 use crate::text::{BOLD, CYAN, DIM, PLAIN, Paragraph, RED, YELLOW, blank, count, plain, prose};
 
-/// The hints that the reader has asked for.
 pub fn hints(current: &Current, seen: usize) -> Vec<Paragraph> {
     let Some(task) = current.section() else { return Vec::new() };
     let mut lines = vec![
@@ -72,7 +71,6 @@ pub fn question(current: &Current, at: usize, is_open: bool) -> Vec<Paragraph> {
     lines
 }
 
-/// The reader's code and the reference.
 pub fn compare(current: &Current) -> Vec<Paragraph> {
     match (&current.exercise, source::read(&current.root, &current.chapter.solution())) {
         (Ok(exercise), Ok(solution)) => compare::lines(&exercise.text, &solution),

@@ -14,8 +14,7 @@ fn here() -> &'static Path {
     Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../.."))
 }
 
-/// Chapter 2 of this repository with this text as its file; untouched if it is empty. The record and the file are in a
-/// folder of their own.
+/// Chapter 2 of this repository with this text as its file, in a folder of its own; untouched if the text is empty.
 fn app(text: &str) -> App {
     let chapters = chapters::all(here()).unwrap();
     let root = tempfile::tempdir().unwrap().keep();
@@ -34,7 +33,7 @@ fn app(text: &str) -> App {
     app
 }
 
-/// The same after a run of all checks.
+/// The app after a run of all checks with this result.
 fn after(result: RunResult) -> App {
     let mut app = app("mine");
     app.current.take(result, true);
@@ -91,7 +90,6 @@ fn others_running() -> App {
     app
 }
 
-/// The screen as it is seen.
 fn seen(app: &mut App, size: (usize, usize)) -> String {
     screen(app, size).iter().map(|row| row.text().trim_end().to_string() + "\n").collect()
 }

@@ -160,7 +160,6 @@ fn waits(current: &Current, Wait { chapter, task }: Wait) -> Vec<Paragraph> {
     ]
 }
 
-/// A failed check: its name and its message.
 fn failure(name: &str, message: &str) -> Vec<Paragraph> {
     let message = message.lines().map(message_line);
     [code(format!("✗ {name}"), RED)].into_iter().chain(message).collect()

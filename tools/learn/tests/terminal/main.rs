@@ -32,7 +32,6 @@ fn is_gone(pid: &str) {
     wait_until(|| (!is_alive(pid)).then_some(()), || format!("{pid} is still there"));
 }
 
-/// A terminal with the companion in it.
 struct Terminal {
     side: File,
     screen: Arc<Mutex<vt100::Parser>>,
@@ -315,8 +314,7 @@ fn no_color_is_heeded() {
     }
 }
 
-/// `plain.txt` has words: the reader's file is the stub without the lines that contain them. Then a command, and all
-/// that it prints.
+/// `plain.txt` has words, for a stub without the lines that contain them, then a command and all that it prints.
 #[test]
 fn without_a_terminal_it_prints_plain_lines() {
     let sample = Sample::new();
