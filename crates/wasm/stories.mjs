@@ -74,8 +74,8 @@ const breaks = live.split("settings: {").slice(1).flatMap((place) => {
 });
 assert.ok(breaks.length > 8, `pages can switch on ${JSON.stringify(breaks)}`);
 for (const settings of breaks) {
-  const { texts, wrong_reads } = outputs(settings);
-  assert.ok(texts.length > 0 && wrong_reads.n > 0, `${settings.mistake}: ${texts.length} stories, ${wrong_reads.n} wrong reads`);
+  const { texts, broken } = outputs(settings);
+  assert.ok(texts.length > 0 && broken.n > 0, `${settings.mistake}: ${texts.length} stories, ${broken.n} wrong reads`);
   texts.forEach((text) => assert.ok(recorded.includes(inOne(text)), `${settings.mistake}, not recorded: ${text}`));
 }
 console.log(`with each of ${breaks.length} mistakes, the module's stories are the record's`);

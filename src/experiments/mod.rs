@@ -10,11 +10,11 @@
 mod costs;
 pub mod disk;
 pub mod drafts;
+pub mod faults;
 pub mod first_fit;
 pub mod forks;
 pub mod generation;
 pub mod memory;
-pub mod mistakes;
 pub mod paged_attention;
 pub mod prefixes;
 pub mod rewind;
