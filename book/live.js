@@ -341,13 +341,13 @@
                 this.view.bringIntoSight();
             }
             this.most = Math.max(this.most, ...views.map(pagesTaken));
-            const summary = view.broken ? readWrongly(view.broken, isBusy, this.happened) : this.experiment.summary?.(view, this.most, this.starts);
+            const summary = view.wrong_reads ? readWrongly(view.wrong_reads, isBusy, this.happened) : this.experiment.summary?.(view, this.most, this.starts);
             // Not read aloud step by step, which nobody could follow.
             this.summary.setAttribute("aria-busy", isBusy && this.controls.state === "playing");
             if (summary !== undefined) {
                 this.summary.textContent = summary;
             }
-            const [misread] = Object.keys(view.broken?.pages ?? {});
+            const [misread] = Object.keys(view.wrong_reads?.pages ?? {});
             if (misread && isBusy && this.experiment.view.lists) {
                 this.drafts.replaceChildren(...overwritten(view, Number(misread)));
                 this.happened = WHY_UNNOTICED;
@@ -431,8 +431,8 @@
     }
 
     /** Shows a page that is read by mistake as what it is, the same page on two lists. The one that it displaces isn't handed out. */
-    function giveToBoth({ owners, sequences, broken }) {
-        for (const page of Object.keys(broken.pages).map(Number)) {
+    function giveToBoth({ owners, sequences, wrong_reads }) {
+        for (const page of Object.keys(wrong_reads.pages).map(Number)) {
             const at = sequences.find(({ pages }) => pages.includes(page)).pages.indexOf(page);
             for (const { pages } of sequences.filter(({ pages }) => !pages.includes(page))) {
                 owners[pages[at]] = 0;
@@ -457,7 +457,7 @@
      * How two sequences, A and B, got into one page: its first slot, and then both lists, with the words whose rows are in their
      * pages. Where a row of B lies in a slot of A, the word that belongs there is struck through.
      */
-    function overwritten({ sequences, broken: { before, slots } }, page) {
+    function overwritten({ sequences, wrong_reads: { before, slots } }, page) {
         const word = (owner, ...words) => element("b", owner, ...words);
         const [[own, found]] = slots;
         const first = ["A writes ", word("of-a", own), " \u2192 B writes over it ", word("of-b", found), " \u2192 A reads ", word("of-b", found)];

@@ -186,9 +186,9 @@
 
     /** Pages that have more owners than their reference counts say: two sequences that write over each other's rows. */
     mistakes() {
-      const { broken } = this.after;
-      if (broken?.first && !this.before.broken?.first) {
-        this.tell("mistake", [], Object.keys(broken.pages).map(Number), "The first wrong read");
+      const { wrong_reads } = this.after;
+      if (wrong_reads?.first && !this.before.wrong_reads?.first) {
+        this.tell("mistake", [], Object.keys(wrong_reads.pages).map(Number), "The first wrong read");
       }
       const isWrong = ({ owners }, holders, page) => holders[page].length > owners[page];
       for (const [page, count] of this.after.owners.entries()) {

@@ -57,6 +57,7 @@ const greedy = { ...EIGHT, samples: 1, greedy: true };
 const drafted = outputs({ ...POOL, drafts: 4 }, greedy);
 assert.deepEqual(drafted.texts, expected(greedy, "--temperature", "0"));
 assert.ok(drafted.counters.accepted > 20 && drafted.counters.accepted < drafted.counters.drafted, JSON.stringify(drafted.counters));
+assert.equal(outputs({ ...POOL, drafts: 4 }, { ...greedy, max_new_tokens: 0 }).finished[0].reason, "length");
 assert.throws(() => outputs({ ...POOL, pages: 3 }, EIGHT), /page/);
 const live = await readFile(root("book/live.js"), "utf8");
 // The wolf and the princess of the first page, as they are before a button breaks them.
@@ -74,8 +75,8 @@ const breaks = live.split("settings: {").slice(1).flatMap((place) => {
 });
 assert.ok(breaks.length > 8, `pages can switch on ${JSON.stringify(breaks)}`);
 for (const settings of breaks) {
-  const { texts, broken } = outputs(settings);
-  assert.ok(texts.length > 0 && broken.n > 0, `${settings.mistake}: ${texts.length} stories, ${broken.n} wrong reads`);
+  const { texts, wrong_reads } = outputs(settings);
+  assert.ok(texts.length > 0 && wrong_reads.n > 0, `${settings.mistake}: ${texts.length} stories, ${wrong_reads.n} wrong reads`);
   texts.forEach((text) => assert.ok(recorded.includes(inOne(text)), `${settings.mistake}, not recorded: ${text}`));
 }
 console.log(`with each of ${breaks.length} mistakes, the module's stories are the record's`);

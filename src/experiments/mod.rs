@@ -10,11 +10,11 @@
 mod costs;
 pub mod disk;
 pub mod drafts;
-pub mod faults;
 pub mod first_fit;
 pub mod forks;
 pub mod generation;
 pub mod memory;
+pub mod mistakes;
 pub mod paged_attention;
 pub mod prefixes;
 pub mod rewind;
@@ -36,7 +36,9 @@ pub const PROMPTS: [&str; 4] = ["Once upon a time", "There was a king", "In a sm
 
 /// The folder of a bundled model: `storyteller` or `storyteller-draft`.
 pub fn bundled(model: &str) -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("assets").join(model)
+    // A page has no folders, and its module is the same wherever it was compiled.
+    let root = if cfg!(target_family = "wasm") { "" } else { env!("CARGO_MANIFEST_DIR") };
+    Path::new(root).join("assets").join(model)
 }
 
 /// Rows of `tokens` tokens, all the same: `[tokens, kv_width]`.

@@ -20,21 +20,14 @@ pub struct GenerationRequest {
     /// Report the log-probability of each new token, and of this many of the likeliest.
     pub logprobs: Option<usize>,
     /// Report them of the tokens of the prompt too: its *scores*.
-    pub wants_prompt_logprobs: bool,
+    pub prompt_logprobs: bool,
 }
 
 impl GenerationRequest {
     /// A request without log-probabilities, which ends by the model's end-of-text tokens.
     pub fn new(prompt: Vec<u32>, max_new_tokens: usize, samplers: Vec<Sampler>) -> Self {
         let stop_params = StopParams::default();
-        GenerationRequest {
-            prompt,
-            max_new_tokens,
-            samplers,
-            stop_params,
-            logprobs: None,
-            wants_prompt_logprobs: false,
-        }
+        GenerationRequest { prompt, max_new_tokens, samplers, stop_params, logprobs: None, prompt_logprobs: false }
     }
 }
 
@@ -67,14 +60,14 @@ pub(super) struct Next {
 
 impl<'t> ActiveSequence<'t> {
     pub(super) fn new(request: &Rc<GenerationRequest>, sampler: Sampler, tokenizer: Option<&'t Tokenizer>) -> Self {
-        let GenerationRequest { prompt, stop_params, logprobs, wants_prompt_logprobs, .. } = &**request;
+        let GenerationRequest { prompt, stop_params, logprobs, prompt_logprobs, .. } = &**request;
         let preview = |tokenizer: &Tokenizer| {
             view::prompt_preview(&tokenizer.decode(view::previewed_tokens(prompt)).unwrap_or_default(), prompt.len())
         };
         ActiveSequence {
             request: request.clone(),
             sampler,
-            prompt_logprobs: wants_prompt_logprobs.then(|| PromptLogprobs::new(prompt.clone(), logprobs.unwrap_or(0))),
+            prompt_logprobs: prompt_logprobs.then(|| PromptLogprobs::new(prompt.clone(), logprobs.unwrap_or(0))),
             drawn: 0,
             samples: Vec::new(),
             error: None,
@@ -104,7 +97,7 @@ impl<'t> ActiveSequence<'t> {
         self.drawn += 1;
         let logprobs = self.request.logprobs.map(|top| token_logprobs(row, id, top));
         if ends {
-            self.end_token = self.request.wants_prompt_logprobs.then_some(OutputToken { id, offset: 0, logprobs });
+            self.end_token = self.request.prompt_logprobs.then_some(OutputToken { id, offset: 0, logprobs });
             return Next { end: Some(Ok(FinishReason::Stop)), ..Next::default() };
         }
         let end = match self.push(id, logprobs) {

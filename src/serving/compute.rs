@@ -27,15 +27,15 @@ impl Engine<'_> {
     pub(super) fn compute(&mut self, plan: &[ScheduledChunk]) -> Result<Computed, EngineError> {
         let StepLimits { token_budget, max_running } = self.limits();
         let at_once = max_running.min(token_budget).max(MIN_LOGIT_BATCH);
-        let mut inputs = self.scheduler.inner.inputs();
-        let mut computed = Computed::default();
+        let mut inputs = self.scheduler.inputs();
+        let (mut computed, mut again) = (Computed::default(), 0);
         let checker = self.checker.as_deref();
         if let Ok(newest) = forward(self.model, checker, &mut self.active, at_once, &mut inputs) {
             computed.logits = newest;
         } else {
             // Which sequence's logits failed is not known: each is computed alone, and gives the same rows again.
             for input in &mut inputs {
-                self.scheduler.totals.computed_tokens += input.chunk.n_tokens as u64;
+                again += input.chunk.n_tokens;
                 match forward(self.model, checker, &mut self.active, at_once, std::slice::from_mut(input)) {
                     Ok(newest) => computed.logits.extend(newest),
                     Err(error) => {
@@ -55,6 +55,7 @@ impl Engine<'_> {
             let forks = (0..samples).map(|_| cache.fork()).collect::<Result<_, _>>().map_err(ScheduleError::from)?;
             computed.forks.insert(chunk.sequence_id, forks);
         }
+        self.scheduler.count_computed(again);
         for chunk in plan.iter().filter(|chunk| chunk.caught_up) {
             let state = self.state(chunk.sequence_id)?;
             state.delta.prompt_logprobs = state.prompt_logprobs.take().map(PromptLogprobs::into_token_logprobs);

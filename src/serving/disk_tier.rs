@@ -74,7 +74,7 @@ impl DiskTier {
     /// with; `None` if there is nothing to wait for. Pages that a different sequence has asked for are not read twice:
     /// they come before.
     pub fn prefetch(&mut self, engine: &mut Engine<'_>, tokens: &[u32]) -> Result<Option<u64>, CacheError> {
-        let pages = self.file.pages_to_load(tokens, &mut *engine.scheduler.inner.prefix_cache, &engine.slab)?;
+        let pages = self.file.pages_to_load(tokens, engine.scheduler.prefix_cache_mut(), &engine.slab)?;
         if pages.is_empty() {
             return Ok(None);
         }
@@ -99,7 +99,7 @@ impl DiskTier {
             for read in &pages {
                 self.reading.remove(&read.page.id);
             }
-            let prefix_cache = &mut *engine.scheduler.inner.prefix_cache;
+            let prefix_cache = engine.scheduler.prefix_cache_mut();
             let loaded = self.file.load(&tokens, &pages, prefix_cache, &engine.slab)?;
             self.counters.restored += loaded as u64;
             tickets.push(ticket);
@@ -123,7 +123,7 @@ impl DiskTier {
             if self.failed.is_none() {
                 // Its table is gone, but the prefix cache has its pages: one token more, so that the last is found too.
                 let one_more = [&sequence.tokens[..], &[0]].concat();
-                let cache = ForkCache::with_prefix(&engine.slab, &mut *engine.scheduler.inner.prefix_cache, &one_more)?;
+                let cache = ForkCache::with_prefix(&engine.slab, engine.scheduler.prefix_cache_mut(), &one_more)?;
                 self.write(engine, &one_more, cache.table());
             }
         }

@@ -24,7 +24,7 @@
 //! |---|---|---|---|
 //! | [`CacheUsage`](crate::cache::CacheUsage) | one cache: tokens, slots, bytes, copies | the cache | `generate` |
 //! | [`SequenceCounters`](schedule::SequenceCounters) | a sequence: hits, recomputed | `Plan::add_chunk` | `batch` |
-//! | [`EngineTotals`] | all sequences: steps, tokens, hits, peaks | `CountingScheduler`, the loop | `batch`, `/metrics`, live pages |
+//! | [`EngineTotals`] | all sequences: steps, tokens, hits, peaks | `EngineScheduler`, the loop | `batch`, `/metrics`, live pages |
 //! | [`TierCounters`](disk_tier::TierCounters) | pages to and from the page file | `DiskTier` | `batch`, `/metrics` |
 //! | [`DraftCounters`](crate::generation::drafting::DraftCounters) | drafts, accepted or not | who accepts | `generate` |
 //! | [`SearchCounters`](crate::generation::beams::SearchCounters) | a beam search | `beams::search` | `generate` |
@@ -32,9 +32,9 @@
 
 mod active_sequence;
 mod compute;
-mod counting_scheduler;
 mod detokenizer;
 pub mod disk_tier;
+mod engine_scheduler;
 mod error;
 mod output;
 pub mod schedule;
@@ -60,10 +60,10 @@ use crate::serving::schedule::{
 };
 use active_sequence::{ActiveSequence, Next};
 use compute::Computed;
-pub(crate) use counting_scheduler::CountingScheduler;
+pub(crate) use engine_scheduler::EngineScheduler;
 
 pub use active_sequence::GenerationRequest;
-pub use counting_scheduler::EngineTotals;
+pub use engine_scheduler::{EngineTotals, PagesByState};
 pub use error::{EngineError, SequenceError};
 pub use output::{FinishedSequence, OutputDelta, OutputToken, StepOutput};
 pub use stop_params::StopParams;
@@ -78,21 +78,12 @@ pub struct Engine<'m> {
     tokenizer: Option<&'m Tokenizer>,
     slab: SharedSlab,
     page_size: usize,
-    scheduler: CountingScheduler,
+    scheduler: EngineScheduler,
     end_of_text: Vec<u32>,
     active: BTreeMap<SequenceId, ActiveSequence<'m>>,
     /// Sequences that have finished and were not reported yet.
     finished: Vec<FinishedSequence>,
     checker: Option<Rc<ReadChecker>>,
-}
-
-/// The pages of a pool, each counted once.
-#[derive(Clone, Copy, Debug)]
-pub struct PagesByState {
-    pub free: usize,
-    /// Owned by the prefix cache alone.
-    pub cached: usize,
-    pub used: usize,
 }
 
 impl<'m> Engine<'m> {
@@ -109,7 +100,7 @@ impl<'m> Engine<'m> {
             tokenizer: None,
             slab: slab.clone(),
             page_size: ForkCache::new(slab)?.table().page_size(),
-            scheduler: CountingScheduler::new(slab, prefix_cache, limits)?,
+            scheduler: EngineScheduler::new(slab, prefix_cache, limits)?,
             end_of_text: end_of_text.to_vec(),
             active: BTreeMap::new(),
             finished: Vec::new(),
@@ -156,19 +147,19 @@ impl<'m> Engine<'m> {
         let samplers = std::mem::take(&mut request.samplers);
         let request = Rc::new(request);
         // Without a new token there is nothing to compute, and nothing to share.
-        let are_forks = request.max_new_tokens > 0 && !request.wants_prompt_logprobs;
+        let are_forks = request.max_new_tokens > 0 && !request.prompt_logprobs;
         let (mut ids, mut samples) = (Vec::new(), Vec::new());
         for sampler in samplers {
             let (prompt, most) = (request.prompt.clone(), request.max_new_tokens);
-            let id = if request.wants_prompt_logprobs {
+            let id = if request.prompt_logprobs {
                 // A scheduler finishes a sequence without a new token at once. This one ends when its prompt is scored.
-                self.scheduler.inner.submit_without_lookup(prompt, most.max(1))?
+                self.scheduler.submit_without_lookup(prompt, most.max(1))?
             } else if are_forks && !ids.is_empty() {
-                let id = self.scheduler.inner.reserve_id();
+                let id = self.scheduler.reserve_id();
                 samples.push(Sequence::new(id, prompt, most)?);
                 id
             } else {
-                self.scheduler.inner.submit(prompt, most)?
+                self.scheduler.submit(prompt, most)?
             };
             self.active.insert(id, ActiveSequence::new(&request, sampler, self.tokenizer));
             ids.push(id);
@@ -192,7 +183,7 @@ impl<'m> Engine<'m> {
             return Err(StepError::TooLong { len, max_positions }.into());
         }
         let n_pages = self.slab.borrow().pool().n_pages();
-        let scored = if request.wants_prompt_logprobs { prompt } else { 0 };
+        let scored = if request.prompt_logprobs { prompt } else { 0 };
         let needed = max_rows(prompt, max_new_tokens).max(scored).div_ceil(self.page_size);
         if needed > n_pages {
             return Err(ScheduleError::NeverFits { prompt, max_new_tokens, needed, n_pages }.into());
@@ -224,9 +215,9 @@ impl<'m> Engine<'m> {
     /// Takes back the newest `n` tokens of a running sequence, which draws others in their place.
     ///
     /// # Errors
-    /// Those of the scheduler's [`rewind`](Scheduler::rewind). Nothing has changed then.
+    /// Those of the scheduler's `rewind`. Nothing has changed then.
     pub fn rewind(&mut self, id: SequenceId, n: usize) -> Result<(), ScheduleError> {
-        let kept = self.scheduler.inner.rewind(id, n)?;
+        let kept = self.scheduler.rewind(id, n)?;
         if let Some(state) = self.active.get_mut(&id) {
             state.rewind_to(kept, self.tokenizer);
         }
@@ -251,13 +242,11 @@ impl<'m> Engine<'m> {
     }
 
     pub fn scheduler(&self) -> &Scheduler {
-        &self.scheduler.inner
+        self.scheduler.scheduler()
     }
 
     pub fn pages(&self) -> PagesByState {
-        let slab = self.slab.borrow();
-        let (free, cached) = (slab.pool().n_free(), self.scheduler().prefix_cache().n_evictable(slab.pool()));
-        PagesByState { free, cached, used: slab.pool().n_pages().saturating_sub(free + cached) }
+        self.scheduler.pages_by_state()
     }
 
     pub fn limits(&self) -> StepLimits {
@@ -301,10 +290,7 @@ impl<'m> Engine<'m> {
             }
         }
         self.settle(&tokens, ends)?;
-        self.begin_samples(samples, forks)?;
-        self.scheduler.check_progress()?;
-        self.scheduler.totals.new_tokens += step.new_tokens.len() as u64;
-        Ok(())
+        Ok(self.begin_samples(samples, forks)?)
     }
 
     fn state(&mut self, id: SequenceId) -> Result<&mut ActiveSequence<'m>, EngineError> {
@@ -351,12 +337,13 @@ impl<'m> Engine<'m> {
     ) -> Result<(), ScheduleError> {
         for (first, mut sample, Next { token, end }) in samples {
             sample.tokens.extend(token);
+            self.scheduler.count_new(sample.new_tokens().len());
             if let Some(end) = end.or((sample.max_new_tokens == 1).then_some(Ok(FinishReason::Length))) {
                 sample.counters.forked_tokens = sample.n_prompt;
                 self.finish(sample, end);
             } else {
                 let fork = forks.get_mut(&first).and_then(Vec::pop);
-                self.scheduler.inner.submit_fork(sample, fork)?;
+                self.scheduler.submit_fork(sample, fork)?;
             }
         }
         Ok(())
@@ -374,7 +361,7 @@ impl<'m> Engine<'m> {
                 if let Some(state) = self.active.get_mut(&next.id) {
                     state.samples = samples.collect();
                 }
-                self.scheduler.inner.submit_fork(next, None)?;
+                self.scheduler.submit_fork(next, None)?;
             }
             self.finish(sequence, error.map_or(Ok(reason), Err));
         }

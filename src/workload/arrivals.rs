@@ -21,7 +21,7 @@ use crate::chapters::ch06_paged::SharedSlab;
 use crate::dice::Dice;
 use crate::prefix_cache::PrefixCache;
 use crate::serving::schedule::{NextToken, ScheduledChunk, SequenceId, StepLimits};
-use crate::serving::{CountingScheduler, EngineError, EngineTotals};
+use crate::serving::{EngineError, EngineScheduler, EngineTotals};
 
 /// One layer with rows of one number, which are never read.
 pub const LAYOUT: KvLayout = KvLayout { n_layers: 1, n_kv_heads: 1, head_dim: 1 };
@@ -180,7 +180,7 @@ pub fn simulate_arrivals(
     cost: StepCost,
     mut on_end: impl FnMut(),
 ) -> Result<ArrivalReport, EngineError> {
-    let mut scheduler = CountingScheduler::new(slab, prefix_cache, limits)?;
+    let mut scheduler = EngineScheduler::new(slab, prefix_cache, limits)?;
     let mut served =
         ArrivalReport { requests: vec![RequestTimes::default(); arrivals.len()], ..ArrivalReport::default() };
     // The places of unfinished requests among the arrivals.
@@ -194,14 +194,14 @@ pub fn simulate_arrivals(
             // If there is nothing to do, the clock moves on to the next arrival.
             now = now.max(arrival.at);
             let TraceRequest { tokens, n_prompt } = &arrival.request;
-            let id = scheduler.inner.submit(tokens[..*n_prompt].to_vec(), tokens.len() - n_prompt)?;
+            let id = scheduler.submit(tokens[..*n_prompt].to_vec(), tokens.len() - n_prompt)?;
             unfinished.insert(id, place);
         }
         if unfinished.is_empty() {
             break;
         }
         let plan = scheduler.plan(unfinished.len())?;
-        utilisation += scheduler.pages_in_use() as f64 / n_pages;
+        utilisation += scheduler.pages_by_state().used as f64 / n_pages;
         let computed = plan.iter().map(|chunk| chunk.n_tokens as u64).sum();
         let took = cost.step.saturating_add(cost.token.saturating_mul(computed));
         now = now.saturating_add(took);
@@ -214,8 +214,6 @@ pub fn simulate_arrivals(
                 .push(NextToken { sequence_id: sequence, token: token.ok_or(EngineError::UnknownSequence(sequence))? });
         }
         scheduler.settle(&picks, &[])?;
-        scheduler.check_progress()?;
-        scheduler.totals.new_tokens += picks.len() as u64;
         for finished in scheduler.take_finished() {
             unfinished.remove(&finished.sequence.id);
             on_end();

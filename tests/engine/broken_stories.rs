@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use page_by_page::cache::KvCache;
 use page_by_page::chapters::ch03_contiguous::ContiguousCache;
 use page_by_page::english::wrapped;
-use page_by_page::experiments::faults::{Effect, Fault, ScenarioOutput, ScenarioRunner, all};
+use page_by_page::experiments::mistakes::{Effect, Mistake, ScenarioOutput, ScenarioRunner, all};
 use page_by_page::experiments::shrunk_events;
 use page_by_page::generation::read_checker::{Misplacement, ReadChecker};
 
@@ -20,7 +20,7 @@ const COLUMNS: usize = 58;
 fn broken_stories() {
     let (runner, mut transcript) = (ScenarioRunner::open().unwrap(), Transcript::default());
     let mut known = BTreeSet::new();
-    let mut tell = |transcript: &mut Transcript, how: &str, mistake: &Fault, told: &ScenarioOutput| {
+    let mut tell = |transcript: &mut Transcript, how: &str, mistake: &Mistake, told: &ScenarioOutput| {
         for (name, text) in told.names.iter().zip(&told.texts).filter(|(_, text)| known.insert(text.to_string())) {
             transcript.line(format!("{how}, {name}:"));
             let anchor = format!("{}{}", mistake.name, name.trim_start_matches("the").replace(' ', "-"));

@@ -19,7 +19,7 @@ fn taken(model: &Model, is_scored: bool) -> usize {
     let prompt = (0..TOKENS as u32).map(|place| 7 * place % 4096).collect();
     let request = GenerationRequest::new(prompt, 1, vec![Sampler::new(SamplingParams::GREEDY)]);
     let logprobs = is_scored.then_some(1);
-    engine.submit_request(GenerationRequest { wants_prompt_logprobs: is_scored, logprobs, ..request }).unwrap();
+    engine.submit_request(GenerationRequest { prompt_logprobs: is_scored, logprobs, ..request }).unwrap();
     let (step, taken) = peak_held(|| engine.step().unwrap());
     let scores = &step.deltas[0].1.prompt_logprobs;
     assert_eq!(scores.as_ref().map(Vec::len), is_scored.then_some(TOKENS - 1));

@@ -153,10 +153,8 @@ fn generate(
         for (index, (prompt, most)) in ASKED.iter().enumerate() {
             let sampler = Sampler::new(sampling_of(index, sampling));
             let request = GenerationRequest::new(prompt.to_vec(), *most, vec![sampler]);
-            let (wants_prompt_logprobs, logprobs) = (is_scored(index), is_scored(index).then_some(TOP));
-            ids.extend(
-                engine.submit_request(GenerationRequest { wants_prompt_logprobs, logprobs, ..request }).unwrap(),
-            );
+            let (prompt_logprobs, logprobs) = (is_scored(index), is_scored(index).then_some(TOP));
+            ids.extend(engine.submit_request(GenerationRequest { prompt_logprobs, logprobs, ..request }).unwrap());
         }
         let (mut reported, mut scores) = (HashMap::new(), HashMap::new());
         let finished = run_to_end(&mut engine, |engine, step| {

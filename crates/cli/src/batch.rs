@@ -66,7 +66,7 @@ pub struct Batch {
     #[arg(long, value_name = "N", default_value_t = 16)]
     max_running: usize,
     #[command(flatten)]
-    rows: KvOptions,
+    kv_options: KvOptions,
     #[command(flatten)]
     page_file: PageFileOptions,
     /// Write the results to this file, in place of what is in it; - for standard output
@@ -132,7 +132,7 @@ impl Batch {
     pub fn run(self) -> Result<()> {
         requirements::ensure_started(&SCHEDULER)?;
         let lines = self.lines()?;
-        let (model, tokenizer) = self.model.open_with_tokenizer(self.rows, CacheKind::Paged)?;
+        let (model, tokenizer) = self.model.open_with_tokenizer(self.kv_options, CacheKind::Paged)?;
         let slab = self.pool.slab(&model, self.max_running)?;
         requirements::ensure_started(self.page_file.chapters())?;
         let tier = self.page_file.open(&model, self.pool.pages.page_size)?;
@@ -201,7 +201,7 @@ impl Batch {
         let (n_lines, ends, most) = (thousands(n_lines), run.results.describe(), totals.peak_sequences);
         let (steps, generated) = (count(totals.steps, "step"), count(totals.new_tokens, "token"));
         let speed = rate(per_second(totals.new_tokens as usize, elapsed));
-        let (rows, again) = (count(totals.computed_tokens, "token"), thousands(totals.recomputed_tokens));
+        let (computed, again) = (count(totals.computed_tokens, "token"), thousands(totals.recomputed_tokens));
         let prefix_cache = if pool.no_prefix_cache { "none kept".into() } else { prompts_cached(&totals) };
         let size = pool.size(run.model)?;
         let (peak, n_pages, slots) =
@@ -211,14 +211,15 @@ impl Batch {
             ("model", self.model.name()),
             ("requests", format!("{n_lines}: {ends}; at most {most} in a step")),
             ("steps", format!("{steps}, {generated} generated in {}, {speed} tokens/s", time(elapsed))),
-            ("computed", format!("{rows}, {again} of them recomputed after a preemption")),
+            ("computed", format!("{computed}, {again} of them recomputed after a preemption")),
             ("prefixes", prefix_cache),
             ("preempted", count(totals.preemptions, "time")),
             ("KV cache", size.describe()),
             ("pages", format!("{peak} of {n_pages} in use at the peak, {slots} each; {kept} kept at the end")),
         ];
         lines.extend(run.tier_queue.tier().map(|tier| ("page file", page_file::describe(tier))));
-        let chapters = [&SCHEDULER[..], &self.rows.chapters(CacheKind::Paged), self.page_file.chapters()].concat();
+        let chapters =
+            [&SCHEDULER[..], &self.kv_options.chapters(CacheKind::Paged), self.page_file.chapters()].concat();
         lines.push(("chapters", requirements::describe(&chapters)));
         Ok(lines)
     }

@@ -4,7 +4,7 @@ use anyhow::{Context, Result};
 use clap::Args;
 use page_by_page::chapters::{Source, chapter as compiled};
 use page_by_page::english::wrapped;
-use page_by_page::experiments::faults::{self, Effect, Fault, Scenario, ScenarioOutput, ScenarioRunner};
+use page_by_page::experiments::mistakes::{self, Effect, Mistake, Scenario, ScenarioOutput, ScenarioRunner};
 use page_by_page::experiments::shrunk_events;
 
 use crate::output::{Table, print};
@@ -33,20 +33,21 @@ pub struct Break {
 impl Break {
     pub fn run(self) -> Result<()> {
         let Some(name) = self.name else { return print(&list()) };
-        let fault = faults::all().into_iter().find(|fault| fault.name == name);
-        let fault = fault.with_context(|| format!("no mistake is called {name:?}; `cargo page break` lists them"))?;
-        let Fault { chapter, about, invariant, chapters: run, .. } = fault;
+        let mistake = mistakes::all().into_iter().find(|mistake| mistake.name == name);
+        let mistake =
+            mistake.with_context(|| format!("no mistake is called {name:?}; `cargo page break` lists them"))?;
+        let Mistake { chapter, about, invariant, chapters: run, .. } = mistake;
         requirements::ensure_written(run)?;
-        let shown = match fault.effect {
+        let shown = match mistake.effect {
             Effect::Events(bug) => shrunk_events(bug) + "\n",
             Effect::Cost(cost) => {
                 let [right, broken] = cost()?;
                 let is_yours = compiled(chapter).source == Source::Yours;
                 beside(if is_yours { "your code" } else { "right" }, &right, &broken) + "\n"
             }
-            Effect::Forgetful(scenario) => told(&fault, &scenario, |runner| runner.run_forgetful(&scenario))?,
+            Effect::Forgetful(scenario) => told(&mistake, &scenario, |runner| runner.run_forgetful(&scenario))?,
             Effect::Story(scenario, misplacement) => {
-                told(&fault, &scenario, |runner| runner.run(&scenario, Some(misplacement)))?
+                told(&mistake, &scenario, |runner| runner.run(&scenario, Some(misplacement)))?
             }
         };
         let whose = requirements::describe(run);
@@ -56,7 +57,7 @@ impl Break {
 
 fn list() -> String {
     let mut table = Table::new(3, &["chapter", "mistake", "what it does"]);
-    for Fault { chapter, name, about, .. } in faults::all() {
+    for Mistake { chapter, name, about, .. } in mistakes::all() {
         table.line([chapter.to_string().as_str(), name, about]);
     }
     table.render() + "\n`cargo page break one-page-twice` switches one on.\n"
@@ -64,7 +65,7 @@ fn list() -> String {
 
 /// The stories of all sequences side by side, and what was read wrongly first. `tell`: with the mistake.
 fn told(
-    fault: &Fault,
+    mistake: &Mistake,
     scenario: &Scenario,
     tell: impl FnOnce(&ScenarioRunner) -> Result<ScenarioOutput>,
 ) -> Result<String> {
@@ -80,7 +81,7 @@ fn told(
             false => format!("{name}: another story from word {} on\n\n", same.count() + 1),
         };
     }
-    shown += &match (&broken.wrong, fault.effect) {
+    shown += &match (&broken.wrong, mistake.effect) {
         (Some((first, n)), _) => format!("first wrong read  {first}\nin all            {n}\n"),
         (None, Effect::Forgetful(_)) => "no row was read: there was no cache\n".into(),
         (None, _) => "each row was the one that it should be, with other numbers in it\n".into(),

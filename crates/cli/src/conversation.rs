@@ -48,7 +48,7 @@ pub struct ConversationOptions {
     #[command(flatten, next_help_heading = "Memory")]
     pool: PoolOptions,
     #[command(flatten, next_help_heading = "Memory")]
-    rows: KvOptions,
+    kv_options: KvOptions,
 }
 
 #[derive(Clone)]
@@ -93,7 +93,7 @@ impl ConversationOptions {
     /// Takes turns until the input ends. `first`: the first line, if the command line has it already.
     pub fn run(&self, script: &Script, max_new_tokens: Option<usize>, first: Option<String>) -> Result<()> {
         requirements::ensure_started(&SCHEDULER_AND_ARGMAX)?;
-        let (model, tokenizer) = self.model.open_with_tokenizer(self.rows, CacheKind::Paged)?;
+        let (model, tokenizer) = self.model.open_with_tokenizer(self.kv_options, CacheKind::Paged)?;
         let slab = self.pool.slab(&model, 1)?;
         let (prefix_cache, limits) = (self.pool.prefix_cache()?, self.pool.limits(1));
         let engine =
@@ -117,7 +117,7 @@ impl ConversationOptions {
             let fit = count(conversation.max_model_len, "token");
             say(&format!("{}: {fit} fit. {} /help lists commands, Ctrl-D ends.", self.model.name(), script.hint));
         }
-        let chapters = [&SCHEDULER_AND_ARGMAX[..], &self.rows.chapters(CacheKind::Paged)].concat();
+        let chapters = [&SCHEDULER_AND_ARGMAX[..], &self.kv_options.chapters(CacheKind::Paged)].concat();
         say(&format!("chapters  {}", requirements::describe(&chapters)));
         conversation.run(first)
     }

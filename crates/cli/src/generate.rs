@@ -92,7 +92,7 @@ struct CacheOptions {
     #[command(flatten)]
     pages: PageOptions,
     #[command(flatten)]
-    rows: KvOptions,
+    kv_options: KvOptions,
     /// When the output is complete, save the cache to this file, for --load-cache
     #[arg(long, value_name = "FILE")]
     save_cache: Option<PathBuf>,
@@ -208,7 +208,7 @@ impl Generate {
             );
         }
         ensure!(
-            !self.cache.check_reads || self.cache.rows.kv_dtype == KvDtype::F32,
+            !self.cache.check_reads || self.cache.kv_options.kv_dtype == KvDtype::F32,
             "--check-reads needs rows in f32; leave out --kv-dtype"
         );
         let has_reads = kv != CacheKind::Recompute && !matches!(mode, Mode::Beams(_));

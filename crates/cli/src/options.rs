@@ -24,7 +24,7 @@ use crate::model_dir;
 use crate::output::{count, mib, thousands};
 use crate::requirements;
 
-pub const SEED: u64 = 23;
+pub const SEED: u64 = SamplingParams::DEFAULT.seed;
 
 /// `--model`, `--weights` and `--matmul-dtype`.
 #[derive(Args)]
@@ -48,15 +48,15 @@ impl ModelOption {
         Ok(model)
     }
 
-    /// The model and its tokenizer. `rows`: how they are kept in this kind of cache.
-    pub fn open_with_tokenizer(&self, rows: KvOptions, kv: CacheKind) -> Result<(Model, Tokenizer)> {
-        Ok((self.open_for(rows, kv)?, Tokenizer::open(&model_dir(&self.dir))?))
+    /// The model and its tokenizer. `options`: how rows are kept in this kind of cache.
+    pub fn open_with_tokenizer(&self, options: KvOptions, kv: CacheKind) -> Result<(Model, Tokenizer)> {
+        Ok((self.open_for(options, kv)?, Tokenizer::open(&model_dir(&self.dir))?))
     }
 
-    pub fn open_for(&self, rows: KvOptions, kv: CacheKind) -> Result<Model> {
-        requirements::ensure_started(&rows.chapters(kv))?;
+    pub fn open_for(&self, options: KvOptions, kv: CacheKind) -> Result<Model> {
+        requirements::ensure_started(&options.chapters(kv))?;
         let mut model = self.open()?;
-        (model.attention, model.kv_dtype) = (rows.attention(), rows.kv_dtype);
+        (model.attention, model.kv_dtype) = (options.attention(), options.kv_dtype);
         Ok(model)
     }
 

@@ -78,7 +78,7 @@ pub struct Serve {
     #[arg(long, value_name = "N", default_value_t = 256)]
     queue: usize,
     #[command(flatten)]
-    rows: KvOptions,
+    kv_options: KvOptions,
     /// Windows that may watch the pages, and every output, at the same time [default: 8, or 0 where others can reach
     /// the server]
     #[arg(long, value_name = "N")]
@@ -94,12 +94,13 @@ pub struct Serve {
 impl Serve {
     pub fn run(self) -> Result<()> {
         let chapters =
-            [&SCHEDULER_AND_ARGMAX[..], &self.rows.chapters(CacheKind::Paged), self.page_file.chapters()].concat();
+            [&SCHEDULER_AND_ARGMAX[..], &self.kv_options.chapters(CacheKind::Paged), self.page_file.chapters()]
+                .concat();
         requirements::ensure_started(&chapters)?;
         let pool = &self.pool;
         pool.limits(self.max_running).validate()?;
         let dir = model_dir(&self.model.dir);
-        let (model, tokenizer) = self.model.open_with_tokenizer(self.rows, CacheKind::Paged)?;
+        let (model, tokenizer) = self.model.open_with_tokenizer(self.kv_options, CacheKind::Paged)?;
         let template = ChatTemplate::open(&dir, &template::this_program()).transpose();
         if let Some(Err(problem)) = &template {
             say(&format!("note: no chats: {problem}"));

@@ -64,7 +64,7 @@ impl Storyteller {
             let question = format!("a story of {} tokens through the {what}", sequence.len());
             expect_ok(question, || model.next_logits(sequence))
         });
-        let rows = model.computed_tokens();
+        let computed_tokens = model.computed_tokens();
         if let Ok(parting) = expect_panic(|| self.assert_recomputed(n, &story)) {
             let is_paged = whose_code::grader().is_none_or(|grader| grader.number >= 6);
             let may_check = is_paged && self.model.kv_dtype == KvDtype::F32;
@@ -74,7 +74,7 @@ impl Storyteller {
                 _ => panic!("{parting}"),
             }
         }
-        rows
+        computed_tokens
     }
 
     /// Tells a story again, with its tokens as they are, and watches what is read of the cache.

@@ -165,7 +165,7 @@ impl<'m> EngineThread<'m> {
                     return Ok(());
                 }
                 // A scored prompt is computed even where its rows are cached.
-                let looked_up = request.requests.iter().filter(|request| !request.wants_prompt_logprobs);
+                let looked_up = request.requests.iter().filter(|request| !request.prompt_logprobs);
                 match self.tier_queue.prefetch(&mut self.engine, looked_up.map(|request| &request.prompt[..]))? {
                     Some(ticket) => self.tier_queue.park(ticket, request),
                     None => self.begin(request)?,

@@ -264,7 +264,7 @@ impl ServerState {
     /// sequences has some for each token. They are given back when this is dropped.
     fn take_logprob_permits(&self, requests: &[GenerationRequest]) -> Result<OwnedSemaphorePermit, ApiError> {
         let of = |request: &GenerationRequest| {
-            let prompt = if request.wants_prompt_logprobs { request.prompt.len() } else { 0 };
+            let prompt = if request.prompt_logprobs { request.prompt.len() } else { 0 };
             let each = request.logprobs.map_or(0, |top| top + 1);
             prompt.saturating_add(request.max_new_tokens).saturating_mul(each).saturating_mul(request.samplers.len())
         };
@@ -377,7 +377,7 @@ impl ServerState {
                 max_new_tokens: self.max_new_tokens(endpoint, options, tokens.len())?,
                 stop_params: options.stop_params.clone(),
                 logprobs: options.logprobs,
-                wants_prompt_logprobs: options.logprobs.is_some() && !echo.is_empty(),
+                prompt_logprobs: options.logprobs.is_some() && !echo.is_empty(),
             })
         };
         prompts.iter().map(new).collect()

@@ -14,9 +14,9 @@
 //!
 //! There is one thread and one session at a time. A panic ends the module. Its message goes to the imported `panicked`.
 
-mod broken;
 pub mod session;
 mod shared_pool;
+mod side_by_side;
 mod speculation;
 
 use std::cell::RefCell;

@@ -141,7 +141,7 @@ impl Session {
         match (&mut *self, request) {
             (_, Request::Open(_)) => unreachable!("a session is opened before it is asked"),
             (Session::Shared(pool), Request::Start(start)) => pool.start(start)?,
-            (Session::Shared(pool), Request::Tell) => pool.start_broken()?,
+            (Session::Shared(pool), Request::Tell) => pool.start_scenario()?,
             (Session::Alone(_), Request::Tell) => return Err("drafts are told by cargo page break".into()),
             (Session::Shared(pool), Request::Cancel(id)) => pool.cancel(id)?,
             (Session::Shared(pool), Request::Step) => pool.step()?,

@@ -11,8 +11,8 @@ use page_by_page::serving::view::{FinishedView, PoolView};
 use page_by_page::serving::{Engine, GenerationRequest};
 use serde_json::Value;
 
-use crate::broken::Broken;
 use crate::session::{Settings, Start};
+use crate::side_by_side::SideBySide;
 
 pub struct SharedPool {
     model: &'static Model,
@@ -25,12 +25,12 @@ pub struct SharedPool {
     /// The sequence that takes tokens back, once it has so many new ones, and how many.
     rewind: Option<(SequenceId, (usize, usize))>,
     /// The mistake that is switched on, and how many of its sequences have started.
-    broken: Option<(Broken, usize)>,
+    side_by_side: Option<(SideBySide, usize)>,
 }
 
 impl SharedPool {
     pub fn new(model: &'static Model, tokenizer: &'static Tokenizer, settings: &Settings) -> Result<Self, String> {
-        let mistake = settings.mistake.as_deref().map(Broken::find).transpose()?;
+        let mistake = settings.mistake.as_deref().map(SideBySide::find).transpose()?;
         let page_size = mistake.as_ref().map_or(settings.page_size, |(scenario, _)| scenario.page_size);
         let open = || {
             let Settings { pages, token_budget, max_running, prefix_cache, .. } = *settings;
@@ -44,12 +44,12 @@ impl SharedPool {
         };
         let mut engine = open()?;
         let rewind = mistake.as_ref().and_then(|(scenario, _)| scenario.rewind).map(|rewind| (SequenceId(0), rewind));
-        let broken = match mistake {
+        let side_by_side = match mistake {
             None => None,
             Some((scenario, checker)) => {
                 let checker = Rc::new(checker);
                 engine = engine.with_read_checker(&checker);
-                Some((Broken::new(scenario, checker, open()?), 0))
+                Some((SideBySide::new(scenario, checker, open()?), 0))
             }
         };
         Ok(SharedPool {
@@ -60,14 +60,14 @@ impl SharedPool {
             finished: Vec::new(),
             version: 0,
             rewind,
-            broken,
+            side_by_side,
         })
     }
 
     /// Starts the sequences of the mistake that is switched on.
-    pub fn start_broken(&mut self) -> Result<(), String> {
-        if let Some((broken, started)) = &mut self.broken {
-            *started = broken.start(&mut self.engine, self.tokenizer, *started)?;
+    pub fn start_scenario(&mut self) -> Result<(), String> {
+        if let Some((pair, started)) = &mut self.side_by_side {
+            *started = pair.start(&mut self.engine, self.tokenizer, *started)?;
         }
         Ok(())
     }
@@ -97,10 +97,10 @@ impl SharedPool {
         let step = self.engine.step().map_err(text_of)?;
         self.chunks = step.chunks;
         self.finished.extend(step.finished.iter().map(FinishedView::new));
-        if let Some((broken, _)) = &mut self.broken {
-            broken.step(&self.engine, self.tokenizer)?;
+        if let Some((pair, _)) = &mut self.side_by_side {
+            pair.step(&self.engine, self.tokenizer)?;
         }
-        self.start_broken()
+        self.start_scenario()
     }
 
     /// Before its next step, so that the view before shows what it takes back.
@@ -108,7 +108,7 @@ impl SharedPool {
         let Some((id, (at, n))) = self.rewind else { return Ok(()) };
         let is_due = |sequence: &Sequence| sequence.id == id && sequence.new_tokens().len() == at;
         if self.engine.scheduler().running().any(|(sequence, _)| is_due(sequence)) {
-            for engine in [Some(&mut self.engine), self.broken.as_mut().map(|(broken, _)| &mut broken.right)] {
+            for engine in [Some(&mut self.engine), self.side_by_side.as_mut().map(|(pair, _)| &mut pair.right)] {
                 engine.map_or(Ok(()), |engine| engine.rewind(id, n)).map_err(text_of)?;
             }
             self.rewind = None;
@@ -122,8 +122,8 @@ impl SharedPool {
         let finished = std::mem::take(&mut self.finished);
         let view = PoolView { version: self.version, finished, ..PoolView::new(&self.engine, &self.chunks) };
         let mut json = serde_json::to_value(&view).expect("a view is JSON");
-        if let Some((broken, _)) = &self.broken {
-            json["broken"] = broken.view(&view);
+        if let Some((pair, _)) = &self.side_by_side {
+            json["wrong_reads"] = pair.view(&view);
         }
         json
     }

@@ -71,7 +71,7 @@ impl Speculating {
             output: self.tokenizer.stream(),
             counters: DraftCounters::default(),
             newest: Value::Null,
-            reason: None,
+            reason: (start.max_new_tokens == 0).then_some(FinishReason::Length),
         });
         self.started += 1;
         Ok(())

@@ -17,7 +17,7 @@ use page_by_page_course::libtest::{TestOutcome, task_of};
 
 use crate::copy::RepositoryCopy;
 use crate::files::read;
-use crate::mistakes::{self, Mistake};
+use crate::mistakes::{self, PlantedMistake};
 use crate::run::CargoRun;
 use crate::tasks;
 
@@ -35,8 +35,16 @@ enum Job {
     WithoutReference,
 }
 
-/// Grades these chapters, or all if none is given; whether they are sound. `is_planted`: by a mistake's place and name.
-pub fn grade(root: &Path, only: &[usize], is_planted: impl Fn(usize, &str) -> bool + Sync) -> Result<bool> {
+/// Which of the planted mistakes of a chapter are tried.
+pub enum Planted {
+    /// The first of every so many, and those whose failures the page prints.
+    Every(usize),
+    /// Those that have these words in their names.
+    Named(String),
+}
+
+/// Grades these chapters, or all if none is given; whether they are sound.
+pub fn grade(root: &Path, only: &[usize], planted: &Planted) -> Result<bool> {
     let target = std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| root.join("target"), PathBuf::from).join("course");
     std::fs::create_dir_all(&target).with_context(|| format!("cannot make the folder {}", target.display()))?;
     let lock = File::create(target.join("lock"))?;
@@ -44,9 +52,16 @@ pub fn grade(root: &Path, only: &[usize], is_planted: impl Fn(usize, &str) -> bo
         bail!("another run grades in {}: wait for it", target.display());
     }
     let chapters = chapters::all(root).map_err(Error::msg)?;
+    if let Planted::Named(words) = planted {
+        for chapter in chapters.iter().filter(|chapter| only.contains(&chapter.number)) {
+            let (name, mut mistakes) = (&chapter.name, mistakes::read_list(root, chapter)?.into_keys());
+            if !mistakes.any(|mistake| mistake.contains(words)) {
+                bail!("no mistake of {name} has {words:?} in its name; tools/course/mistakes/{name}.toml lists them");
+            }
+        }
+    }
     let jobs = Mutex::new(jobs(&chapters, only)?);
-    let grading =
-        Grading { chapters, is_planted: &is_planted, started: Instant::now(), jobs, problems: Mutex::default() };
+    let grading = Grading { chapters, planted, started: Instant::now(), jobs, problems: Mutex::default() };
     thread::scope(|scope| {
         let copies: Vec<_> = (1..=COPIES)
             .map(|copy| {
@@ -76,7 +91,7 @@ fn jobs(chapters: &[Chapter], only: &[usize]) -> Result<VecDeque<Job>> {
 
 struct Grading<'a> {
     chapters: Vec<Chapter>,
-    is_planted: &'a (dyn Fn(usize, &str) -> bool + Sync),
+    planted: &'a Planted,
     started: Instant,
     jobs: Mutex<VecDeque<Job>>,
     problems: Mutex<Vec<String>>,
@@ -134,19 +149,21 @@ impl Grading<'_> {
             Ok(("green".into(), problems))
         })?;
         let mut printed = printed_failures(&read(&copy.root, &chapter.page())?);
-        let mut mistakes: Vec<(String, Mistake)> = mistakes::read_list(&copy.root, chapter)?.into_iter().collect();
-        let is_expected = |failure: &str, mistake: &Mistake| failure.contains(&in_one_line(&mistake.expect));
+        let mut mistakes: Vec<(String, PlantedMistake)> =
+            mistakes::read_list(&copy.root, chapter)?.into_iter().collect();
+        let is_expected = |failure: &str, mistake: &PlantedMistake| failure.contains(&in_one_line(&mistake.expect));
         let (n_all, mut places) = (mistakes.len(), 0..);
         mistakes.retain(|(what, mistake)| {
-            let is_printed = printed.iter().any(|failure| is_expected(failure, mistake));
-            places.next().is_some_and(|place| is_printed || (self.is_planted)(place, what))
+            let place = places.next().unwrap_or(0);
+            let is_printed = || printed.iter().any(|failure| is_expected(failure, mistake));
+            match self.planted {
+                Planted::Every(n) => place % n == 0 || is_printed(),
+                Planted::Named(words) => what.contains(words),
+            }
         });
         if mistakes.len() < n_all {
             // Others come with a mistake that is not planted now, as its second failure.
             printed.retain(|failure| mistakes.iter().any(|(_, mistake)| is_expected(failure, mistake)));
-        }
-        if mistakes.is_empty() {
-            println!("{name}: no mistake is planted");
         }
         for (what, mistake) in &mistakes {
             self.step(&format!("{name}, {what}"), || {
@@ -325,7 +342,7 @@ fn stub_is_red(run: &CargoRun, chapter: &Chapter, stub: &str) -> Graded {
 }
 
 /// A mistake is red, and the first failure says what is expected.
-fn noticed(run: &CargoRun, mistake: &Mistake) -> Graded {
+fn noticed(run: &CargoRun, mistake: &PlantedMistake) -> Graded {
     let red = run.red();
     let mut problems: Vec<String> = run.obstacle().into_iter().collect();
     let says = red.first().map(|first| first.says()).unwrap_or_default();

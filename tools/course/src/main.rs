@@ -19,6 +19,7 @@ use std::process::ExitCode;
 
 use anyhow::{Error, Result};
 use clap::{Parser, Subcommand};
+use grade::Planted;
 use page_by_page_course::chapters;
 
 /// Make the course's stubs, and check the course as a course.
@@ -79,9 +80,12 @@ fn run(task: Task) -> Result<bool> {
             println!("problems in the course: {}", report.0.len());
             Ok(report.0.is_empty())
         }
-        Task::Grade { chapters, mistake, every } => grade::grade(&root, &chapters, move |index, name| {
-            every.is_none_or(|n| index.is_multiple_of(n.get()))
-                && mistake.as_ref().is_none_or(|words| name.contains(words.as_str()))
-        }),
+        Task::Grade { chapters, mistake, every } => {
+            let planted = match mistake {
+                Some(words) => Planted::Named(words),
+                None => Planted::Every(every.map_or(1, NonZeroUsize::get)),
+            };
+            grade::grade(&root, &chapters, &planted)
+        }
     }
 }

@@ -37,7 +37,7 @@ const GAP: &str = "\n…";
 /// A mistake. Its name in the list says what the reader does, in a few words.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Mistake {
+pub struct PlantedMistake {
     /// A text that the solution holds exactly once. A line `…` stands for all that follows, as far as the next line.
     find: String,
     /// What the reader writes instead, where `…` stands for the same lines; without it, the text stays.
@@ -52,7 +52,7 @@ pub struct Mistake {
 }
 
 /// The mistakes of a chapter by their names; none if it has no list.
-pub fn read_list(root: &Path, chapter: &Chapter) -> Result<BTreeMap<String, Mistake>> {
+pub fn read_list(root: &Path, chapter: &Chapter) -> Result<BTreeMap<String, PlantedMistake>> {
     let file = format!("{FOLDER}/{}.toml", chapter.name);
     if !root.join(&file).is_file() {
         return Ok(BTreeMap::new());
@@ -60,9 +60,9 @@ pub fn read_list(root: &Path, chapter: &Chapter) -> Result<BTreeMap<String, Mist
     toml::from_str(&read(root, &file)?).with_context(|| format!("{file} is not a list of mistakes"))
 }
 
-impl Mistake {
+impl PlantedMistake {
     pub fn apply(&self, solution: &str) -> Result<String, String> {
-        let Mistake { find, replace, before, after, .. } = self;
+        let PlantedMistake { find, replace, before, after, .. } = self;
         let text = replace.as_ref().unwrap_or(find);
         let written = [before.as_deref(), Some(text), after.as_deref()].into_iter().flatten();
         let written = written.collect::<Vec<_>>().join("\n");

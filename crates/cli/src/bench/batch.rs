@@ -39,7 +39,7 @@ pub struct BatchBench {
     #[arg(long, value_name = "N", default_value_t = 128)]
     context: usize,
     #[command(flatten)]
-    rows: KvOptions,
+    kv_options: KvOptions,
     /// How long to measure; three turns are taken at least
     #[arg(long, value_name = "N", default_value_t = 8, value_parser = clap::value_parser!(u64).range(0..=3600))]
     seconds: u64,
@@ -52,7 +52,7 @@ impl BatchBench {
     pub fn run(self) -> Result<Report> {
         // The pages, and a sequence that reads a token and forgets it again.
         requirements::ensure_started(&[6, 7])?;
-        let model = self.model.open_for(self.rows, CacheKind::Paged)?;
+        let model = self.model.open_for(self.kv_options, CacheKind::Paged)?;
         let mut caches = self.caches(&model)?;
         let mut times = SIZES.map(|_| Times::default());
         let mut n_turns = 0;

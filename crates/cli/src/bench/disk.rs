@@ -36,7 +36,7 @@ pub struct DiskBench {
     #[command(flatten)]
     model: ModelOption,
     #[command(flatten)]
-    rows: KvOptions,
+    kv_options: KvOptions,
 }
 
 const TOKENS: usize = 512;
@@ -47,7 +47,7 @@ impl DiskBench {
     pub fn run(self) -> Result<Report> {
         // Pool, tables, slab, forks, the prefix cache, and the file.
         requirements::ensure_started(&[11, 16])?;
-        let model = self.model.open_for(self.rows, CacheKind::Paged)?;
+        let model = self.model.open_for(self.kv_options, CacheKind::Paged)?;
         let n_tokens = TOKENS.min(model.config().max_positions);
         ensure!(n_tokens > PAGE_SIZE, "the model has {n_tokens} positions, too few to fill a page");
         memory::ensure_pages(model.cache_layout(), PAGE_SIZE, 2 * n_tokens.div_ceil(PAGE_SIZE))?;

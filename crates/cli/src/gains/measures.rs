@@ -85,8 +85,8 @@ fn story(kind: CacheKind, new_tokens: usize) -> Result<Generated> {
 }
 
 fn recompute() -> Result<Vec<String>> {
-    let rows = |new_tokens| Ok::<_, anyhow::Error>(story(CacheKind::Recompute, new_tokens)?.computed_tokens);
-    let (first, but_last, all) = (rows(1)?, rows(199)?, rows(200)?);
+    let computed = |new_tokens| Ok::<_, anyhow::Error>(story(CacheKind::Recompute, new_tokens)?.computed_tokens);
+    let (first, but_last, all) = (computed(1)?, computed(199)?, computed(200)?);
     Ok(vec![
         counts("tokens computed for one token", [first, all.saturating_sub(but_last)]),
         format!("tokens computed for the story of 200 tokens: {}", thousands(all)),
@@ -104,8 +104,8 @@ fn flat() -> Result<Vec<String>> {
 
 fn contiguous() -> Result<Vec<String>> {
     let copied = |kind| Ok::<_, anyhow::Error>(story(kind, 200)?.usage.copied_tokens);
-    let rows = [copied(CacheKind::Flat)?, copied(CacheKind::Contiguous)?];
-    Ok(vec![counts("tokens copied for a story of 200 tokens", rows)])
+    let tokens = [copied(CacheKind::Flat)?, copied(CacheKind::Contiguous)?];
+    Ok(vec![counts("tokens copied for a story of 200 tokens", tokens)])
 }
 
 fn pool() -> Result<Vec<String>> {

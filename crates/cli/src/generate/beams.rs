@@ -23,7 +23,7 @@ impl Generate {
     pub(super) fn search_beams(&self, width: usize) -> Result<()> {
         requirements::ensure_started(&CHAPTERS)?;
         let prompt_text = &self.prompt[0];
-        let (model, tokenizer) = self.model.open_with_tokenizer(self.cache.rows, CacheKind::Paged)?;
+        let (model, tokenizer) = self.model.open_with_tokenizer(self.cache.kv_options, CacheKind::Paged)?;
         let (prompt, max_new_tokens) = self.encode("", prompt_text, &model, &tokenizer)?;
         ensure_memory(&model, prompt.len(), width)?;
         let page_size = self.cache.pages.page_size.max(1);
@@ -58,11 +58,11 @@ impl Generate {
     fn lines_of_beams(&self, model: &Model, n_prompt: usize, pool: PoolSize, counters: SearchCounters) -> ReportLines {
         let width = self.sequences.beams.unwrap_or(0);
         let steps = format!("{}, ", count(counters.steps.saturating_sub(1), "step"));
-        let rows = counters.computed_tokens as usize;
-        let prefill = (rows.min(n_prompt), counters.prefill);
-        let [prefill, decode] = timings(prefill, (rows - prefill.0, counters.decode), [String::new(), steps]);
+        let computed = counters.computed_tokens as usize;
+        let prefill = (computed.min(n_prompt), counters.prefill);
+        let [prefill, decode] = timings(prefill, (computed - prefill.0, counters.decode), [String::new(), steps]);
         let (peak, copied) = (pool.mib(counters.peak_pages), count(counters.copied_tokens, "token"));
-        let chapters = [&CHAPTERS[..], &self.cache.rows.chapters(CacheKind::Paged)].concat();
+        let chapters = [&CHAPTERS[..], &self.cache.kv_options.chapters(CacheKind::Paged)].concat();
         vec![
             ("model", self.describe_model(model)),
             ("beams", format!("{width}; score: log-probability / tokens^{LENGTH_PENALTY:?}")),

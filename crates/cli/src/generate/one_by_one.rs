@@ -67,7 +67,7 @@ impl Generate {
         // What could only fail after the output is complete is refused now.
         self.cache.save_cache.as_deref().map_or(Ok(()), SavedCache::check_writable)?;
         requirements::ensure_started(&self.chapters())?;
-        let (model, tokenizer) = self.model.open_with_tokenizer(self.cache.rows, self.kv())?;
+        let (model, tokenizer) = self.model.open_with_tokenizer(self.cache.kv_options, self.kv())?;
         let requests = self.requests(&model, &tokenizer)?;
         for (request, number) in requests.iter().zip(1..) {
             if self.mode() == Mode::One {
@@ -98,9 +98,9 @@ impl Generate {
     }
 
     fn chapters(&self) -> Vec<usize> {
-        let rows = self.cache.rows.chapters(self.kv());
+        let of_options = self.cache.kv_options.chapters(self.kv());
         let rewind: &[usize] = if self.cache.load_cache.is_some() { &[7] } else { &[] };
-        [self.kv().chapters(), rewind, self.draft.chapters(), &rows].concat()
+        [self.kv().chapters(), rewind, self.draft.chapters(), &of_options].concat()
     }
 
     fn set_up<'m>(

@@ -46,7 +46,7 @@ impl Output<'_> {
 #[derive(Clone, Copy, Default)]
 pub struct PassTotals {
     pub steps: u64,
-    pub rows: u64,
+    pub computed_tokens: u64,
     /// Sequences that they answered, each with a new token or its end.
     pub sampled: u64,
     pub time: Duration,
@@ -111,7 +111,7 @@ impl<'m> OutputSet<'m> {
             step.chunks.iter().any(|chunk| chunk.n_tokens > 1 || is_new(&self.outputs[chunk.sequence_id.0 as usize]));
         let passes = if is_prefill { &mut self.prefill } else { &mut self.decode };
         passes.steps += u64::from(!step.chunks.is_empty());
-        passes.rows += step.chunks.iter().map(|chunk| chunk.n_tokens as u64).sum::<u64>();
+        passes.computed_tokens += step.chunks.iter().map(|chunk| chunk.n_tokens as u64).sum::<u64>();
         passes.sampled += step.chunks.iter().filter(|chunk| chunk.caught_up).count() as u64;
         passes.time += start.elapsed();
         if let Some((checker, n_wrong)) = &mut self.checker {

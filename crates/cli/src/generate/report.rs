@@ -63,10 +63,11 @@ impl OutputSet<'_> {
             ),
         ];
         let (prefill, decode) = (self.prefill, self.decode);
-        let (prefilled, decoded) = ((prefill.rows as usize, prefill.time), (decode.sampled as usize, decode.time));
+        let (prefilled, decoded) =
+            ((prefill.computed_tokens as usize, prefill.time), (decode.sampled as usize, decode.time));
         lines.extend(timings(prefilled, decoded, [prefill.steps, decode.steps].map(in_steps)));
-        let rows = count(totals.computed_tokens, "token");
-        lines.push(("computed", rows + &self.in_separate_caches(|| count(usage.tokens, "token"))));
+        let computed = count(totals.computed_tokens, "token");
+        lines.push(("computed", computed + &self.in_separate_caches(|| count(usage.tokens, "token"))));
         lines.push(("cache", self.describe_memory()));
         let separate = self.in_separate_caches(|| count(self.pages_at_ends(), "page"));
         lines.push(("pages", self.pool.describe_peak(totals.peak_pages) + &separate));

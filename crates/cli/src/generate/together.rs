@@ -21,7 +21,7 @@ pub const MAX_TOKENS_IN_STEP: usize = 4096;
 
 impl Generate {
     pub(super) fn generate_together(&self) -> Result<()> {
-        let (model, tokenizer) = self.model.open_with_tokenizer(self.cache.rows, CacheKind::Paged)?;
+        let (model, tokenizer) = self.model.open_with_tokenizer(self.cache.kv_options, CacheKind::Paged)?;
         requirements::ensure_started(&self.chapters_of_scheduler(self.sampling.sampling(model.config())?))?;
         let requests = self.requests(&model, &tokenizer)?;
         let are_samples = self.sequences.samples.is_some();
@@ -69,7 +69,7 @@ impl Generate {
     /// The chapters whose code it runs; the `argmax` of chapter 1 chooses where nothing is drawn.
     pub(super) fn chapters_of_scheduler(&self, sampling: SamplingParams) -> Vec<usize> {
         let chapters = if sampling.temperature == 0.0 { &SCHEDULER_AND_ARGMAX[..] } else { &SCHEDULER };
-        [chapters, &self.cache.rows.chapters(CacheKind::Paged)].concat()
+        [chapters, &self.cache.kv_options.chapters(CacheKind::Paged)].concat()
     }
 
     /// The pool, and its memory. Samples share the pages of their prompt.

@@ -1,6 +1,6 @@
 //! Chapter 3: rows at `layer * len + position`, as the prompt is written and as they are read one token later.
 
-use page_by_page::experiments::faults::{self, Effect, Scenario};
+use page_by_page::experiments::mistakes::{self, Effect, Scenario};
 use page_by_page::generation::read_checker::RowAddress;
 
 use super::prelude::*;
@@ -12,7 +12,7 @@ const SHOWN: [(usize, char); 2] = [(1, 'b'), (5, 'd')];
 type Strip = (usize, Vec<Option<usize>>, Vec<usize>);
 
 pub fn figure() -> Result<Figure> {
-    let mistake = faults::all().into_iter().find(|mistake| mistake.name == "layer-times-len").context("a mistake")?;
+    let mistake = mistakes::all().into_iter().find(|mistake| mistake.name == "layer-times-len").context("a mistake")?;
     let Effect::Story(Scenario { prompts, .. }, rule) = mistake.effect else { anyhow::bail!("no story shows it") };
     let (prompt, n_layers) = (tokenizer()?.encode(prompts[0].0)?.len(), model(STORYTELLER)?.config().n_layers);
     let row = |layer, position, len| (rule.write)(RowAddress { sequence: 0, layer, position }, len).position;

@@ -1,6 +1,6 @@
 //! Home: the lists of two stories, and the page that went to both.
 
-use page_by_page::experiments::faults::{self, Effect, Scenario, ScenarioRunner};
+use page_by_page::experiments::mistakes::{self, Effect, Scenario, ScenarioRunner};
 
 use super::prelude::*;
 use crate::slab::pages_of_words;
@@ -37,7 +37,7 @@ fn draw(picture: &mut Picture, title: &str, lists: [(char, [Cell; 2]); 2], page:
 }
 
 pub fn figure() -> Result<Figure> {
-    let mistake = faults::all().into_iter().find(|mistake| mistake.name == "one-page-twice").context("a mistake")?;
+    let mistake = mistakes::all().into_iter().find(|mistake| mistake.name == "one-page-twice").context("a mistake")?;
     let Effect::Story(scenario, misplacement) = mistake.effect else { anyhow::bail!("no story shows it") };
     let Scenario { page_size, .. } = scenario;
     let runner = ScenarioRunner::open()?;

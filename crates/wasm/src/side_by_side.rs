@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::ops::Range;
 use std::rc::Rc;
 
-use page_by_page::experiments::faults::{self, Effect, Scenario};
+use page_by_page::experiments::mistakes::{self, Effect, Scenario};
 use page_by_page::generation::read_checker::{ReadChecker, RowAddress, WrongRead};
 use page_by_page::generation::sampler::Sampler;
 use page_by_page::model::tokenizer::Tokenizer;
@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 
 use crate::shared_pool::text_of;
 
-pub struct Broken {
+pub struct SideBySide {
     pub scenario: Scenario,
     checker: Rc<ReadChecker>,
     /// The same sequences without the mistake, in a pool of their own.
@@ -30,10 +30,10 @@ pub struct Broken {
     slots: (String, Vec<[String; 2]>),
 }
 
-impl Broken {
+impl SideBySide {
     /// The mistake of this name, if rows that are misplaced show it.
     pub fn find(name: &str) -> Result<(Scenario, ReadChecker), String> {
-        let mistake = faults::all().into_iter().find(|mistake| mistake.name == name);
+        let mistake = mistakes::all().into_iter().find(|mistake| mistake.name == name);
         match mistake.map(|mistake| mistake.effect) {
             Some(Effect::Story(scenario, misplacement)) => Ok((scenario, ReadChecker::new(Some(misplacement)))),
             _ => Err(format!("no story here shows the mistake {name:?}; see cargo page break")),
@@ -43,7 +43,7 @@ impl Broken {
     /// `right`: an engine without sequences.
     pub fn new(scenario: Scenario, checker: Rc<ReadChecker>, right: Engine<'static>) -> Self {
         let (texts, first, newest, slots) = Default::default();
-        Broken { scenario, checker, right, texts, first, n_wrong: 0, newest, slots }
+        SideBySide { scenario, checker, right, texts, first, n_wrong: 0, newest, slots }
     }
 
     /// Starts all sequences, or the next one when none is left, in both pools. `started`: sequences so far.
@@ -65,7 +65,7 @@ impl Broken {
         for (requests, taken_back) in requests.zip(taken_back) {
             for engine in [&mut *engine, &mut self.right] {
                 let tokens = tokenizer.encode(requests[0].0).map_err(text_of)?;
-                let samplers = requests.iter().map(|(_, seed)| Sampler::new(faults::sampling(*seed))).collect();
+                let samplers = requests.iter().map(|(_, seed)| Sampler::new(mistakes::sampling(*seed))).collect();
                 engine.submit_request(GenerationRequest::new(tokens, n_new - taken_back, samplers)).map_err(text_of)?;
             }
         }

@@ -18,7 +18,7 @@ use crate::simulation::buggy_scheduler::Bug;
 
 /// A mistake that somebody can switch on.
 #[derive(Clone, Copy)]
-pub struct Fault {
+pub struct Mistake {
     pub name: &'static str,
     pub chapter: usize,
     /// What the cache does.
@@ -106,9 +106,9 @@ const SECOND_PAGE_OF_THE_FIRST: Misplacement =
         |address, _| if address.sequence == 1 && page_of(address) == 1 { address.of(0) } else { address },
     );
 
-/// All faults, in the order of the book.
-pub fn all() -> Vec<Fault> {
-    let bugs = Bug::all().into_iter().map(|bug| Fault {
+/// All mistakes, in the order of the book.
+pub fn all() -> Vec<Mistake> {
+    let bugs = Bug::all().into_iter().map(|bug| Mistake {
         name: bug.name(),
         chapter: 15,
         about: bug.about(),
@@ -116,29 +116,29 @@ pub fn all() -> Vec<Fault> {
         chapters: &[11, 12, 15],
         effect: Effect::Events(bug),
     });
-    let (before, after): (Vec<_>, Vec<_>) = FAULTS.iter().partition(|mistake| mistake.chapter < 15);
+    let (before, after): (Vec<_>, Vec<_>) = MISTAKES.iter().partition(|mistake| mistake.chapter < 15);
     before.into_iter().copied().chain(bugs).chain(after.into_iter().copied()).collect()
 }
 
-/// The faults that aren't bugs of engines.
-const FAULTS: &[Fault] = &[
-    Fault {
+/// The mistakes that aren't bugs of engines.
+const MISTAKES: &[Mistake] = &[
+    Mistake {
         invariant: "each token is computed from all tokens before it",
-        ..fault(1, "newest-token-only", "the model gets the newest token only")
+        ..mistake(1, "newest-token-only", "the model gets the newest token only")
     },
-    fault(2, "one-tensor", "all layers are kept in one tensor").breaks(
+    mistake(2, "one-tensor", "all layers are kept in one tensor").breaks(
         "each layer reads its own rows",
         QUEEN,
         Misplacement::at(|address, _| RowAddress { layer: 0, ..address }),
     ),
-    fault(2, "unwritten-row", "the row of ` queen` is never written").breaks(
+    mistake(2, "unwritten-row", "the row of ` queen` is never written").breaks(
         "the row of every token is written before it is read",
         QUEEN,
         Misplacement::read_at(
             |address, len| if address.position == 8 && len > 9 { RowAddress::NOWHERE } else { address },
         ),
     ),
-    fault(3, "layer-times-len", "a row lies at layer * len + position").breaks(
+    mistake(3, "layer-times-len", "a row lies at layer * len + position").breaks(
         "a row stays where it was written while the sequence grows",
         QUEEN,
         Misplacement::at(|address, len| RowAddress {
@@ -147,32 +147,32 @@ const FAULTS: &[Fault] = &[
             ..address
         }),
     ),
-    fault(4, "one-page-twice", "the princess is given the wolf's second page").breaks(
+    mistake(4, "one-page-twice", "the princess is given the wolf's second page").breaks(
         "a page has one owner, unless it is shared on purpose",
         TWO,
         Misplacement::at(|address, _| if page_of(address) == 1 { address.of(0) } else { address }),
     ),
-    fault(
+    mistake(
         4,
         "refused-call-keeps-pages",
         "a call for more pages than there are takes those that it finds, and then fails",
     )
     .costs("a call that fails changes nothing", costs::refused_calls, &[4]),
-    fault(5, "new-page-first", "a new page of 16 slots comes first").breaks(
+    mistake(5, "new-page-first", "a new page of 16 slots comes first").breaks(
         "a table lists its pages in the order of the tokens",
         QUEEN,
         Misplacement::at(|address, len| {
             address.at(((len - 1) / 16 - address.position / 16) * 16 + address.position % 16)
         }),
     ),
-    fault(5, "page-too-few", "17 tokens are thought to need one page of 16 slots").breaks(
+    mistake(5, "page-too-few", "17 tokens are thought to need one page of 16 slots").breaks(
         "a table has a slot for each of its tokens",
         QUEEN,
         Misplacement::at(|address, len| {
             address.at((address.position / 16).min((len / 16).max(1) - 1) * 16 + address.position % 16)
         }),
     ),
-    fault(6, "whole-pages", "whole pages of 16 slots are gathered, also the slots that are still empty").breaks(
+    mistake(6, "whole-pages", "whole pages of 16 slots are gathered, also the slots that are still empty").breaks(
         "attention reads exactly the rows of the sequence's tokens",
         QUEEN,
         Misplacement {
@@ -180,7 +180,7 @@ const FAULTS: &[Fault] = &[
             ..Misplacement::read_at(|address, len| if address.position < len { address } else { RowAddress::NOWHERE })
         },
     ),
-    fault(
+    mistake(
         6,
         "by-page-number",
         "pages are gathered in the order of their numbers, and the second one has the lower number",
@@ -196,7 +196,7 @@ const FAULTS: &[Fault] = &[
             _ => address,
         }),
     ),
-    fault(6, "stale-rows", "whole pages are gathered, and the princess had them before").breaks(
+    mistake(6, "stale-rows", "whole pages are gathered, and the princess had them before").breaks(
         "what an earlier owner left in a page is never read",
         Scenario { prompts: const { &[TWO.prompts[1], TWO.prompts[0]] }, one_by_one: true, ..TWO },
         Misplacement {
@@ -204,44 +204,45 @@ const FAULTS: &[Fault] = &[
             ..Misplacement::read_at(|address, len| if address.position < len { address } else { address.of(0) })
         },
     ),
-    fault(7, "page-back-too-early", "a rewind gives back a page that is half full, and the princess takes it").breaks(
-        "a page goes back when none of its rows is needed any more",
-        Scenario { rewind: Some((17, 4)), ..TWO },
-        Misplacement::at(|address, _| {
-            if address.sequence == 1 && page_of(address) == 4 {
-                address.of(0).at(address.position - 2 * P)
-            } else {
-                address
-            }
-        }),
-    ),
-    fault(7, "page-never-freed", "a rewind drops pages from the table and does not free them").costs(
+    mistake(7, "page-back-too-early", "a rewind gives back a page that is half full, and the princess takes it")
+        .breaks(
+            "a page goes back when none of its rows is needed any more",
+            Scenario { rewind: Some((17, 4)), ..TWO },
+            Misplacement::at(|address, _| {
+                if address.sequence == 1 && page_of(address) == 4 {
+                    address.of(0).at(address.position - 2 * P)
+                } else {
+                    address
+                }
+            }),
+        ),
+    mistake(7, "page-never-freed", "a rewind drops pages from the table and does not free them").costs(
         "a page that holds no token goes back to its pool",
         costs::rewinds,
         &[6, 7],
     ),
-    fault(8, "draft-remembers", "the draft model's cache keeps the tokens that the target rejected").costs(
+    mistake(8, "draft-remembers", "the draft model's cache keeps the tokens that the target rejected").costs(
         "both caches hold the same tokens after a step",
         costs::drafts,
         &[1, 3, 7, 8],
     ),
-    fault(
+    mistake(
         9,
         "target-as-it-is",
         "after a rejection, the next token is drawn from the target's probabilities as they are",
     )
     .costs("the output has the target's distribution", costs::rejections, &[9]),
-    fault(10, "write-without-copy", "a fork writes into the page that it shares").breaks(
+    mistake(10, "write-without-copy", "a fork writes into the page that it shares").breaks(
         "a page with several owners is never written",
         SAMPLES,
         Misplacement::at(|address, _| if address.position < 16 { address.of(0) } else { address }),
     ),
-    fault(11, "key-without-parent", "a page is found by its own tokens, whatever came before them").breaks(
+    mistake(11, "key-without-parent", "a page is found by its own tokens, whatever came before them").breaks(
         "a page is found only by its tokens and all those before them",
         SAME_PAGE,
         SECOND_PAGE_OF_THE_FIRST,
     ),
-    fault(11, "cached-before-full", "a page is cached after one token of eight, and found by that token").breaks(
+    mistake(11, "cached-before-full", "a page is cached after one token of eight, and found by that token").breaks(
         "only full pages are cached",
         Scenario {
             prompts: const { &[YESTERDAY.prompts[0], ("Once upon a time there was a princess whose father", 7)] },
@@ -249,31 +250,35 @@ const FAULTS: &[Fault] = &[
         },
         SECOND_PAGE_OF_THE_FIRST,
     ),
-    fault(12, "victim-in-plan", "the plan contains a victim: the wolf is given the princess's page while she computes")
-        .breaks(
-            "the plan never contains a victim",
-            TWO,
-            Misplacement::at(|address, _| {
-                if address.sequence == 0 && page_of(address) == 3 {
-                    address.of(1).at(address.position - P)
-                } else {
-                    address
-                }
-            }),
-        ),
-    fault(12, "oldest-victim", "when pages run out, the oldest sequence gives way").costs(
+    mistake(
+        12,
+        "victim-in-plan",
+        "the plan contains a victim: the wolf is given the princess's page while she computes",
+    )
+    .breaks(
+        "the plan never contains a victim",
+        TWO,
+        Misplacement::at(|address, _| {
+            if address.sequence == 0 && page_of(address) == 3 {
+                address.of(1).at(address.position - P)
+            } else {
+                address
+            }
+        }),
+    ),
+    mistake(12, "oldest-victim", "when pages run out, the oldest sequence gives way").costs(
         "the oldest sequence always advances",
         costs::victims,
         &[11, 12],
     ),
-    fault(13, "merged-runs", "two pages are read as one run, and the second is not the next one in memory").breaks(
+    mistake(13, "merged-runs", "two pages are read as one run, and the second is not the next one in memory").breaks(
         "runs are merged only where pages lie side by side",
         Scenario { prompts: const { &[TWO.prompts[1], TWO.prompts[0]] }, ..TWO },
         Misplacement::read_at(
             |address, _| if address.sequence == 1 && page_of(address) == 2 { address.of(0) } else { address },
         ),
     ),
-    fault(14, "one-scale", "all rows of a page are kept in eight bits with the scale of its first head").breaks(
+    mistake(14, "one-scale", "all rows of a page are kept in eight bits with the scale of its first head").breaks(
         "each head of each row has its own scale",
         QUEEN,
         Misplacement {
@@ -284,7 +289,7 @@ const FAULTS: &[Fault] = &[
             ..Misplacement::NONE
         },
     ),
-    fault(14, "no-scale", "rows are read back as whole numbers, without their scales").breaks(
+    mistake(14, "no-scale", "rows are read back as whole numbers, without their scales").breaks(
         "a number that is read is the one that was written, as nearly as eight bits allow",
         QUEEN,
         Misplacement {
@@ -297,7 +302,7 @@ const FAULTS: &[Fault] = &[
             ..Misplacement::NONE
         },
     ),
-    fault(
+    mistake(
         16,
         "overwritten-parent",
         "a page is found after a parent whose place in the file has a different page by now",
@@ -307,7 +312,7 @@ const FAULTS: &[Fault] = &[
         Scenario { prompts: const { &[SAME_PAGE.prompts[1], SAME_PAGE.prompts[0]] }, ..SAME_PAGE },
         SECOND_PAGE_OF_THE_FIRST,
     ),
-    fault(
+    mistake(
         16,
         "no-checksum",
         "a page whose writing was cut off is read all the same, and half of its layers are yesterday's",
@@ -321,14 +326,14 @@ const FAULTS: &[Fault] = &[
     ),
 ];
 
-/// Begins a fault; `breaks` or `costs` adds what it breaks and how that shows.
-const fn fault(chapter: usize, name: &'static str, about: &'static str) -> Fault {
-    Fault { name, chapter, about, invariant: "", chapters: &[6, 7], effect: Effect::Forgetful(QUEEN) }
+/// Begins a mistake; `breaks` or `costs` adds what it breaks and how that shows.
+const fn mistake(chapter: usize, name: &'static str, about: &'static str) -> Mistake {
+    Mistake { name, chapter, about, invariant: "", chapters: &[6, 7], effect: Effect::Forgetful(QUEEN) }
 }
 
-impl Fault {
+impl Mistake {
     const fn breaks(self, invariant: &'static str, scenario: Scenario, misplacement: Misplacement) -> Self {
-        Fault { invariant, effect: Effect::Story(scenario, misplacement), ..self }
+        Mistake { invariant, effect: Effect::Story(scenario, misplacement), ..self }
     }
 
     const fn costs(
@@ -337,7 +342,7 @@ impl Fault {
         cost: fn() -> Result<[Vec<String>; 2]>,
         chapters: &'static [usize],
     ) -> Self {
-        Fault { invariant, chapters, effect: Effect::Cost(cost), ..self }
+        Mistake { invariant, chapters, effect: Effect::Cost(cost), ..self }
     }
 }
 
@@ -347,7 +352,7 @@ fn scale(head: &[f32]) -> f32 {
     if largest == 0.0 { 1.0 } else { largest / 127.0 }
 }
 
-/// How the stories of all faults are sampled.
+/// How the stories of all mistakes are sampled.
 pub fn sampling(seed: u64) -> SamplingParams {
     SamplingParams { seed, ..SamplingParams::DEFAULT }
 }
