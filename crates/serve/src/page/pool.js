@@ -225,7 +225,7 @@
       const [first, ...others] = owners.map((_, page) => page).filter((page) => this.#isMistake(page));
       const rest = others.length > 0 ? ` It’s the same with ${plural(others.length, "other page")}.` : "";
       write(this.#mistakes, first === undefined ? "" : `A mistake. Page ${first}: ${this.#ownersOf(first)}.${rest}`);
-      const misread = this.#view.broken?.pages ?? {};
+      const misread = this.#view.wrong_reads?.pages ?? {};
       this.#cells.forEach((cell, page) => {
         const isMisread = page in misread;
         if (isMisread || cell.classList.contains("misread")) {
@@ -400,7 +400,7 @@
     /** Writes which pages a sequence has, or had at its end. */
     #writeList(list, { pages }) {
       if (pages) {
-        const misread = this.#view.broken?.pages ?? {};
+        const misread = this.#view.wrong_reads?.pages ?? {};
         const items = pages.flatMap((page) => [", ", page in misread ? element("b", "misread", page) : page]);
         list.replaceChildren("Its list: pages ", ...items.slice(1));
       }
@@ -408,7 +408,7 @@
 
     /** Writes an output. From where it is no longer the right one, it is marked. */
     #writeOutput(output, { id, text }) {
-      const same = this.#view.broken?.agree[id] ?? text.length;
+      const same = this.#view.wrong_reads?.agree[id] ?? text.length;
       // To the beginning of the word in which it differs.
       const from = same < text.length ? text.lastIndexOf(" ", same) + 1 : text.length;
       const [right, rest] = [text.slice(0, from), text.slice(from)];
