@@ -109,8 +109,8 @@
             stepsPerSecond: 3,
             hasDraft: true,
             summary: ({ counters }) => {
-                const { target_passes: steps, generated, drafted, accepted } = counters;
-                return `${plural(steps, "step")}, with one pass of the target each, for ${plural(generated, "token")}. ${accepted} of ${plural(drafted, "draft token")} accepted.`;
+                const { target_passes: steps, new_tokens, drafted, accepted } = counters;
+                return `${plural(steps, "step")}, with one pass of the target each, for ${plural(new_tokens, "token")}. ${accepted} of ${plural(drafted, "draft token")} accepted.`;
             },
         },
         fork: {
@@ -320,7 +320,7 @@
             this.say(this.about.says);
             this.rounds += 1;
             if (this.settings.mistake) {
-                this.send("tell", { round: this.rounds });
+                this.send("startScenario", { round: this.rounds });
                 return;
             }
             for (const start of this.starts) {

@@ -33,7 +33,7 @@ pub(crate) fn pages_needed(sequence: &Sequence, table: &PageTable) -> usize {
 }
 
 /// Shares a slab, a prefix cache and the steps of a model among sequences. What else can be asked
-/// of it is given, in `src/serving/scheduler_extensions.rs`.
+/// of it is given, in `src/serving/scheduler_access.rs`.
 pub struct Scheduler {
     pub(crate) slab: SharedSlab,
     pub(crate) prefix_cache: Box<dyn PrefixCache>,

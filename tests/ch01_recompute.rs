@@ -376,7 +376,7 @@ mod checks {
         let mut model = answering(40, |_, tokens| recompute.next_logits(tokens));
         let mut sampler = Sampler::new(SAMPLING);
         let stop = StopConditions { max_new_tokens: 40, end_of_text: &[] };
-        let mut pick = |logits: &[f32]| sampler.pick(logits);
+        let mut pick = |logits: &[f32]| sampler.sample(logits);
         let story = expect_ok("generate with Recompute: 40 new tokens of a story", || {
             generate(&mut model, &prompt, stop, &mut pick, &mut |_| {})
         });

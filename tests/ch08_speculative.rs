@@ -580,7 +580,7 @@ mod checks {
             let greedy = sampling == SamplingParams::GREEDY;
             let picker = || {
                 let mut sampler = Sampler::new(sampling);
-                move |row: &[f32]| if greedy { likeliest(row) } else { sampler.pick(row) }
+                move |row: &[f32]| if greedy { likeliest(row) } else { sampler.sample(row) }
             };
             let story = |told: &str, target: &mut dyn RewindableModel, small: &mut dyn RewindableModel, k| {
                 let mut pick = picker();

@@ -631,7 +631,7 @@ mod checks {
         let mut samples: Vec<(ForkCache, Sampler, Vec<u32>)> = Vec::new();
         for number in 0..4 {
             let mut sampler = sampler(number);
-            let token = sampler.pick(&logits);
+            let token = sampler.sample(&logits);
             samples.push((expect_ok("fork of the prompt", || first.fork()), sampler, vec![token]));
         }
         drop(first);
@@ -640,13 +640,13 @@ mod checks {
                 let question = format!("token {number} of sample {index} of the story");
                 let newest = [tokens[number - 1]];
                 let logits = expect_ok(&question, || model.step(&newest, Some(cache)));
-                tokens.push(sampler.pick(&logits));
+                tokens.push(sampler.sample(&logits));
             }
         }
         for (number, (_, _, found)) in (0..).zip(&samples) {
             let (mut sampler, mut tokens) = (sampler(number), prompt.clone());
             for _ in 0..n {
-                tokens.push(sampler.pick(&model.step(&tokens, None).expect("a short sequence fits")));
+                tokens.push(sampler.sample(&model.step(&tokens, None).expect("a short sequence fits")));
             }
             storyteller.assert_same_story(found, &tokens[prompt.len()..]);
         }

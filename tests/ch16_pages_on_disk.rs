@@ -931,7 +931,7 @@ mod checks {
             for _ in 0..20 {
                 let step = || storyteller.model.step(&tokens[cache.len()..], Some(&mut cache));
                 let logits = expect_ok(format!("step after {} of the story", count(tokens.len(), "token")), step);
-                tokens.push(sampler.pick(&logits));
+                tokens.push(sampler.sample(&logits));
             }
             storyteller.assert_same_story(&tokens[prompt.len()..], &expected);
             expect_ok("insert_into of chapter 11", || cache.insert_into(&mut trie, &tokens));

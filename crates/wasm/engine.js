@@ -20,11 +20,11 @@ async function openEngine(module, files) {
   let panic;
   const page = { panicked: (at, n) => { panic = text(at, n); } };
   ({ instance: { exports } } = await WebAssembly.instantiate(module, { page }));
-  const put = (input) => bytes(exports.room(input.length), input.length).set(input);
+  const put = (input) => bytes(exports.alloc_input(input.length), input.length).set(input);
   exports.begin();
   files.forEach((file, at) => {
     put(file);
-    exports.keep(at);
+    exports.add_file(at);
   });
   return (request) => {
     put(new TextEncoder().encode(JSON.stringify(request)));

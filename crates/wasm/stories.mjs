@@ -23,7 +23,7 @@ const EIGHT = { prompt: PROMPT, max_new_tokens: 120, seed: 1, samples: 8 };
 function outputs(settings, ...starts) {
   ask({ open: settings });
   const ended = [];
-  let [view] = starts.length > 0 ? starts.map((start) => ask({ start })) : [ask("tell")];
+  let [view] = starts.length > 0 ? starts.map((start) => ask({ start })) : [ask("start_scenario")];
   while (view.sequences.length > 0) {
     view = ask("step");
     ended.push(...view.finished);

@@ -1,7 +1,7 @@
 // The engine on a thread of its own, so that the page stays responsive. It fetches the module and the models, steps while it is told to,
 // and sends views, one for each step. While it plays, it sends them twenty times a second at most, several at once.
 //
-//   page ── load, open, start, tell, cancel, pace, step ─────────────────►
+//   page ── load, open, start, startScenario, cancel, pace, step ────────►
 //   page ◄── loading, ready, views, cancelled, refused, failed ────
 "use strict";
 
@@ -106,9 +106,9 @@ const commands = {
     round = number;
     take(ask({ start }), true);
   },
-  tell({ round: number }) {
+  startScenario({ round: number }) {
     round = number;
-    take(ask("tell"), true);
+    take(ask("start_scenario"), true);
   },
   cancel({ id }) {
     let refusal;

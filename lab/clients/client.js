@@ -47,7 +47,7 @@ async function main() {
   const asked = { model: 'storyteller', prompt: 'Once upon a time', temperature: 0, max_tokens: 40 };
   const whole = await client.completions.create(asked);
   same('a completion', whole.choices[0].text, story.text);
-  const counts = [story.tokens.prompt.length, story.tokens.generated.length];
+  const counts = [story.tokens.prompt.length, story.tokens.new.length];
   same('usage', [whole.usage.prompt_tokens, whole.usage.completion_tokens], counts);
   const options = { ...asked, stream: true, stream_options: { include_usage: true } };
   const chunks = await all(await client.completions.create(options));

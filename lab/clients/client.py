@@ -51,7 +51,7 @@ for prompt in BEGINNINGS:
     asked = dict(model="storyteller", prompt=prompt, temperature=0, max_tokens=40)
     whole = client.completions.create(**asked)
     same(prompt, whole.choices[0].text, story["text"])
-    n_prompt, n_new = len(story["tokens"]["prompt"]), len(story["tokens"]["generated"])
+    n_prompt, n_new = len(story["tokens"]["prompt"]), len(story["tokens"]["new"])
     same("usage", (whole.usage.prompt_tokens, whole.usage.completion_tokens), (n_prompt, n_new))
     stream = list(client.completions.create(**asked, stream=True, stream_options={"include_usage": True}))
     same("a stream", "".join(chunk.choices[0].text for chunk in stream if chunk.choices), story["text"])
@@ -80,7 +80,7 @@ for story in stories:
 
 # vLLM's fields go through the client's extra_body.
 asked = dict(model="storyteller", prompt=BEGINNINGS[0], temperature=0, max_tokens=20)
-new = stories[0]["tokens"]["generated"]
+new = stories[0]["tokens"]["new"]
 ends = client.completions.create(**asked, extra_body={"stop_token_ids": [new[9]], "return_token_ids": True})
 same("a stop token", (ends.choices[0].token_ids, ends.choices[0].finish_reason), (new[: new.index(new[9])], "stop"))
 least = client.completions.create(**asked, extra_body={"stop_token_ids": [new[9]], "min_tokens": 15, "ignore_eos": True})
@@ -105,7 +105,7 @@ asked = dict(
 )
 answer = client.chat.completions.create(**asked, logprobs=True, top_logprobs=2)
 same("a chat", (answer.choices[0].message.role, answer.choices[0].message.content), ("assistant", told["text"]))
-same("its logprobs", len(answer.choices[0].logprobs.content), len(told["tokens"]["generated"]))
+same("its logprobs", len(answer.choices[0].logprobs.content), len(told["tokens"]["new"]))
 stream = client.chat.completions.create(**asked, stream=True)
 same("a chat as a stream", "".join(chunk.choices[0].delta.content or "" for chunk in stream), told["text"])
 

@@ -71,7 +71,7 @@ def our_drafts(args, way: str) -> dict:
     for prompt in PROMPTS:
         found = json.loads(answer_of(PROGRAM, "generate", prompt, "--model", args.model, "--temperature", "0", "--json",
                                      "--max-new-tokens", NEW_TOKENS, "--draft", drafter, "--draft-len", DRAFT_LEN))
-        sums["outputs"].append(found["tokens"]["generated"])
+        sums["outputs"].append(found["tokens"]["new"])
         for count in ("drafted", "accepted"):
             sums[count] += found["draft"][count]
     return sums | {"by_vllm": by_vllm(args, way)}

@@ -168,13 +168,13 @@ fn damaged(problem: impl std::fmt::Display) -> String {
 
 /// The first number of some rows that is NaN or an infinity, and the index of its head among all of the rows.
 fn not_finite(rows: &[f32], model: &Model) -> Option<(usize, f32)> {
-    let (format, n_numbers, n_words) = (model.kv_dtype, model.config().head_dim, model.cache_layout().head_dim);
+    let (dtype, n_numbers, n_words) = (model.kv_dtype, model.config().head_dim, model.cache_layout().head_dim);
     let mut numbers = vec![0.0; n_numbers];
     for (index, head) in rows.chunks_exact(n_words).enumerate() {
         // A word of packed numbers may look like NaN, and one that holds NaN like any number.
-        match format {
+        match dtype {
             KvDtype::F32 => numbers.copy_from_slice(head),
-            format => decode(format, head, &mut numbers),
+            dtype => decode(dtype, head, &mut numbers),
         }
         if let Some(number) = numbers.iter().find(|number| !number.is_finite()) {
             return Some((index, *number));

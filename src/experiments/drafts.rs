@@ -83,7 +83,7 @@ impl Stories<'_> {
                 None => {
                     let mut pick = |row: &[f32]| {
                         counters.count(&Default::default(), 1);
-                        sampler.pick(row)
+                        sampler.sample(row)
                     };
                     generation.run(cache.as_deref_mut(), &mut pick, &mut |_| {})?
                 }

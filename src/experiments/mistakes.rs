@@ -10,7 +10,7 @@ use anyhow::Result;
 use super::{bundled, costs};
 use crate::cache::{KvCache, Rewind};
 use crate::chapters::ch06_paged::{PageSlab, PagedCache};
-use crate::generation::read_checker::{Misplacement, ReadChecker, RowAddress};
+use crate::generation::read_checker::{CacheFault, ReadChecker, RowAddress};
 use crate::generation::sampler::{Sampler, SamplingParams};
 use crate::model::Model;
 use crate::model::tokenizer::Tokenizer;
@@ -32,7 +32,7 @@ pub struct Mistake {
 #[derive(Clone, Copy)]
 pub enum Effect {
     /// In what the model writes.
-    Story(Scenario, Misplacement),
+    Story(Scenario, CacheFault),
     /// In what the model writes when it sees only the newest token.
     Forgetful(Scenario),
     /// In counters, or in a histogram: first those of the right code.
@@ -101,8 +101,8 @@ fn page_of(address: RowAddress) -> usize {
     address.position / P
 }
 
-const SECOND_PAGE_OF_THE_FIRST: Misplacement =
-    Misplacement::read_at(
+const SECOND_PAGE_OF_THE_FIRST: CacheFault =
+    CacheFault::read_at(
         |address, _| if address.sequence == 1 && page_of(address) == 1 { address.of(0) } else { address },
     );
 
@@ -129,19 +129,19 @@ const MISTAKES: &[Mistake] = &[
     mistake(2, "one-tensor", "all layers are kept in one tensor").breaks(
         "each layer reads its own rows",
         QUEEN,
-        Misplacement::at(|address, _| RowAddress { layer: 0, ..address }),
+        CacheFault::at(|address, _| RowAddress { layer: 0, ..address }),
     ),
     mistake(2, "unwritten-row", "the row of ` queen` is never written").breaks(
         "the row of every token is written before it is read",
         QUEEN,
-        Misplacement::read_at(
+        CacheFault::read_at(
             |address, len| if address.position == 8 && len > 9 { RowAddress::NOWHERE } else { address },
         ),
     ),
     mistake(3, "layer-times-len", "a row lies at layer * len + position").breaks(
         "a row stays where it was written while the sequence grows",
         QUEEN,
-        Misplacement::at(|address, len| RowAddress {
+        CacheFault::at(|address, len| RowAddress {
             layer: 0,
             position: address.layer * len + address.position,
             ..address
@@ -150,7 +150,7 @@ const MISTAKES: &[Mistake] = &[
     mistake(4, "one-page-twice", "the princess is given the wolf's second page").breaks(
         "a page has one owner, unless it is shared on purpose",
         TWO,
-        Misplacement::at(|address, _| if page_of(address) == 1 { address.of(0) } else { address }),
+        CacheFault::at(|address, _| if page_of(address) == 1 { address.of(0) } else { address }),
     ),
     mistake(
         4,
@@ -161,23 +161,23 @@ const MISTAKES: &[Mistake] = &[
     mistake(5, "new-page-first", "a new page of 16 slots comes first").breaks(
         "a table lists its pages in the order of the tokens",
         QUEEN,
-        Misplacement::at(|address, len| {
+        CacheFault::at(|address, len| {
             address.at(((len - 1) / 16 - address.position / 16) * 16 + address.position % 16)
         }),
     ),
     mistake(5, "page-too-few", "17 tokens are thought to need one page of 16 slots").breaks(
         "a table has a slot for each of its tokens",
         QUEEN,
-        Misplacement::at(|address, len| {
+        CacheFault::at(|address, len| {
             address.at((address.position / 16).min((len / 16).max(1) - 1) * 16 + address.position % 16)
         }),
     ),
     mistake(6, "whole-pages", "whole pages of 16 slots are gathered, also the slots that are still empty").breaks(
         "attention reads exactly the rows of the sequence's tokens",
         QUEEN,
-        Misplacement {
+        CacheFault {
             rows: |_, len| len.next_multiple_of(16),
-            ..Misplacement::read_at(|address, len| if address.position < len { address } else { RowAddress::NOWHERE })
+            ..CacheFault::read_at(|address, len| if address.position < len { address } else { RowAddress::NOWHERE })
         },
     ),
     mistake(
@@ -188,7 +188,7 @@ const MISTAKES: &[Mistake] = &[
     .breaks(
         "rows are gathered in the order of the tokens",
         Scenario { page_size: P, ..QUEEN },
-        Misplacement::read_at(|address, len| match address.position {
+        CacheFault::read_at(|address, len| match address.position {
             _ if len <= P => address,
             position if position < P && P + position >= len => RowAddress::NOWHERE,
             position if position < P => address.at(P + position),
@@ -199,16 +199,16 @@ const MISTAKES: &[Mistake] = &[
     mistake(6, "stale-rows", "whole pages are gathered, and the princess had them before").breaks(
         "what an earlier owner left in a page is never read",
         Scenario { prompts: const { &[TWO.prompts[1], TWO.prompts[0]] }, one_by_one: true, ..TWO },
-        Misplacement {
+        CacheFault {
             rows: |sequence, len| if sequence == 1 { len.next_multiple_of(P) } else { len },
-            ..Misplacement::read_at(|address, len| if address.position < len { address } else { address.of(0) })
+            ..CacheFault::read_at(|address, len| if address.position < len { address } else { address.of(0) })
         },
     ),
     mistake(7, "page-back-too-early", "a rewind gives back a page that is half full, and the princess takes it")
         .breaks(
             "a page goes back when none of its rows is needed any more",
             Scenario { rewind: Some((17, 4)), ..TWO },
-            Misplacement::at(|address, _| {
+            CacheFault::at(|address, _| {
                 if address.sequence == 1 && page_of(address) == 4 {
                     address.of(0).at(address.position - 2 * P)
                 } else {
@@ -235,7 +235,7 @@ const MISTAKES: &[Mistake] = &[
     mistake(10, "write-without-copy", "a fork writes into the page that it shares").breaks(
         "a page with several owners is never written",
         SAMPLES,
-        Misplacement::at(|address, _| if address.position < 16 { address.of(0) } else { address }),
+        CacheFault::at(|address, _| if address.position < 16 { address.of(0) } else { address }),
     ),
     mistake(11, "key-without-parent", "a page is found by its own tokens, whatever came before them").breaks(
         "a page is found only by its tokens and all those before them",
@@ -258,7 +258,7 @@ const MISTAKES: &[Mistake] = &[
     .breaks(
         "the plan never contains a victim",
         TWO,
-        Misplacement::at(|address, _| {
+        CacheFault::at(|address, _| {
             if address.sequence == 0 && page_of(address) == 3 {
                 address.of(1).at(address.position - P)
             } else {
@@ -274,32 +274,32 @@ const MISTAKES: &[Mistake] = &[
     mistake(13, "merged-runs", "two pages are read as one run, and the second is not the next one in memory").breaks(
         "runs are merged only where pages lie side by side",
         Scenario { prompts: const { &[TWO.prompts[1], TWO.prompts[0]] }, ..TWO },
-        Misplacement::read_at(
+        CacheFault::read_at(
             |address, _| if address.sequence == 1 && page_of(address) == 2 { address.of(0) } else { address },
         ),
     ),
     mistake(14, "one-scale", "all rows of a page are kept in eight bits with the scale of its first head").breaks(
         "each head of each row has its own scale",
         QUEEN,
-        Misplacement {
-            keep: |row, first, dim| {
+        CacheFault {
+            store: |row, first, dim| {
                 let scale = scale(&first[..dim.min(first.len())]);
                 row.iter_mut().for_each(|number| *number = (*number / scale).round().clamp(-127.0, 127.0) * scale);
             },
-            ..Misplacement::NONE
+            ..CacheFault::NONE
         },
     ),
     mistake(14, "no-scale", "rows are read back as whole numbers, without their scales").breaks(
         "a number that is read is the one that was written, as nearly as eight bits allow",
         QUEEN,
-        Misplacement {
-            keep: |row, _, dim| {
+        CacheFault {
+            store: |row, _, dim| {
                 for head in row.chunks_mut(dim) {
                     let scale = scale(head);
                     head.iter_mut().for_each(|number| *number = (*number / scale).round());
                 }
             },
-            ..Misplacement::NONE
+            ..CacheFault::NONE
         },
     ),
     mistake(
@@ -320,7 +320,7 @@ const MISTAKES: &[Mistake] = &[
     .breaks(
         "a row that is used has the bits that were computed",
         YESTERDAY,
-        Misplacement::read_at(|address, _| {
+        CacheFault::read_at(|address, _| {
             if address.sequence == 1 && page_of(address) == 1 && address.layer >= 3 { address.of(0) } else { address }
         }),
     ),
@@ -332,8 +332,8 @@ const fn mistake(chapter: usize, name: &'static str, about: &'static str) -> Mis
 }
 
 impl Mistake {
-    const fn breaks(self, invariant: &'static str, scenario: Scenario, misplacement: Misplacement) -> Self {
-        Mistake { invariant, effect: Effect::Story(scenario, misplacement), ..self }
+    const fn breaks(self, invariant: &'static str, scenario: Scenario, fault: CacheFault) -> Self {
+        Mistake { invariant, effect: Effect::Story(scenario, fault), ..self }
     }
 
     const fn costs(
@@ -376,8 +376,8 @@ impl ScenarioRunner {
     }
 
     /// What the sequences of a scenario tell, with a mistake or without.
-    pub fn run(&self, scenario: &Scenario, misplacement: Option<Misplacement>) -> Result<ScenarioOutput> {
-        let checker = ReadChecker::new(misplacement);
+    pub fn run(&self, scenario: &Scenario, fault: Option<CacheFault>) -> Result<ScenarioOutput> {
+        let checker = ReadChecker::new(fault);
         let mut sequences = self.begin(scenario)?;
         let n = sequences.len();
         // In each step one sequence computes its newest token, or all do in one pass of the model.
@@ -415,7 +415,7 @@ impl ScenarioRunner {
         for (Sequence { tokens, sampler, .. }, row) in
             sequences.iter_mut().zip(logits.chunks_exact(self.model.config().vocab_size))
         {
-            tokens.push(sampler.pick(row));
+            tokens.push(sampler.sample(row));
         }
         Ok(())
     }
@@ -425,7 +425,7 @@ impl ScenarioRunner {
         let mut sequences = self.begin(scenario)?;
         let Sequence { tokens, sampler, .. } = &mut sequences[0];
         for _ in 0..scenario.n_new {
-            tokens.push(sampler.pick(&self.model.step(&tokens[tokens.len() - 1..], None)?));
+            tokens.push(sampler.sample(&self.model.step(&tokens[tokens.len() - 1..], None)?));
         }
         Ok(ScenarioOutput { texts: vec![self.tokenizer.decode(tokens)?], names: scenario.names(), wrong: None })
     }

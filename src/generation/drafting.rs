@@ -45,7 +45,7 @@ impl AcceptRule {
         seen: &mut dyn FnMut(&[f32], &[f32]),
     ) -> Vec<u32> {
         if self == AcceptRule::Match {
-            return accept_matching(&draft.tokens, rows, &mut |row| sampler.pick(row));
+            return accept_matching(&draft.tokens, rows, &mut |row| sampler.sample(row));
         }
         let rows: Vec<Vec<f32>> = rows.iter().map(|row| sampler.probabilities(row)).collect();
         let new_tokens = accept_sampled(draft, &rows, &mut || sampler.uniform());
@@ -62,17 +62,17 @@ pub struct DraftCounters {
     pub target_passes: u64,
     pub drafted: u64,
     pub accepted: u64,
-    /// Generated tokens, the target's own among them.
-    pub generated: u64,
+    /// New tokens, the target's own among them.
+    pub new_tokens: u64,
 }
 
 impl DraftCounters {
-    pub fn count(&mut self, draft: &Draft, generated: usize) {
+    pub fn count(&mut self, draft: &Draft, new_tokens: usize) {
         self.target_passes += 1;
         self.drafted += draft.tokens.len() as u64;
         // A rule that gives nothing is wrong, and named where the sequence fails to grow.
-        self.accepted += generated.saturating_sub(1) as u64;
-        self.generated += generated as u64;
+        self.accepted += new_tokens.saturating_sub(1) as u64;
+        self.new_tokens += new_tokens as u64;
     }
 
     /// The share of the draft tokens that were accepted, from 0 to 1; 0 if there were none.
@@ -82,7 +82,7 @@ impl DraftCounters {
 
     /// Passes of the target for each generated token; 1 without drafts.
     pub fn target_passes_per_token(&self) -> f64 {
-        self.target_passes as f64 / self.generated.max(1) as f64
+        self.target_passes as f64 / self.new_tokens.max(1) as f64
     }
 }
 

@@ -11,7 +11,7 @@
 //! ```
 //!
 //! A row is right if it was written for the same layer and position after the same tokens, whoever wrote it: sequences
-//! share the pages of what they have in common. A [`Misplacement`] makes a right cache wrong in one place.
+//! share the pages of what they have in common. A [`CacheFault`] makes a right cache wrong in one place.
 
 use std::borrow::Cow;
 use std::cell::RefCell;
@@ -44,35 +44,31 @@ impl RowAddress {
     }
 }
 
-/// A mistake about where rows lie, for a sequence that holds `len` tokens.
+/// What a wrong cache does with rows: where they lie and how they are stored, for a sequence that holds `len` tokens.
 #[derive(Clone, Copy)]
-pub struct Misplacement {
+pub struct CacheFault {
     /// Where a row is written.
     pub write: fn(RowAddress, usize) -> RowAddress,
     /// Where it is read.
     pub read: fn(RowAddress, usize) -> RowAddress,
     /// How many rows are read of a sequence of so many tokens.
     pub rows: fn(u64, usize) -> usize,
-    /// How a row is kept: the row, the first one of its page of 16 slots, and the numbers of a head.
-    pub keep: fn(&mut [f32], &[f32], usize),
+    /// How a row is stored: the row, the first one of its page of 16 slots, and the numbers of a head.
+    pub store: fn(&mut [f32], &[f32], usize),
 }
 
-impl Misplacement {
-    pub const NONE: Misplacement = Misplacement {
-        write: |address, _| address,
-        read: |address, _| address,
-        rows: |_, len| len,
-        keep: |_, _, _| {},
-    };
+impl CacheFault {
+    pub const NONE: CacheFault =
+        CacheFault { write: |address, _| address, read: |address, _| address, rows: |_, len| len, store: |_, _, _| {} };
 
     /// Rows are written and read there.
     pub const fn at(place: fn(RowAddress, usize) -> RowAddress) -> Self {
-        Misplacement { write: place, read: place, ..Self::NONE }
+        CacheFault { write: place, read: place, ..Self::NONE }
     }
 
     /// Rows are read there, and written where they belong.
     pub const fn read_at(place: fn(RowAddress, usize) -> RowAddress) -> Self {
-        Misplacement { read: place, ..Self::NONE }
+        CacheFault { read: place, ..Self::NONE }
     }
 }
 
@@ -87,7 +83,7 @@ pub struct WrongRead {
     pub found: Option<RowAddress>,
     /// Whether the cache returned so few rows that none was read for it.
     pub is_missing: bool,
-    /// The slot in which a [`Misplacement`] looked for it.
+    /// The slot in which a [`CacheFault`] looked for it.
     pub address: Option<RowAddress>,
 }
 
@@ -138,7 +134,7 @@ impl fmt::Display for WrongRead {
 
 /// Knows who wrote which row.
 pub struct ReadChecker {
-    misplacement: Option<Misplacement>,
+    fault: Option<CacheFault>,
     memory: RefCell<Memory>,
 }
 
@@ -163,8 +159,8 @@ struct Written {
 }
 
 impl ReadChecker {
-    pub fn new(misplacement: Option<Misplacement>) -> Self {
-        ReadChecker { misplacement, memory: RefCell::default() }
+    pub fn new(fault: Option<CacheFault>) -> Self {
+        ReadChecker { fault, memory: RefCell::default() }
     }
 
     /// A sequence's cache, checked while it computes. `tokens`: the sequence, to its newest token or further.
@@ -208,11 +204,11 @@ fn label(row: u32, kind: u32, width: usize) -> impl Iterator<Item = f32> {
 impl CheckedCache<'_> {
     /// Notes a row, and returns its label.
     fn note(&self, memory: &mut Memory, address: RowAddress, mut rows: [Vec<f32>; 2]) -> u32 {
-        if let Some(Misplacement { write, keep, .. }) = self.checker.misplacement {
+        if let Some(CacheFault { write, store, .. }) = self.checker.fault {
             let first = address.at(address.position / 16 * 16);
             let first = memory.slots.get(&first).map(|row| memory.written[*row as usize - 1].rows.clone());
             for (row, first) in rows.iter_mut().zip(first.unwrap_or_default()) {
-                keep(row, &first, self.layout().head_dim);
+                store(row, &first, self.layout().head_dim);
             }
             memory.slots.insert(write(address, self.len()), memory.written.len() as u32 + 1);
         }
@@ -226,10 +222,10 @@ impl CheckedCache<'_> {
         let memory = &mut *self.checker.memory.borrow_mut();
         let own = RowAddress { sequence: self.sequence, layer, position: 0 };
         let mut numbers = [Vec::new(), Vec::new()];
-        let (misplacement, held) = (self.checker.misplacement, k.len() / width);
-        let rows = misplacement.map_or(held, |misplacement| (misplacement.rows)(self.sequence, held));
+        let (fault, held) = (self.checker.fault, k.len() / width);
+        let rows = fault.map_or(held, |fault| (fault.rows)(self.sequence, held));
         for position in 0..rows {
-            let address = misplacement.map(|misplacement| (misplacement.read)(own.at(position), self.len()));
+            let address = fault.map(|fault| (fault.read)(own.at(position), self.len()));
             let labels: [Vec<u32>; 2] = match address {
                 None => [k, v].map(|all| all[position * width..][..width].iter().map(|n| n.to_bits()).collect()),
                 Some(address) => {

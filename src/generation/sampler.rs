@@ -28,7 +28,7 @@ impl Sampler {
     /// Equal logits: the lower id is the likelier.
     ///
     /// [`Model::forward`]: crate::model::Model::forward
-    pub fn pick(&mut self, logits: &[f32]) -> u32 {
+    pub fn sample(&mut self, logits: &[f32]) -> u32 {
         if self.sampling.temperature == 0.0 {
             return argmax(logits);
         }
@@ -36,8 +36,8 @@ impl Sampler {
         drawn(&candidates, self.uniform())
     }
 
-    /// Chooses as [`pick`](Self::pick) does, but none of the tokens in `without`: they have probability 0.
-    pub fn pick_without<'t>(&mut self, logits: &[f32], without: impl IntoIterator<Item = &'t u32>) -> u32 {
+    /// Chooses as [`sample`](Self::sample) does, but none of the tokens in `without`: they have probability 0.
+    pub fn sample_without<'t>(&mut self, logits: &[f32], without: impl IntoIterator<Item = &'t u32>) -> u32 {
         let mut logits = logits.to_vec();
         for token in without {
             // There may be no such token.
@@ -45,7 +45,7 @@ impl Sampler {
                 *logit = f32::MIN;
             }
         }
-        self.pick(&logits)
+        self.sample(&logits)
     }
 
     /// A random number from 0 to 1, 1 excluded.
@@ -53,7 +53,7 @@ impl Sampler {
         self.dice.uniform()
     }
 
-    /// How likely [`pick`](Self::pick) chooses each token: `[vocab_size]`, 0 for those that the filters drop, 1 in sum.
+    /// How likely [`sample`](Self::sample) chooses each token: `[vocab_size]`, 0 for those that the filters drop, 1 in sum.
     ///
     /// `logits`: `[vocab_size]`. Greedy: 1 for the likeliest token and 0 for all others.
     pub fn probabilities(&self, logits: &[f32]) -> Vec<f32> {
@@ -206,7 +206,7 @@ mod tests {
         for temperature in [0.0, 1e-6, 0.5, 1.0, 1000.0] {
             let mut sampler = Sampler::new(SamplingParams { temperature, seed: 5, ..SamplingParams::GREEDY });
             for _ in 0..500 {
-                assert!([0, 2, 4].contains(&sampler.pick_without(&LOGITS, &[1, 3, 99])), "temperature {temperature}");
+                assert!([0, 2, 4].contains(&sampler.sample_without(&LOGITS, &[1, 3, 99])), "temperature {temperature}");
             }
         }
     }
@@ -221,8 +221,8 @@ mod tests {
             assert!((sum - 1.0).abs() < 1e-6, "sum {sum}");
             let mut drawn = [0.0; 5];
             for _ in 0..4000 {
-                let token = sampler.pick(&LOGITS);
-                assert_eq!(again.pick_without(&LOGITS, &[]), token, "same seed, same draws");
+                let token = sampler.sample(&LOGITS);
+                assert_eq!(again.sample_without(&LOGITS, &[]), token, "same seed, same draws");
                 drawn[token as usize] += 1.0 / 4000.0;
             }
             for (token, (expected, found)) in probabilities.iter().zip(drawn).enumerate() {
@@ -252,7 +252,7 @@ mod tests {
                         let sum: f64 = probabilities.iter().map(|p| f64::from(*p)).sum();
                         assert!((sum - 1.0).abs() < 1e-5, "{sampling:?} {logits:?}: {probabilities:?}");
                         for _ in 0..20 {
-                            let token = sampler.pick(logits) as usize;
+                            let token = sampler.sample(logits) as usize;
                             assert!(probabilities[token] > 0.0, "{sampling:?} {logits:?}: {token}");
                         }
                         assert!(probabilities[draw(&probabilities, 0.999_999_999) as usize] > 0.0);

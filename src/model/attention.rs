@@ -55,22 +55,22 @@ impl Model {
     fn stored<'a>(&self, rows: &'a [f32]) -> Cow<'a, [f32]> {
         match self.kv_dtype {
             KvDtype::F32 => rows.into(),
-            format => encode_rows(format, self.config.kv_layout(), rows).into(),
+            dtype => encode_rows(dtype, self.config.kv_layout(), rows).into(),
         }
     }
 
     fn attend(&self, sequences: &[SequenceRows<'_>], q: &[f32], out: &mut [f32]) {
         let heads = self.config.heads();
         let attended = match (self.attention, self.kv_dtype) {
-            (AttentionBackend::Gather | AttentionBackend::Paged, format) => {
-                attend(heads, format, sequences, q, out);
+            (AttentionBackend::Gather | AttentionBackend::Paged, dtype) => {
+                attend(heads, dtype, sequences, q, out);
                 Ok(())
             }
             (AttentionBackend::Loops, KvDtype::F32) => {
                 attend_batch(heads, &mut F32Heads { head_dim: heads.head_dim }, sequences, q, out)
             }
-            (AttentionBackend::Loops, format) => {
-                attend_batch(heads, &mut PackedHeads::new(format, heads.head_dim), sequences, q, out)
+            (AttentionBackend::Loops, dtype) => {
+                attend_batch(heads, &mut PackedHeads::new(dtype, heads.head_dim), sequences, q, out)
             }
         };
         attended.unwrap_or_else(|error| panic!("attention refuses the model's own batch: {error}"));

@@ -77,7 +77,7 @@ impl Model {
     pub fn cache_layout(&self) -> KvLayout {
         match self.kv_dtype {
             KvDtype::F32 => self.config.kv_layout(),
-            format => packed(format, self.config.kv_layout()),
+            dtype => packed(dtype, self.config.kv_layout()),
         }
     }
 }

@@ -36,8 +36,8 @@ pub(super) struct ActiveSequence<'t> {
     sampler: Sampler,
     /// The scores of its prompt so far; `None` if none are asked for, or once all are.
     pub(super) prompt_logprobs: Option<PromptLogprobs>,
-    /// Tokens drawn so far: those it has generated.
-    drawn: usize,
+    /// New tokens so far.
+    n_new: usize,
     /// The other samples of its prompt, until it has computed that.
     pub(super) samples: Vec<Sequence>,
     pub(super) error: Option<SequenceError>,
@@ -68,7 +68,7 @@ impl<'t> ActiveSequence<'t> {
             request: request.clone(),
             sampler,
             prompt_logprobs: prompt_logprobs.then(|| PromptLogprobs::new(prompt.clone(), logprobs.unwrap_or(0))),
-            drawn: 0,
+            n_new: 0,
             samples: Vec::new(),
             error: None,
             prompt_preview: tokenizer.map_or_else(String::new, preview),
@@ -83,18 +83,18 @@ impl<'t> ActiveSequence<'t> {
         (&self.prompt_preview, self.detokenizer.as_ref().map_or("", Detokenizer::output))
     }
 
-    /// Draws its next token from these logits, `[vocab_size]`, and adds it to its output.
-    pub(super) fn draw(&mut self, logits: &Result<Vec<f32>, StepError>, end_of_text: &[u32]) -> Next {
+    /// Samples its next token from these logits, `[vocab_size]`, and adds it to its output.
+    pub(super) fn sample(&mut self, logits: &Result<Vec<f32>, StepError>, end_of_text: &[u32]) -> Next {
         let row = match logits {
             Ok(row) => row,
             Err(error) => return Next { end: Some(Err(error.clone().into())), ..Next::default() },
         };
-        if self.drawn == self.request.max_new_tokens {
+        if self.n_new == self.request.max_new_tokens {
             // Its prompt was to be scored, and that is all.
             return Next { end: Some(Ok(FinishReason::Length)), ..Next::default() };
         }
-        let (id, ends) = self.request.stop_params.draw(&mut self.sampler, row, self.drawn, end_of_text);
-        self.drawn += 1;
+        let (id, ends) = self.request.stop_params.sample(&mut self.sampler, row, self.n_new, end_of_text);
+        self.n_new += 1;
         let logprobs = self.request.logprobs.map(|top| token_logprobs(row, id, top));
         if ends {
             self.end_token = self.request.prompt_logprobs.then_some(OutputToken { id, offset: 0, logprobs });
@@ -120,7 +120,7 @@ impl<'t> ActiveSequence<'t> {
 
     /// Lets its output be that of these tokens, the first of those that it has generated.
     pub(super) fn rewind_to(&mut self, tokens: &[u32], tokenizer: Option<&'t Tokenizer>) {
-        self.drawn = tokens.len();
+        self.n_new = tokens.len();
         self.detokenizer = tokenizer.map(|tokenizer| Detokenizer::new(tokenizer, &self.request.stop_params));
         for token in tokens {
             self.push(*token, None).expect("a token that was decoded before");

@@ -38,7 +38,7 @@ mod engine_scheduler;
 mod error;
 mod output;
 pub mod schedule;
-mod scheduler_extensions;
+mod scheduler_access;
 mod stop_params;
 mod stop_strings;
 mod tier_queue;
@@ -281,11 +281,11 @@ impl<'m> Engine<'m> {
         let Computed { logits, forks } = self.compute(&step.chunks)?;
         let (mut tokens, mut ends, mut samples) = (Vec::new(), Vec::new(), Vec::new());
         for (id, logits) in logits {
-            let Next { token, end } = self.draw(id, &logits, step)?;
+            let Next { token, end } = self.sample(id, &logits, step)?;
             tokens.extend(token.map(|token| NextToken { sequence_id: id, token }));
             ends.extend(end.map(|end| (id, end)));
             for sample in std::mem::take(&mut self.state(id)?.samples) {
-                let next = self.draw(sample.id, &logits, step)?;
+                let next = self.sample(sample.id, &logits, step)?;
                 samples.push((id, sample, next));
             }
         }
@@ -297,8 +297,8 @@ impl<'m> Engine<'m> {
         self.active.get_mut(&id).ok_or(EngineError::UnknownSequence(id))
     }
 
-    /// Draws a sequence's next token, and notes it in the step with its output.
-    fn draw(
+    /// Samples a sequence's next token, and notes it in the step with its output.
+    fn sample(
         &mut self,
         id: SequenceId,
         logits: &Result<Vec<f32>, StepError>,
@@ -306,7 +306,7 @@ impl<'m> Engine<'m> {
     ) -> Result<Next, EngineError> {
         // Not `self.state`, which would borrow all of the loop.
         let state = self.active.get_mut(&id).ok_or(EngineError::UnknownSequence(id))?;
-        let next = state.draw(logits, &self.end_of_text);
+        let next = state.sample(logits, &self.end_of_text);
         step.new_tokens.extend(next.token.map(|token| NextToken { sequence_id: id, token }));
         if next.end.is_none() && !state.delta.is_empty() {
             step.deltas.push((id, std::mem::take(&mut state.delta)));

@@ -25,18 +25,18 @@ pub struct StopParams {
 }
 
 impl StopParams {
-    /// Draws the token after `generated` others from `logits`, `[vocab_size]`. Returns it, and whether it is the end.
-    pub(super) fn draw(
+    /// Samples the token after `n_new` others from `logits`, `[vocab_size]`. Returns it, and whether it is the end.
+    pub(super) fn sample(
         &self,
         sampler: &mut Sampler,
         logits: &[f32],
-        generated: usize,
+        n_new: usize,
         end_of_text: &[u32],
     ) -> (u32, bool) {
-        if generated < self.min_tokens {
-            return (sampler.pick_without(logits, end_of_text.iter().chain(&self.stop_token_ids)), false);
+        if n_new < self.min_tokens {
+            return (sampler.sample_without(logits, end_of_text.iter().chain(&self.stop_token_ids)), false);
         }
-        let token = sampler.pick(logits);
+        let token = sampler.sample(logits);
         let is_eos = !self.ignore_eos && end_of_text.contains(&token);
         (token, is_eos || self.stop_token_ids.contains(&token))
     }

@@ -7,7 +7,7 @@ use page_by_page::chapters::ch03_contiguous::ContiguousCache;
 use page_by_page::english::wrapped;
 use page_by_page::experiments::mistakes::{Effect, Mistake, ScenarioOutput, ScenarioRunner, all};
 use page_by_page::experiments::shrunk_events;
-use page_by_page::generation::read_checker::{Misplacement, ReadChecker};
+use page_by_page::generation::read_checker::{CacheFault, ReadChecker};
 
 use grading::calls::expect_panic;
 use grading::story::Storyteller;
@@ -33,8 +33,8 @@ fn broken_stories() {
     for mistake in all() {
         let title = format!("chapter {}, {}: {}", mistake.chapter, mistake.name, mistake.about);
         match mistake.effect {
-            Effect::Story(scenario, misplacement) => {
-                let (right, broken) = (runner.run(&scenario, None).unwrap(), runner.run(&scenario, Some(misplacement)));
+            Effect::Story(scenario, fault) => {
+                let (right, broken) = (runner.run(&scenario, None).unwrap(), runner.run(&scenario, Some(fault)));
                 let broken = broken.unwrap();
                 assert_eq!(right.wrong, None, "{title}");
                 assert_ne!(right.texts, broken.texts, "{title}");
@@ -113,7 +113,7 @@ fn a_checker_names_the_rows_that_a_wrong_cache_returns_and_changes_no_right_one(
 #[test]
 fn a_checker_names_rows_that_are_missing_at_the_end() {
     let storyteller = Storyteller::open();
-    let few = ReadChecker::new(Some(Misplacement { rows: |_, held| held.min(5), ..Misplacement::NONE }));
+    let few = ReadChecker::new(Some(CacheFault { rows: |_, held| held.min(5), ..CacheFault::NONE }));
     let mut cache = ContiguousCache::new(storyteller.model.config().kv_layout(), 20);
     let mut cache = few.checked(0, &[0; 20], &mut cache);
     let words = expect_panic(|| storyteller.assert_through(&mut cache, "cache", 12, || {})).unwrap();

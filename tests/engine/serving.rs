@@ -50,7 +50,7 @@ pub fn alone(model: &Model, (prompt, most): (&[u32], usize), ends: &[u32], sampl
             Ok(logits) => logits,
             Err(error) => return (text, Err(error.into())),
         };
-        let token = sampler.pick(&logits);
+        let token = sampler.sample(&logits);
         if ends.contains(&token) {
             return (text, Ok(FinishReason::Stop));
         }

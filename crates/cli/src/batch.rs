@@ -321,7 +321,7 @@ impl BatchRun<'_> {
         let (prompt, new) = (&sequence.tokens[..sequence.n_prompt], sequence.new_tokens());
         let counters = json!({
             "prompt_tokens": prompt.len(),
-            "generated_tokens": new.len(),
+            "new_tokens": new.len(),
             "cached_tokens": sequence.counters.cached_tokens,
             "cached_after_preemption": sequence.counters.cached_after_preemption,
             "computed_tokens": sequence.counters.computed_tokens,

@@ -46,9 +46,7 @@ impl Break {
                 beside(if is_yours { "your code" } else { "right" }, &right, &broken) + "\n"
             }
             Effect::Forgetful(scenario) => told(&mistake, &scenario, |runner| runner.run_forgetful(&scenario))?,
-            Effect::Story(scenario, misplacement) => {
-                told(&mistake, &scenario, |runner| runner.run(&scenario, Some(misplacement)))?
-            }
+            Effect::Story(scenario, fault) => told(&mistake, &scenario, |runner| runner.run(&scenario, Some(fault)))?,
         };
         let whose = requirements::describe(run);
         print(&format!("chapter {chapter}: {about}\nbreaks: {invariant}\n\n{shown}chapters          {whose}\n"))

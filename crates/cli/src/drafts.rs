@@ -90,11 +90,11 @@ impl DraftOptions {
 }
 
 pub fn describe(counters: DraftCounters) -> String {
-    let DraftCounters { target_passes, drafted, accepted, generated } = counters;
+    let DraftCounters { target_passes, drafted, accepted, new_tokens } = counters;
     let (accepted, drafted) = (thousands(accepted), count(drafted, "draft token"));
-    let (passes, generated) = (count(target_passes, "pass"), count(generated, "token"));
+    let (passes, new_tokens) = (count(target_passes, "pass"), count(new_tokens, "token"));
     let (share, each) = (percent(counters.acceptance_rate()), counters.target_passes_per_token());
-    format!("{accepted} of {drafted} accepted, {share}; {passes} of the target for {generated}, {each:.2} each")
+    format!("{accepted} of {drafted} accepted, {share}; {passes} of the target for {new_tokens}, {each:.2} each")
 }
 
 pub const ACCEPT_RULES: [(&str, AcceptRule); 2] = [("match", AcceptRule::Match), ("sample", AcceptRule::Sample)];

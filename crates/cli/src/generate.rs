@@ -277,8 +277,8 @@ impl Generate {
     }
 }
 
-pub fn token_ids(prompt: &[u32], generated: &[u32]) -> Value {
-    json!({ "prompt": prompt, "generated": generated })
+pub fn token_ids(prompt: &[u32], new_tokens: &[u32]) -> Value {
+    json!({ "prompt": prompt, "new": new_tokens })
 }
 
 /// What was counted, in a report. `usage`: what the caches held at the end.

@@ -42,7 +42,7 @@ impl Storyteller {
         let mut sampler = Sampler::new(SAMPLING);
         let mut tokens = prompt.clone();
         for _ in 0..n {
-            let token = sampler.pick(&logits_after(&tokens));
+            let token = sampler.sample(&logits_after(&tokens));
             tokens.push(token);
         }
         tokens.split_off(prompt.len())
@@ -95,7 +95,7 @@ impl Storyteller {
     pub fn assert_recomputed(&self, n: usize, story: &[u32]) {
         let (mut sampler, vocab) = (Sampler::new(SAMPLING), self.model.config().vocab_size);
         let follows =
-            |rows: Vec<f32>| story.iter().zip(rows.chunks(vocab)).all(|(token, row)| *token == sampler.pick(row));
+            |rows: Vec<f32>| story.iter().zip(rows.chunks(vocab)).all(|(token, row)| *token == sampler.sample(row));
         let tokens = [&self.prompt()[..], story].concat();
         let logits =
             self.model.prepare_chunk(&tokens, None, story.len() + 1).and_then(|all| self.model.forward(vec![all]));
@@ -110,7 +110,7 @@ impl Storyteller {
         let (mut tokens, mut sampler) = (prompt.to_vec(), Sampler::new(SAMPLING));
         let next = |_| {
             let logits = self.model.step(&tokens, None).expect("a short sequence fits");
-            tokens.push(sampler.pick(&logits));
+            tokens.push(sampler.sample(&logits));
             (tokens[tokens.len() - 1], logits)
         };
         (0..n).map(next).collect()

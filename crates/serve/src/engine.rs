@@ -5,7 +5,7 @@
 //!   before a step    accept the requests that arrived; cancel the sequences whose clients have gone
 //!                    (a request whose pages lie in a file is accepted once they have been read)
 //!                    hand sequences to `serving::Engine`: of each request as many as can run, and more when some have ended
-//!   the step         `Engine::step`: plan, compute, draw, settle
+//!   the step         `Engine::step`: plan, compute, sample, settle
 //!   after it         count; send the new output to the clients; send views of the pages
 //! ```
 
@@ -15,16 +15,13 @@ use std::rc::Rc;
 use std::sync::mpsc::Receiver;
 use std::time::{Duration, Instant};
 
-use page_by_page::model::StepError;
 use page_by_page::serving::disk_tier::DiskTier;
-use page_by_page::serving::schedule::{FinishReason, NextToken, ScheduleError, ScheduledChunk, SequenceId};
+use page_by_page::serving::schedule::{FinishReason, NextToken, ScheduledChunk, SequenceId};
 use page_by_page::serving::view::{FinishedView, PoolView};
-use page_by_page::serving::{
-    Engine, EngineError, FinishedSequence, GenerationRequest, OutputDelta, StepOutput, TierQueue,
-};
+use page_by_page::serving::{Engine, FinishedSequence, GenerationRequest, OutputDelta, StepOutput, TierQueue};
 
 use crate::api_error::ApiError;
-use crate::messages::{Command, Output, OutputEnd, Requester, Submission};
+use crate::messages::{Command, Output, OutputEnd, Refusal, Requester, Submission};
 use crate::metrics::Metrics;
 use crate::pace::{Pace, PaceRequest};
 use crate::views::ViewPublisher;
@@ -161,7 +158,7 @@ impl<'m> EngineThread<'m> {
             Command::Stop(until) => self.stop = Some(until),
             Command::Submit(request) => {
                 if let Some(refusal) = self.refusal(n_sequences(&request.requests)) {
-                    let _ = request.accepted.send(Err(refusal));
+                    let _ = request.accepted.send(Err(Refusal::Now(refusal)));
                     return Ok(());
                 }
                 // A scored prompt is computed even where its rows are cached.
@@ -179,7 +176,7 @@ impl<'m> EngineThread<'m> {
         let Submission { requests, requester, accepted } = request;
         // All of them are accepted, or none.
         if let Some(error) = requests.iter().find_map(|request| self.engine.validate(request).err()) {
-            let _ = accepted.send(Err(refusal_of(&error)));
+            let _ = accepted.send(Err(Refusal::Ever(error)));
             return Ok(());
         }
         self.backlogs.push(Backlog { requester: Rc::new(requester), requests: requests.into(), index: 0 });
@@ -325,17 +322,5 @@ impl OpenSequence {
     /// Sends new output. A client that has gone does not receive it.
     fn send(&self, delta: OutputDelta, end: Option<OutputEnd>) {
         let _ = self.requester.events.send(Ok(Output { index: self.index, delta, end }));
-    }
-}
-
-fn refusal_of(error: &EngineError) -> ApiError {
-    let message = error.to_string();
-    match error {
-        EngineError::Model(StepError::UnknownToken { .. } | StepError::NoTokens)
-        | EngineError::Schedule(ScheduleError::NoPrompt) => ApiError::of_field("prompt", message),
-        EngineError::Model(StepError::TooLong { .. }) | EngineError::Schedule(ScheduleError::NeverFits { .. }) => {
-            ApiError::too_long("max_tokens", message)
-        }
-        _ => ApiError::failed(message),
     }
 }

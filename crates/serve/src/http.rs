@@ -18,9 +18,10 @@ use futures_util::StreamExt;
 use page_by_page::escape;
 use page_by_page::files::FileError;
 use page_by_page::generation::sampler::{Sampler, SamplingOverrides, SamplingParams};
+use page_by_page::model::StepError;
 use page_by_page::model::tokenizer::Tokenizer;
-use page_by_page::serving::GenerationRequest;
-use page_by_page::serving::schedule::SequenceId;
+use page_by_page::serving::schedule::{ScheduleError, SequenceId};
+use page_by_page::serving::{EngineError, GenerationRequest};
 use serde_json::json;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot, watch};
 
@@ -28,10 +29,10 @@ use crate::Settings;
 use crate::access;
 use crate::answer::{Answer, Endpoint, blocking};
 use crate::api_error::ApiError;
-use crate::messages::{Command, Event, Requester, Submission};
+use crate::live_page;
+use crate::messages::{Command, Event, Refusal, Requester, Submission};
 use crate::metrics::{self, Metrics};
 use crate::pace::PaceRequest;
-use crate::page;
 use crate::protocol::{Chat, Completion, GenerationOptions, Prompt, any_number};
 use crate::template::ChatTemplate;
 use crate::views::{self, Viewers};
@@ -59,7 +60,7 @@ pub struct ServerState {
     /// Log probabilities that can still be asked for.
     pub logprob_permits: Arc<Semaphore>,
     pub metrics: Arc<Metrics>,
-    pub engine: Sender<Command>,
+    pub commands: Sender<Command>,
     /// True when the server is to end.
     pub stop: watch::Receiver<bool>,
     pub viewers: Viewers,
@@ -78,13 +79,13 @@ pub fn router(state: Arc<ServerState>) -> Router {
         .route("/pace", post(set_pace))
         .fallback(nothing_here)
         .layer(middleware::from_fn_with_state(state.clone(), authorize));
-    let page = page::FILES
+    let live_page = live_page::FILES
         .into_iter()
-        .fold(Router::new(), |page, (path, content_type, content)| {
-            page.route(path, get(move || async move { (page::headers(content_type), content) }))
+        .fold(Router::new(), |router, (path, content_type, content)| {
+            router.route(path, get(move || async move { (live_page::headers(content_type), content) }))
         })
-        .layer(middleware::from_fn_with_state(state.clone(), check_page));
-    let all = Router::new().route("/health", get(health)).merge(page).merge(guarded);
+        .layer(middleware::from_fn_with_state(state.clone(), guard_live_page));
+    let all = Router::new().route("/health", get(health)).merge(live_page).merge(guarded);
     all.method_not_allowed_fallback(wrong_method).with_state(state)
 }
 
@@ -94,7 +95,11 @@ async fn authorize(State(state): AppState, request: Request<Body>, next: Next) -
 }
 
 /// The page itself shows nothing without the key, and asks for it.
-async fn check_page(State(state): AppState, request: Request<Body>, next: Next) -> Result<Response<Body>, ApiError> {
+async fn guard_live_page(
+    State(state): AppState,
+    request: Request<Body>,
+    next: Next,
+) -> Result<Response<Body>, ApiError> {
     state.settings.access.check_host(request.uri(), request.headers())?;
     state.viewers.ensure_any()?;
     Ok(next.run(request).await)
@@ -120,7 +125,7 @@ async fn show_metrics(State(state): AppState) -> impl IntoResponse {
 
 async fn pages(State(state): AppState, headers: HeaderMap) -> Result<Response<Body>, ApiError> {
     access::check_site(&headers)?;
-    let views = views::stream(state.viewers.take(state.engine.clone())?);
+    let views = views::stream(state.viewers.take(state.commands.clone())?);
     Ok(Sse::new(views).keep_alive(KeepAlive::new().interval(KEEP_ALIVE)).into_response())
 }
 
@@ -185,7 +190,10 @@ async fn generate(
     let is_stream = parsed.options.stream;
     let requests = state.requests(endpoint, &parsed)?;
     let logprob_permits = state.take_logprob_permits(&requests)?;
-    let events = state.submit(requests, arrived).await?;
+    let events = state.submit(requests, arrived).await?.map_err(|refusal| match refusal {
+        Refusal::Now(error) => error,
+        Refusal::Ever(error) => refusal_of(&error, endpoint.prompt(), parsed.options.max_tokens_field),
+    })?;
     let name = if endpoint == Endpoint::Chat { "chatcmpl" } else { "cmpl" };
     let answer = Answer {
         endpoint,
@@ -358,7 +366,8 @@ impl ServerState {
         if min_tokens > max_new_tokens {
             let message = format!(
                 "min_tokens is {min_tokens}, and at most {max_new_tokens} tokens are generated; \
-                 lower it or raise max_tokens"
+                 lower it or raise {}",
+                options.max_tokens_field
             );
             return Err(ApiError::of_field("min_tokens", message));
         }
@@ -386,7 +395,7 @@ impl ServerState {
     /// Asks the engine something. `command`: with a sender for the answer.
     async fn ask<T>(&self, command: impl FnOnce(oneshot::Sender<T>) -> Command) -> Result<T, ApiError> {
         let (sender, answer) = oneshot::channel();
-        self.engine.send(command(sender)).map_err(|_| self.gone())?;
+        self.commands.send(command(sender)).map_err(|_| self.gone())?;
         answer.await.map_err(|_| self.gone())
     }
 
@@ -394,16 +403,29 @@ impl ServerState {
         &self,
         requests: Vec<GenerationRequest>,
         arrived: Instant,
-    ) -> Result<mpsc::UnboundedReceiver<Event>, ApiError> {
+    ) -> Result<Result<mpsc::UnboundedReceiver<Event>, Refusal>, ApiError> {
         let (events, received) = mpsc::unbounded_channel();
         let requester = Requester { events, arrived, until: arrived + self.settings.client_limits.request };
-        self.ask(|accepted| Command::Submit(Submission { requests, requester, accepted })).await??;
-        Ok(received)
+        let accepted = self.ask(|accepted| Command::Submit(Submission { requests, requester, accepted })).await?;
+        Ok(accepted.map(|()| received))
     }
 
     /// Why the engine sends no answer.
     fn gone(&self) -> ApiError {
         if *self.stop.borrow() { ApiError::stopping() } else { ApiError::engine_gone() }
+    }
+}
+
+/// `prompt` and `max_tokens`: the fields of the request that hold these.
+fn refusal_of(error: &EngineError, prompt: &'static str, max_tokens: &'static str) -> ApiError {
+    let message = error.to_string();
+    match error {
+        EngineError::Model(StepError::UnknownToken { .. } | StepError::NoTokens)
+        | EngineError::Schedule(ScheduleError::NoPrompt) => ApiError::of_field(prompt, message),
+        EngineError::Model(StepError::TooLong { .. }) | EngineError::Schedule(ScheduleError::NeverFits { .. }) => {
+            ApiError::too_long(max_tokens, message)
+        }
+        _ => ApiError::failed(message),
     }
 }
 

@@ -12,7 +12,7 @@
 //! channels (`messages.rs`). A client that goes away drops its end of a channel, and the engine cancels its sequences
 //! before the next step.
 //!
-//! In a browser, `/` shows the pages while all this goes on (`page.rs`, `views.rs`).
+//! In a browser, `/` shows the pages while all this goes on (`live_page.rs`, `views.rs`).
 //!
 //! `cargo serve` runs it, which builds the program with its feature `serve`.
 
@@ -24,10 +24,10 @@ mod engine;
 mod fields;
 mod http;
 mod jinja;
+mod live_page;
 mod messages;
 mod metrics;
 mod pace;
-mod page;
 mod protocol;
 pub mod template;
 mod views;
@@ -152,7 +152,7 @@ pub fn serve(
         renderers: Semaphore::new(MAX_TOKENIZERS / 2),
         logprob_permits: Arc::new(Semaphore::new(http::MAX_OPEN_LOGPROBS)),
         metrics: metrics.clone(),
-        engine: to_engine,
+        commands: to_engine,
         stop: shutdown.0.subscribe(),
     });
     let runtime = Builder::new_multi_thread()
@@ -181,7 +181,7 @@ pub fn serve(
 /// Answers clients until the server is stopped, and during its grace period.
 fn serve_clients(runtime: Runtime, listener: TcpListener, state: Arc<ServerState>) -> io::Result<()> {
     let Settings { client_limits, grace, .. } = state.settings;
-    let (engine, stopped) = (state.engine.clone(), state.stop.clone());
+    let (engine, stopped) = (state.commands.clone(), state.stop.clone());
     let mut stop = stopped.clone();
     runtime.spawn(async move {
         drop(stop.wait_for(|stop| *stop).await);

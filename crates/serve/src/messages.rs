@@ -11,7 +11,7 @@
 use std::time::Instant;
 
 use page_by_page::serving::schedule::{FinishReason, SequenceId};
-use page_by_page::serving::{GenerationRequest, OutputDelta};
+use page_by_page::serving::{EngineError, GenerationRequest, OutputDelta};
 use tokio::sync::{mpsc, oneshot};
 
 use crate::api_error::ApiError;
@@ -35,7 +35,16 @@ pub enum Command {
 pub struct Submission {
     pub requests: Vec<GenerationRequest>,
     pub requester: Requester,
-    pub accepted: oneshot::Sender<Result<(), ApiError>>,
+    pub accepted: oneshot::Sender<Result<(), Refusal>>,
+}
+
+/// Why no sequence of a request is accepted.
+#[derive(Debug)]
+pub enum Refusal {
+    /// It cannot run now: the server is full, or stopping.
+    Now(ApiError),
+    /// It could never run.
+    Ever(EngineError),
 }
 
 pub struct Requester {

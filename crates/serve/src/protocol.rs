@@ -29,6 +29,8 @@ pub struct GenerationOptions {
     pub n: usize,
     /// Tokens to generate at most, if the client gave a limit.
     pub max_tokens: Option<usize>,
+    /// The field that had the limit.
+    pub max_tokens_field: &'static str,
     /// How to sample. The first sequence of a prompt has this seed, the next one the next number.
     pub sampling: SamplingParams,
     pub stop_params: StopParams,
@@ -72,8 +74,8 @@ impl Completion {
         let echo = fields.flag("echo")?;
         fields.refuse("suffix", |value| value == "")?;
         fields.refuse("best_of", |value| value.as_u64() == Some(1) || Some(value) == fields.get("n"))?;
-        let max_tokens = fields.whole("max_tokens", 0, u64::MAX)?;
-        Ok(Completion { prompts, echo, options: options(&fields, defaults, max_tokens, logprobs)? })
+        let limit = ("max_tokens", fields.whole("max_tokens", 0, u64::MAX)?);
+        Ok(Completion { prompts, echo, options: options(&fields, defaults, limit, logprobs)? })
     }
 }
 
@@ -94,9 +96,10 @@ impl Chat {
         let expected = "an object with variables for the chat template";
         let for_template: Option<_> = fields.read_as("chat_template_kwargs", expected)?;
         // The newer name counts.
-        let newer = fields.whole("max_completion_tokens", 1, u64::MAX)?;
-        let max_tokens = newer.or(fields.whole("max_tokens", 1, u64::MAX)?);
-        let options = options(&fields, defaults, max_tokens, logprobs.then(|| top.unwrap_or(0)))?;
+        let older = ("max_tokens", fields.whole("max_tokens", 1, u64::MAX)?);
+        let newer = ("max_completion_tokens", fields.whole("max_completion_tokens", 1, u64::MAX)?);
+        let limit = if newer.1.is_some() { newer } else { older };
+        let options = options(&fields, defaults, limit, logprobs.then(|| top.unwrap_or(0)))?;
         Ok(Chat { messages, for_template: for_template.unwrap_or_default(), options })
     }
 }
@@ -123,7 +126,7 @@ const UNSUPPORTED: [(&str, IsHarmless); 9] = [
 fn options(
     fields: &Fields,
     defaults: SamplingOverrides,
-    max_tokens: Option<usize>,
+    (max_tokens_field, max_tokens): (&'static str, Option<usize>),
     logprobs: Option<usize>,
 ) -> Result<GenerationOptions, ApiError> {
     for (names, is_harmless) in UNSUPPORTED {
@@ -144,6 +147,7 @@ fn options(
         model: fields.read_as("model", "the name of a model")?,
         n: fields.whole("n", 1, MAX_CHOICES)?.unwrap_or(1),
         max_tokens,
+        max_tokens_field,
         sampling: sampling(fields, defaults)?,
         stop_params: stop_params(fields)?,
         stream,
@@ -302,6 +306,7 @@ mod tests {
             model: Some("m".into()),
             n: 3,
             max_tokens: Some(0),
+            max_tokens_field: "max_tokens",
             sampling: SamplingParams { temperature: 0.0, top_k: 4, top_p: 0.5, seed: u64::MAX },
             stop_params: StopParams {
                 stop_token_ids: vec![7, 9],
@@ -318,7 +323,8 @@ mod tests {
         assert_eq!(completion(json!({ "stop": "x", "top_k": -1 })).unwrap().options.stop_params.stop_strings, ["x"]);
         let asked = json!({ "max_tokens": 5, "max_completion_tokens": 7, "logprobs": true, "top_logprobs": 2, "stop_token_ids": [7] });
         let options = chat(asked).unwrap().options;
-        assert_eq!((options.max_tokens, options.logprobs), (Some(7), Some(2)));
+        assert_eq!((options.max_tokens_field, options.max_tokens), ("max_completion_tokens", Some(7)));
+        assert_eq!(options.logprobs, Some(2));
         assert_eq!(options.stop_params.stop_token_ids, [7]);
         assert_eq!(chat(json!({ "logprobs": true, "max_tokens": 5.0 })).unwrap().options.logprobs, Some(0));
     }

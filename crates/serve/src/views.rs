@@ -34,21 +34,21 @@ const FINISHED: usize = 16;
 
 #[derive(Debug)]
 pub struct Viewers {
-    all: usize,
-    least: Duration,
+    max_viewers: usize,
+    min_stay: Duration,
     /// When each viewer came, newest first. The sender is dropped to end its stream.
     taken: Mutex<Vec<(Instant, oneshot::Sender<()>)>>,
 }
 
 impl Viewers {
-    /// Places for `all` viewers at the same time. Each keeps its own for as long as `least`, or until it leaves.
-    pub fn new(all: usize, least: Duration) -> Self {
-        Viewers { all, least, taken: Mutex::default() }
+    /// Places for `max_viewers` at the same time. Each keeps its own for as long as `min_stay`, or until it leaves.
+    pub fn new(max_viewers: usize, min_stay: Duration) -> Self {
+        Viewers { max_viewers, min_stay, taken: Mutex::default() }
     }
 
     /// Refuses a server's page and views where there are no places at all.
     pub fn ensure_any(&self) -> Result<(), ApiError> {
-        if self.all > 0 {
+        if self.max_viewers > 0 {
             return Ok(());
         }
         let message = "this server shows its pages to no viewers; start it with --viewers 8 to allow eight";
@@ -60,8 +60,8 @@ impl Viewers {
         self.ensure_any()?;
         let mut taken = self.taken.lock().expect("held without a panic");
         taken.retain(|(_, place)| !place.is_closed());
-        if taken.len() == self.all && taken.pop_if(|(came, _)| came.elapsed() >= self.least).is_none() {
-            let all = self.all;
+        if taken.len() == self.max_viewers && taken.pop_if(|(came, _)| came.elapsed() >= self.min_stay).is_none() {
+            let all = self.max_viewers;
             let message = format!("{all} of {all} places to watch the pages are taken; ask again, or see --viewers");
             return Err(ApiError::too_many_requests(message, 10));
         }

@@ -3,8 +3,8 @@
 //! ```text
 //!   worker                                   here
 //!     begin()                     ──►  once, before all others
-//!     room(n) → address           ──►  n bytes of input are written there
-//!     keep(file)                  ──►  the input becomes a file of the model
+//!     alloc_input(n) → address    ──►  n bytes of input are written there
+//!     add_file(file)              ──►  the input becomes a file of the model
 //!     call() → bytes of an answer ──►  the input is a request in JSON, see [`Request`](session::Request)
 //!     answer() → address          ◄──  and so is the answer
 //! ```
@@ -38,19 +38,19 @@ struct Called {
 
 /// Makes room for `n` bytes of input. Returns their address.
 #[unsafe(no_mangle)]
-pub extern "C" fn room(n: usize) -> *mut u8 {
+pub extern "C" fn alloc_input(n: usize) -> *mut u8 {
     CALLED.with_borrow_mut(|called| {
         called.input = vec![0; n];
         called.input.as_mut_ptr()
     })
 }
 
-/// Keeps the input as file number `file`, in the order of [`Files`].
+/// Adds the input as file number `file`, in the order of [`Files`].
 #[unsafe(no_mangle)]
-pub extern "C" fn keep(file: usize) {
+pub extern "C" fn add_file(file: usize) {
     CALLED.with_borrow_mut(|called| {
         let bytes = std::mem::take(&mut called.input);
-        called.files.get_or_insert_default().keep(file, bytes);
+        called.files.get_or_insert_default().add(file, bytes);
     });
 }
 

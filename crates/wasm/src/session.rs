@@ -22,7 +22,8 @@ pub enum Request {
     Open(Settings),
     /// Sequences of one prompt.
     Start(Start),
-    Tell,
+    /// The sequences of the mistake that is on.
+    StartScenario,
     Cancel(u64),
     /// One step: a pass of the model, or, with drafts, a pass of the target after those of the draft model.
     Step,
@@ -80,11 +81,11 @@ pub struct Files {
 }
 
 impl Files {
-    /// Keeps a file until it is opened.
+    /// Adds a file, until it is opened.
     ///
     /// # Panics
     /// If there is no such file.
-    pub fn keep(&mut self, file: usize, bytes: Vec<u8>) {
+    pub fn add(&mut self, file: usize, bytes: Vec<u8>) {
         self.bytes[file] = bytes;
     }
 
@@ -141,8 +142,8 @@ impl Session {
         match (&mut *self, request) {
             (_, Request::Open(_)) => unreachable!("a session is opened before it is asked"),
             (Session::Shared(pool), Request::Start(start)) => pool.start(start)?,
-            (Session::Shared(pool), Request::Tell) => pool.start_scenario()?,
-            (Session::Alone(_), Request::Tell) => return Err("drafts are told by cargo page break".into()),
+            (Session::Shared(pool), Request::StartScenario) => pool.start_scenario()?,
+            (Session::Alone(_), Request::StartScenario) => return Err("drafts are told by cargo page break".into()),
             (Session::Shared(pool), Request::Cancel(id)) => pool.cancel(id)?,
             (Session::Shared(pool), Request::Step) => pool.step()?,
             (Session::Alone(speculating), Request::Start(start)) => speculating.start(start)?,

@@ -35,7 +35,7 @@ impl SideBySide {
     pub fn find(name: &str) -> Result<(Scenario, ReadChecker), String> {
         let mistake = mistakes::all().into_iter().find(|mistake| mistake.name == name);
         match mistake.map(|mistake| mistake.effect) {
-            Some(Effect::Story(scenario, misplacement)) => Ok((scenario, ReadChecker::new(Some(misplacement)))),
+            Some(Effect::Story(scenario, fault)) => Ok((scenario, ReadChecker::new(Some(fault)))),
             _ => Err(format!("no story here shows the mistake {name:?}; see cargo page break")),
         }
     }

@@ -170,7 +170,7 @@ fn compare_caches(model: &Model, tokens: usize) -> Result<Vec<Row>> {
         runs.clear();
         for (kind, times) in CacheKind::ALL.into_iter().zip(&mut times) {
             let mut sampler = Sampler::new(SamplingParams { seed: 1, ..SamplingParams::DEFAULT });
-            let mut pick = |logits: &[f32]| sampler.pick(logits);
+            let mut pick = |logits: &[f32]| sampler.sample(logits);
             let cache = (kind, config.max_positions);
             runs.push(times.measure(|| generation::generate(model, cache, prompt, tokens, &mut pick))?);
         }

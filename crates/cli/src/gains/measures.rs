@@ -218,7 +218,7 @@ fn in_pages() -> Result<Vec<String>> {
 fn bits() -> Result<Vec<String>> {
     const POOL: usize = 16 << 20;
     let layout = ModelConfig::open(&bundled("storyteller"))?.kv_layout();
-    let sequences = |format| POOL / (token_bytes(format, layout) * PAGE_SIZE).max(1) / 200_usize.div_ceil(PAGE_SIZE);
+    let sequences = |dtype| POOL / (token_bytes(dtype, layout) * PAGE_SIZE).max(1) / 200_usize.div_ceil(PAGE_SIZE);
     let plain = cache_bytes(layout, 1, size_of::<f32>());
     Ok(vec![
         counts("bytes of a token's rows, in f16", [plain, token_bytes(KvDtype::F16, layout)]),

@@ -168,7 +168,7 @@ impl Generate {
             None => {
                 let mut pick = |logits: &[f32]| {
                     count_tokens(&Draft::default(), 1);
-                    sampler.pick(logits)
+                    sampler.sample(logits)
                 };
                 generation.run(cache, &mut pick, &mut on_token)
             }
@@ -211,12 +211,12 @@ impl Generate {
 
     fn lines(&self, setup: &SingleSetup<'_>, outcome: &SingleOutcome, saved: Option<&Saved>) -> ReportLines {
         let SingleOutcome { generated, prefill, decode, drafts, reads } = outcome;
-        let format = setup.model.kv_dtype;
-        let packed = if format == KvDtype::F32 { String::new() } else { format!(", rows in {format}") };
+        let dtype = setup.model.kv_dtype;
+        let packed = if dtype == KvDtype::F32 { String::new() } else { format!(", rows in {dtype}") };
         // The first step has computed what the cache did not hold of the prompt.
         let kept = setup.restored.map_or(0, |restored| restored.kept);
         let prefilled = if generated.computed_tokens == 0 { 0 } else { setup.request.prompt.len() - kept };
-        let decoded = drafts.generated.saturating_sub(1) as usize;
+        let decoded = drafts.new_tokens.saturating_sub(1) as usize;
         let mut lines =
             vec![("model", self.describe_model(setup.model)), ("sampling", describe_sampling(setup.request.sampling))];
         let restored = |Restored { saved, kept }| format!("{} of {}", thousands(kept), count(saved, "saved token"));

@@ -48,7 +48,7 @@ pub struct PassTotals {
     pub steps: u64,
     pub computed_tokens: u64,
     /// Sequences that they answered, each with a new token or its end.
-    pub sampled: u64,
+    pub new_tokens: u64,
     pub time: Duration,
 }
 
@@ -112,7 +112,7 @@ impl<'m> OutputSet<'m> {
         let passes = if is_prefill { &mut self.prefill } else { &mut self.decode };
         passes.steps += u64::from(!step.chunks.is_empty());
         passes.computed_tokens += step.chunks.iter().map(|chunk| chunk.n_tokens as u64).sum::<u64>();
-        passes.sampled += step.chunks.iter().filter(|chunk| chunk.caught_up).count() as u64;
+        passes.new_tokens += step.chunks.iter().filter(|chunk| chunk.caught_up).count() as u64;
         passes.time += start.elapsed();
         if let Some((checker, n_wrong)) = &mut self.checker {
             *n_wrong += super::say_wrong(checker, *n_wrong);

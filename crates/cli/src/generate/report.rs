@@ -64,7 +64,7 @@ impl OutputSet<'_> {
         ];
         let (prefill, decode) = (self.prefill, self.decode);
         let (prefilled, decoded) =
-            ((prefill.computed_tokens as usize, prefill.time), (decode.sampled as usize, decode.time));
+            ((prefill.computed_tokens as usize, prefill.time), (decode.new_tokens as usize, decode.time));
         lines.extend(timings(prefilled, decoded, [prefill.steps, decode.steps].map(in_steps)));
         let computed = count(totals.computed_tokens, "token");
         lines.push(("computed", computed + &self.in_separate_caches(|| count(usage.tokens, "token"))));

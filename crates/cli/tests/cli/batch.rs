@@ -102,7 +102,7 @@ mod ctrl_c {
         assert_eq!(rest.iter().map(|result| result["line"].clone()).collect::<Vec<_>>(), [2, 3, 4]);
         let alone = ["--max-new-tokens=1000", "--temperature=1.2", "--top-p=1", "--json"];
         let whole = ok(&[&["generate", "The king had"], &alone[..]].concat()).json();
-        let new_tokens = |result: &Value| result["tokens"]["generated"].as_array().unwrap().clone();
+        let new_tokens = |result: &Value| result["tokens"]["new"].as_array().unwrap().clone();
         for result in &rest {
             assert_eq!(result["finish_reason"], "abort");
             let (so_far, whole) = (new_tokens(result), new_tokens(&whole));

@@ -14,7 +14,7 @@ fn one_prompt() {
     std::fs::remove_file(nothing.file("generation_config.json")).unwrap();
     let half = Folder::copy_of("storyteller-draft");
     half.write("generation_config.json", r#"{"temperature": 0.5, "top_k": 20, "top_p": 1.0}"#);
-    let third = ok(&["generate", "--json"]).json()["tokens"]["generated"][2].clone();
+    let third = ok(&["generate", "--json"]).json()["tokens"]["new"][2].clone();
     Script::new()
         .model("models/asks-for-nothing", nothing)
         .model("models/asks-for-half", half)

@@ -31,7 +31,7 @@ fn alone(storyteller: &Storyteller, prompt: &str, seed: Option<u64>, n: usize) -
     let drawn = |seed| SamplingParams { seed, ..SamplingParams::DEFAULT };
     let mut sampler = Sampler::new(seed.map_or(SamplingParams::GREEDY, drawn));
     for _ in 0..n {
-        tokens.push(sampler.pick(&storyteller.model.step(&tokens, None).unwrap()));
+        tokens.push(sampler.sample(&storyteller.model.step(&tokens, None).unwrap()));
     }
     tokens.split_off(n_prompt)
 }
@@ -43,7 +43,7 @@ fn check(arguments: &[&str], input: &str, expected: &[Vec<u32>]) -> Vec<Value> {
     assert_eq!(run.code, Some(0), "{arguments:?}: {}", run.stderr);
     let lines = run.json_lines();
     let outputs = lines[0]["outputs"].as_array().unwrap_or(&lines);
-    let found = outputs.iter().map(|output| serde_json::from_value(output["tokens"]["generated"].clone()).unwrap());
+    let found = outputs.iter().map(|output| serde_json::from_value(output["tokens"]["new"].clone()).unwrap());
     assert_eq!(found.collect::<Vec<Vec<u32>>>(), expected, "{arguments:?}");
     lines
 }
@@ -145,7 +145,7 @@ fn requests_of_a_batch_in_every_pool() {
         for (result, expected) in results.iter().zip(&expected) {
             let (counters, n_new) = (&result["counters"], expected.len());
             preempted += counters["preemptions"].as_u64().unwrap();
-            assert_eq!(counters["generated_tokens"], n_new, "{pool:?}: {result}");
+            assert_eq!(counters["new_tokens"], n_new, "{pool:?}: {result}");
         }
     }
     assert!(preempted > 5, "{preempted} preemptions: this has shown little");

@@ -40,7 +40,7 @@ fn a_story_of_several_turns_is_the_one_that_is_generated_at_once() {
             story += typed;
             let turn = generated(&story, options);
             let ids = |which: &str| serde_json::from_value(turn["tokens"][which].clone()).unwrap();
-            let (prompt, new): (Vec<u64>, Vec<u64>) = (ids("prompt"), ids("generated"));
+            let (prompt, new): (Vec<u64>, Vec<u64>) = (ids("prompt"), ids("new"));
             let answer = turn["text"].as_str().unwrap();
             story += answer;
             shown += &format!("{}{answer}\n", typed.trim_start());

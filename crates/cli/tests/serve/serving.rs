@@ -247,7 +247,7 @@ impl Alone {
         let mut pick = |logits: &[f32]| {
             let mut logits = logits.to_vec();
             change(&mut logits);
-            sampler.pick(&logits)
+            sampler.sample(&logits)
         };
         generate(&mut cached, prompt, stop, &mut pick, &mut |_| {}).unwrap()
     }

@@ -17,7 +17,7 @@ fn the_engine_lies_beside_pages_that_have_a_place_for_it() {
     let output = book.cargo_book(&["build"]);
     assert!(output.status.success(), "{}", said(&output));
     assert_eq!(book.read("book/html/engine/engine.wasm"), "assets/engine.wasm");
-    assert_eq!(book.read("book/html/engine/pool.js"), "crates/serve/src/page/pool.js");
+    assert_eq!(book.read("book/html/engine/pool.js"), "crates/serve/src/live_page/pool.js");
     let about = book.read("book/html/engine/about.json");
     assert!(about.contains("\"engine.wasm\":18") && about.contains("\"says\":\"\""), "{about}");
 

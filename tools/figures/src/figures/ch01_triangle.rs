@@ -14,7 +14,7 @@ pub fn figure() -> Result<Figure> {
     let mut model = Recompute::new(&model);
     let mut sampler = sampler(10);
     let stop = StopConditions { max_new_tokens: NEW_TOKENS, end_of_text: &prompt };
-    let new_tokens = generate(&mut model, &prompt, stop, &mut |logits| sampler.pick(logits), &mut |_| {})?;
+    let new_tokens = generate(&mut model, &prompt, stop, &mut |logits| sampler.sample(logits), &mut |_| {})?;
     let word = |token: &u32| tokenizer.decode(&[*token]).map(|word| word.trim().to_string());
     let words: Vec<String> = new_tokens.iter().map(word).collect::<Result<_, _>>()?;
     let (n, total) = (words.len(), model.computed_tokens());

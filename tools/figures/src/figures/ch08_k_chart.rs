@@ -21,7 +21,7 @@ pub fn figure() -> Result<Figure> {
     let mut passes = [PASSES_OF_LARGE; TABLE.len()];
     for (passes, (k, ..)) in passes.iter_mut().zip(TABLE).take(2) {
         let counts = models.stories(0.0, k, AcceptRule::Match)?.counters;
-        *passes = counts.target_passes as f64 / counts.generated as f64;
+        *passes = counts.target_passes as f64 / counts.new_tokens as f64;
     }
     let said = passes.iter().zip(TABLE).map(|(passes, (k, _, [least, most]))| {
         format!(" Drafts of {k}: {passes:.2} passes, and {least:.2} to {most:.2} of the time without drafts.")

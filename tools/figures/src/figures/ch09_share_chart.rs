@@ -16,7 +16,7 @@ fn passes(rule: AcceptRule) -> Result<Vec<(f64, f64)>> {
     let mut models = Bundled::open()?;
     let per_token = |k| {
         let counts = models.stories(TEMPERATURE, k, rule)?.counters;
-        let per_100 = 100.0 * counts.target_passes as f64 / counts.generated as f64;
+        let per_100 = 100.0 * counts.target_passes as f64 / counts.new_tokens as f64;
         Ok((k as f64, per_100.round_ties_even() / 100.0))
     };
     (0..=LONGEST).map(per_token).collect()

@@ -38,10 +38,10 @@ fn draw(picture: &mut Picture, title: &str, lists: [(char, [Cell; 2]); 2], page:
 
 pub fn figure() -> Result<Figure> {
     let mistake = mistakes::all().into_iter().find(|mistake| mistake.name == "one-page-twice").context("a mistake")?;
-    let Effect::Story(scenario, misplacement) = mistake.effect else { anyhow::bail!("no story shows it") };
+    let Effect::Story(scenario, fault) = mistake.effect else { anyhow::bail!("no story shows it") };
     let Scenario { page_size, .. } = scenario;
     let runner = ScenarioRunner::open()?;
-    let [right, broken] = [None, Some(misplacement)].map(|mistake| runner.run(&scenario, mistake));
+    let [right, broken] = [None, Some(fault)].map(|mistake| runner.run(&scenario, mistake));
     let (right, broken) = (right?, broken?);
     let [wolf, princess, told] =
         [&right.texts[0], &right.texts[1], &broken.texts[0]].map(|text| words(text, page_size));

@@ -13,14 +13,14 @@ const POLICY: &str = "default-src 'none'; style-src 'self'; script-src 'self'; c
 
 /// The files of the page: address, type and content.
 pub const FILES: [(&str, &str, &str); 8] = [
-    ("/", "text/html; charset=utf-8", include_str!("page/page.html")),
-    ("/pool.css", "text/css; charset=utf-8", include_str!("page/pool.css")),
-    ("/page.css", "text/css; charset=utf-8", include_str!("page/page.css")),
+    ("/", "text/html; charset=utf-8", include_str!("live_page/page.html")),
+    ("/pool.css", "text/css; charset=utf-8", include_str!("live_page/pool.css")),
+    ("/page.css", "text/css; charset=utf-8", include_str!("live_page/page.css")),
     ("/pace.js", "text/javascript; charset=utf-8", include_str!("../../../book/pace.js")),
     ("/words.js", "text/javascript; charset=utf-8", include_str!("../../../book/words.js")),
-    ("/pool.js", "text/javascript; charset=utf-8", include_str!("page/pool.js")),
-    ("/page.js", "text/javascript; charset=utf-8", include_str!("page/page.js")),
-    ("/icon.svg", "image/svg+xml", include_str!("page/icon.svg")),
+    ("/pool.js", "text/javascript; charset=utf-8", include_str!("live_page/pool.js")),
+    ("/page.js", "text/javascript; charset=utf-8", include_str!("live_page/page.js")),
+    ("/icon.svg", "image/svg+xml", include_str!("live_page/icon.svg")),
 ];
 
 pub fn headers(kind: &'static str) -> [(HeaderName, &'static str); 5] {
