@@ -139,7 +139,7 @@ fn keep_share(candidates: &mut Vec<Candidate>, share: f32) {
     let light = ((whole - enough) / candidates.len() as f64) as f32;
     let mut likeliest: Vec<Candidate> = candidates.iter().copied().filter(|(_, weight)| *weight >= light).collect();
     if !truncate_to(&mut likeliest, enough) {
-        // Rounding made the difference.
+        // As their sum is rounded, they do not reach it after all.
         likeliest = std::mem::take(candidates);
         truncate_to(&mut likeliest, enough);
     }
