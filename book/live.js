@@ -105,6 +105,7 @@
             settings: { pages: 16, page_size: 8, token_budget: 1, max_running: 1, prefix_cache: false, drafts: 4 },
             starts: [{ prompt: "The king lived in a great castle", max_new_tokens: 100, seed: 0, samples: 1, greedy: true }],
             controls: [{ key: "drafts", label: "Draft tokens per step", values: [1, 2, 3, 4, 6, 8] }],
+            breaks: { "draft-remembers": "Keep rejected tokens" },
             view: { legend: [], events: ["rejected", "ended"] },
             stepsPerSecond: 3,
             hasDraft: true,
@@ -319,7 +320,8 @@
             this.controls.line.textContent = "";
             this.say(this.about.says);
             this.rounds += 1;
-            if (this.settings.mistake) {
+            // With drafts a mistake changes the bill, not the story.
+            if (this.settings.mistake && !this.experiment.hasDraft) {
                 this.send("startScenario", { round: this.rounds });
                 return;
             }

@@ -75,6 +75,13 @@ const breaks = live.split("settings: {").slice(1).flatMap((place) => {
 });
 assert.ok(breaks.length > 8, `pages can switch on ${JSON.stringify(breaks)}`);
 for (const settings of breaks) {
+  if (settings.drafts) {
+    // The same story, and a higher bill.
+    const { texts, counters } = outputs({ ...POOL, ...settings, pages: 32 }, greedy);
+    assert.deepEqual(texts, drafted.texts);
+    assert.ok(counters.accepted < drafted.counters.accepted && counters.drafted > drafted.counters.drafted, JSON.stringify(counters));
+    continue;
+  }
   const { texts, wrong_reads } = outputs(settings);
   assert.ok(texts.length > 0 && wrong_reads.n > 0, `${settings.mistake}: ${texts.length} stories, ${wrong_reads.n} wrong reads`);
   texts.forEach((text) => assert.ok(recorded.includes(inOne(text)), `${settings.mistake}, not recorded: ${text}`));

@@ -64,20 +64,21 @@ pub(super) fn rewinds() -> Cost {
 }
 
 /// Drafts after what it has drafted itself: rejected tokens stay where they are.
-struct Stubborn<'a> {
-    model: &'a mut dyn RewindableModel,
-    tokens: Vec<u32>,
+pub struct StubbornDrafter<'a> {
+    pub model: &'a mut dyn RewindableModel,
+    /// All that it has in its cache; empty at first.
+    pub tokens: &'a mut Vec<u32>,
 }
 
-impl Drafter for Stubborn<'_> {
+impl Drafter for StubbornDrafter<'_> {
     fn draft(&mut self, tokens: &[u32], k: usize) -> Result<Draft, StepError> {
         match self.tokens.is_empty() {
-            true => self.tokens = tokens.to_vec(),
+            true => self.tokens.extend(tokens),
             false => self.tokens.extend(tokens.last()),
         }
         let mut draft = Draft::default();
         for _ in 0..k {
-            let logits = self.model.next_logits(&self.tokens)?;
+            let logits = self.model.next_logits(self.tokens)?;
             self.tokens.push(argmax(&logits));
             draft.push_certain(argmax(&logits), logits.len());
         }
@@ -104,11 +105,11 @@ pub(super) fn drafts() -> Cost {
             counters.count(draft, new_tokens.len());
             new_tokens
         };
-        let mut model = CachedModel::new(&small, draft_cache.as_mut());
+        let (mut model, mut held) = (CachedModel::new(&small, draft_cache.as_mut()), Vec::new());
         let stop = StopConditions { max_new_tokens: 100, end_of_text: &[] };
         let generation = Generation { model: &target, prompt: &prompt, stop, is_cancelled: None, checker: None };
         let mut drafter: Box<dyn Drafter + '_> = match is_stubborn {
-            true => Box::new(Stubborn { model: &mut model, tokens: Vec::new() }),
+            true => Box::new(StubbornDrafter { model: &mut model, tokens: &mut held }),
             false => Box::new(DraftModel::new(&mut model)),
         };
         let generated =

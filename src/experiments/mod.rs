@@ -19,7 +19,7 @@ pub mod paged_attention;
 pub mod prefixes;
 pub mod rewind;
 
-pub use costs::{count_schedule, shrunk_events};
+pub use costs::{StubbornDrafter, count_schedule, shrunk_events};
 
 use std::path::{Path, PathBuf};
 

@@ -248,6 +248,9 @@ async function drafts(tab) {
   await move(tab, "Draft tokens per step", 4);
   assert.match(await summary(tab), /^29 steps, .* 71 of 114 draft tokens accepted\.$/);
   assert.equal(await place(tab).locator(".story").first().textContent(), story);
+  await press(tab, "Keep rejected tokens");
+  assert.match(await summary(tab), /^49 steps, .* 51 of 194 draft tokens accepted\.$/);
+  assert.equal(await place(tab).locator(".story").first().textContent(), story);
 }
 
 async function forks(tab) {

@@ -4,9 +4,10 @@
 use page_by_page::cache::KvCache;
 use page_by_page::chapters::ch06_paged::{PageSlab, PagedCache, SharedSlab};
 use page_by_page::chapters::ch08_speculative::{DraftModel, Speculation};
+use page_by_page::experiments::StubbornDrafter;
 use page_by_page::generation::drafting::{AcceptRule, DraftCounters};
 use page_by_page::generation::sampler::Sampler;
-use page_by_page::generation::{CachedModel, Draft};
+use page_by_page::generation::{CachedModel, Draft, Drafter};
 use page_by_page::model::Model;
 use page_by_page::model::tokenizer::{TextStream, Tokenizer};
 use page_by_page::serving::schedule::{FinishReason, Sequence, SequenceId};
@@ -27,6 +28,8 @@ pub struct Speculating {
     caches: [PagedCache; 2],
     sequence: Option<Speculated>,
     started: u64,
+    /// Whether the mistake is on that the draft model's cache keeps rejected tokens.
+    keeps_rejected: bool,
 }
 
 struct Speculated {
@@ -36,6 +39,8 @@ struct Speculated {
     sampler: Sampler,
     output: TextStream<'static>,
     counters: DraftCounters,
+    /// The draft model's tokens, where it keeps those that were rejected.
+    drafted: Vec<u32>,
     /// What the newest step drafted, and its new tokens: the accepted ones, then the target's own.
     newest: Value,
     reason: Option<FinishReason>,
@@ -50,11 +55,28 @@ impl Speculating {
         settings: &Settings,
     ) -> Result<Self, String> {
         let Settings { pages, page_size, drafts, .. } = *settings;
-        let slab = |model: &Model| PageSlab::new(model.cache_layout(), page_size, pages).map_err(text_of);
-        let (slab, of_draft) = (slab(target)?, slab(draft)?);
+        let keeps_rejected = match settings.mistake.as_deref() {
+            None => false,
+            Some("draft-remembers") => true,
+            Some(name) => return Err(format!("{name} is no mistake that drafts can show")),
+        };
+        // All that is drafted stays in one cache: in each step, a token more than the drafts.
+        let n_draft_pages = if keeps_rejected { pages * (drafts + 1) } else { pages };
+        let slab = |model: &Model, n_pages| PageSlab::new(model.cache_layout(), page_size, n_pages).map_err(text_of);
+        let (slab, of_draft) = (slab(target, pages)?, slab(draft, n_draft_pages)?);
         let caches = [PagedCache::new(&slab).map_err(text_of)?, PagedCache::new(&of_draft).map_err(text_of)?];
         let models = [target, draft];
-        Ok(Speculating { models, tokenizer, drafts, page_size, slab, caches, sequence: None, started: 0 })
+        Ok(Speculating {
+            models,
+            tokenizer,
+            drafts,
+            page_size,
+            slab,
+            caches,
+            sequence: None,
+            started: 0,
+            keeps_rejected,
+        })
     }
 
     /// Begins a sequence, in place of the one before.
@@ -70,6 +92,7 @@ impl Speculating {
             prompt: start.prompt,
             output: self.tokenizer.stream(),
             counters: DraftCounters::default(),
+            drafted: Vec::new(),
             newest: Value::Null,
             reason: (start.max_new_tokens == 0).then_some(FinishReason::Length),
         });
@@ -94,12 +117,16 @@ impl Speculating {
             drafted = draft.clone();
             AcceptRule::Match.accept(draft, rows, sampler)
         };
-        let mut drafter = DraftModel::new(&mut draft);
-        let mut speculation = Speculation { target: &mut target, drafter: &mut drafter, accept: &mut accept };
+        let mut drafter: Box<dyn Drafter + '_> = match self.keeps_rejected {
+            true => Box::new(StubbornDrafter { model: &mut draft, tokens: &mut speculated.drafted }),
+            false => Box::new(DraftModel::new(&mut draft)),
+        };
+        let mut speculation = Speculation { target: &mut target, drafter: &mut *drafter, accept: &mut accept };
         // A step can add one token more than it drafts.
         let sequence = &speculated.sequence;
         let drafts = self.drafts.min(sequence.max_new_tokens - sequence.new_tokens().len() - 1);
         let new_tokens = speculation.step(&sequence.tokens, drafts, speculated.end_of_text).map_err(text_of)?;
+        drop(drafter);
         speculated.note(&drafted, &new_tokens, self.tokenizer)?;
         if speculated.reason.is_some() {
             // Bytes that never became a character show as `�`.
