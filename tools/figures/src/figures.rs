@@ -177,7 +177,7 @@ figures! {
     home_pages, ch01_triangle, ch01_bill, engine_map, model_layer, ch02_copy, ch02_bill, ch03_bandages, ch03_layers,
     ch03_reservation, ch04_fragmentation, ch04_free_list, ch05_table, ch05_grow, ch06_page, ch06_interleaved, ch06_gather,
     ch07_three, ch07_rewind, ch08_step, ch08_memory, ch08_k_chart, ch09_bars, ch09_share_chart, ch10_fork, ch10_beams,
-    ch11_trie, ch11_cliff, ch11_hit_rate, ch12_timeline, server_pages, ch13_runs, ch14_head, ch15_shrink, ch16_file,
+    ch11_trie, ch11_swap, ch11_cliff, ch11_hit_rate, ch12_timeline, server_pages, ch13_runs, ch14_head, ch15_shrink, ch16_file,
 }
 
 /// Runs the code of every figure. Fails when a chapter has been started: the book shows the reference at work, not an
