@@ -5,11 +5,7 @@
 (() => {
     "use strict";
 
-    const { PaceControls, element, slider } = globalThis.Pace;
-    const KING =
-        "Once upon a time there was a king who had three daughters. The youngest of them was so beautiful that the sun " +
-        "itself, which has seen so much, wondered whenever it shone in her face. One day";
-    const KING_TOKENS = 42;
+    const { PaceControls, element, plural, slider } = globalThis.Controls;
     const MEGABYTE = 1e6;
     /** How many of the newest steps are listed. */
     const MAX_DRAFTS = 6;
@@ -18,135 +14,6 @@
     const WHY_UNNOTICED =
         "B writes last, so A read B\u2019s numbers. All that came before is the same for both, so A\u2019s memory is now B\u2019s, and the model " +
         "goes on with B\u2019s story, in A\u2019s own pages, too. No error: each number is a valid one, and none says whose it is.";
-
-    const plural = (n, word) => `${n.toLocaleString("en")} ${word}${n === 1 ? "" : "s"}`;
-    const sum = (numbers) => numbers.reduce((total, n) => total + n, 0);
-    const pagesTaken = ({ owners }) => owners.filter((owner) => owner > 0).length;
-
-    /** Slots of the pages that sequences own, and how many of them hold a token. */
-    function slots({ sequences, page_size }) {
-        const taken = sum(sequences.map(({ pages }) => pages.length)) * page_size;
-        return { taken, filled: sum(sequences.map(({ held_tokens }) => held_tokens)) };
-    }
-
-    /**
-     * What runs in each place: the pool, the requests, what a reader can change, the options of its view, and a line about each
-     * view that has news (`summary`). `keepsPool`:
-     * pressing the button again asks for more in the same pool, instead of doing the same in a new one.
-     */
-    const EXPERIMENTS = {
-        home: {
-            settings: { pages: 100, page_size: 16, token_budget: 256, max_running: 8, prefix_cache: false },
-            starts: [{ prompt: KING, max_new_tokens: 240, seed: 65, samples: 8, fork: true }],
-            stepsPerSecond: 15,
-            view: { legend: ["own", "shared", "free"] },
-            summary: ({ owners, page_size, sequences }, most, [{ max_new_tokens }]) => {
-                const reserved = Math.ceil((KING_TOKENS + max_new_tokens) / page_size);
-                const fit = Math.floor(owners.length / reserved);
-                const all = owners.length;
-                const taken = sequences.length > 0 ? `${pagesTaken({ owners })} of ${all} pages taken.` : `All fitted into at most ${most} of ${all} pages.`;
-                return `${taken} With ${reserved} pages reserved for each story, enough for the longest, only ${fit} of the eight would fit.`;
-            },
-        },
-        wolf: {
-            settings: { pages: 15, page_size: 8, token_budget: 64, max_running: 2, prefix_cache: false },
-            starts: [
-                { prompt: "Once upon a time there was a wolf", max_new_tokens: 34, seed: 7, samples: 1 },
-                { prompt: "Once upon a time there was a princess", max_new_tokens: 34, seed: 7, samples: 1 },
-            ],
-            breaks: { "one-page-twice": "Break it: give one page to both" },
-            stepsPerSecond: 6,
-            view: { legend: [], events: ["started", "ended"], names: ["the wolf", "the princess"], lists: true },
-        },
-        table: {
-            settings: { pages: 24, page_size: 16, token_budget: 64, max_running: 1, prefix_cache: false },
-            starts: [{ prompt: "Once upon a time", max_new_tokens: 49, seed: 23, samples: 1 }],
-            breaks: { "new-page-first": "Put new pages first", "page-too-few": "Round pages down" },
-            stepsPerSecond: 6,
-            view: { legend: [], events: ["started", "page", "ended"] },
-        },
-        server: {
-            settings: { pages: 256, page_size: 16, token_budget: 256, max_running: 8, prefix_cache: true },
-            starts: [{ prompt: KING, max_new_tokens: 300, seed: 1, samples: 8 }],
-            controls: [
-                { key: "pages", label: "Pages", values: [32, 48, 64, 96, 128, 256] },
-                { key: "prompt", label: "Prompt" },
-            ],
-            stepsPerSecond: 15,
-            view: { numbers: true },
-            keepsPool: true,
-        },
-        paged: {
-            settings: { pages: 32, page_size: 8, token_budget: 64, max_running: 2, prefix_cache: false },
-            starts: [
-                { prompt: "The old fox said to the wolf", max_new_tokens: 90, seed: 2, samples: 1 },
-                { prompt: "Once upon a time there was a poor miller", max_new_tokens: 110, seed: 3, samples: 1 },
-            ],
-            controls: [{ key: "page_size", label: "Page size", values: [1, 2, 4, 8, 16, 32, 64], slots: 256 }],
-            breaks: { "whole-pages": "Gather whole pages", "stale-rows": "Gather stale rows", "by-page-number": "Gather by page number" },
-            view: { legend: [], events: ["started", "page", "ended"] },
-            stepsPerSecond: 12,
-            summary: (view) => {
-                const { taken, filled } = slots(view);
-                return `${plural(pagesTaken(view), "page")} taken. ${filled} of their ${plural(taken, "slot")} are filled, ${taken - filled} wasted.`;
-            },
-        },
-        rewind: {
-            settings: { pages: 15, page_size: 8, token_budget: 64, max_running: 2, prefix_cache: false },
-            starts: [
-                { prompt: "Once upon a time there was a wolf", max_new_tokens: 30, seed: 7, samples: 1, rewind: [17, 4] },
-                { prompt: "Once upon a time there was a princess", max_new_tokens: 34, seed: 7, samples: 1 },
-            ],
-            breaks: { "page-back-too-early": "Give back a page too early" },
-            stepsPerSecond: 6,
-            view: { legend: [], events: ["started", "rewound", "ended"], names: ["the wolf", "the princess"] },
-        },
-        drafts: {
-            settings: { pages: 16, page_size: 8, token_budget: 1, max_running: 1, prefix_cache: false, drafts: 4 },
-            starts: [{ prompt: "The king lived in a great castle", max_new_tokens: 100, seed: 0, samples: 1, greedy: true }],
-            controls: [{ key: "drafts", label: "Draft tokens per step", values: [1, 2, 3, 4, 6, 8] }],
-            breaks: { "draft-remembers": "Keep rejected tokens" },
-            view: { legend: [], events: ["rejected", "ended"] },
-            stepsPerSecond: 3,
-            hasDraft: true,
-            summary: ({ counters }) => {
-                const { target_passes: steps, new_tokens, drafted, accepted } = counters;
-                return `${plural(steps, "step")}, with one pass of the target each, for ${plural(new_tokens, "token")}. ${accepted} of ${plural(drafted, "draft token")} accepted.`;
-            },
-        },
-        fork: {
-            settings: { pages: 128, page_size: 8, token_budget: 512, max_running: 8, prefix_cache: false },
-            starts: [{ prompt: KING, max_new_tokens: 47, seed: 1, samples: 8, fork: true }],
-            controls: [{ key: "fork", label: "Fork the first sample" }],
-            breaks: { "write-without-copy": "Write without copying" },
-            view: { legend: ["own", "shared", "free"] },
-            stepsPerSecond: 8,
-            summary: (view, most) => `${plural(pagesTaken(view), "page")} taken, at most ${most} so far.`,
-        },
-        prefix: {
-            settings: { pages: 48, page_size: 8, token_budget: 256, max_running: 4, prefix_cache: true },
-            starts: [{ prompt: KING, max_new_tokens: 40, seed: 1, samples: 1 }],
-            controls: [{ key: "prompt", label: "Prompt" }],
-            breaks: { "key-without-parent": "Look up without the parent", "cached-before-full": "Cache pages before they are full" },
-            stepsPerSecond: 15,
-            keepsPool: true,
-            summary: ({ sequences }) => {
-                const newest = sequences.at(-1);
-                return newest?.held_tokens === 0 ? "The prompt is looked up in the first step." : newest && `${newest.cached_tokens} of the prompt's ${plural(newest.prompt_tokens, "token")} cached.`;
-            },
-        },
-        scheduler: {
-            settings: { pages: 64, page_size: 8, token_budget: 128, max_running: 8, prefix_cache: true },
-            starts: [{ prompt: KING, max_new_tokens: 100, seed: 1, samples: 8 }],
-            controls: [
-                { key: "pages", label: "Pages", values: [24, 32, 48, 64, 96, 128, 160] },
-                { key: "token_budget", label: "Token budget", values: [8, 16, 32, 64, 128, 256, 512] },
-            ],
-            breaks: { "victim-in-plan": "Plan a victim" },
-            stepsPerSecond: 12,
-            view: { numbers: true },
-        },
-    };
 
     // mdBook writes into each page where the book's first folder is.
     const folder = new URL(`${path_to_root}engine/`, location.href).href;
@@ -182,16 +49,16 @@
     class Live {
         constructor(place, name) {
             this.place = place;
-            this.experiment = EXPERIMENTS[name];
-            this.settings = { ...this.experiment.settings };
-            this.starts = this.experiment.starts.map((start) => ({ ...start }));
+            this.setup = globalThis.LIVE_VIEWS[name];
+            this.settings = { ...this.setup.settings };
+            this.starts = this.setup.starts.map((start) => ({ ...start }));
             this.rounds = 0;
             this.session = 0;
             /** The most pages taken at once in this pool. */
             this.most = 0;
             /** What to call once a sequence is cancelled, by its number. */
             this.cancelling = new Map();
-            this.controls = new PaceControls("off", this.experiment.stepsPerSecond, {
+            this.controls = new PaceControls("off", this.setup.stepsPerSecond, {
                 pace: (stepsPerSecond) => this.send("pace", { stepsPerSecond }),
                 step: () => this.send("step"),
                 begin: (state, then) => this.press(state, then),
@@ -205,10 +72,10 @@
             this.summary.setAttribute("role", "status");
             this.drafts = element("ol", "pbp-live-drafts");
             this.root = element("div", "");
-            const settings = (this.experiment.controls ?? []).map((control) => this.control(control));
+            const settings = (this.setup.controls ?? []).map((control) => this.control(control));
             this.controls.root.classList.add("pbp-live-bar");
             const words = [...place.querySelectorAll(":scope > p")].at(-1);
-            const breaks = Object.entries(this.experiment.breaks ?? {}).map(([name, label]) => this.breakButton(name, label));
+            const breaks = Object.entries(this.setup.breaks ?? {}).map(([name, label]) => this.breakButton(name, label));
             this.controls.go.after(...breaks);
             words.after(this.controls.root, element("div", "pbp-live-bar", ...settings, this.bar), this.drafts, this.summary, this.status);
             // Without these, arrow keys turn mdBook's pages, and a quick swipe opens its sidebar.
@@ -235,7 +102,7 @@
             if (state === "loading") {
                 this.end("");
             } else if (state === "done") {
-                this.begin(!this.experiment.keepsPool || this.settings.mistake !== undefined);
+                this.begin(!this.setup.keepsPool || this.settings.mistake !== undefined);
                 then();
             } else {
                 this.load(then);
@@ -259,8 +126,8 @@
         }
 
         startWorker(about) {
-            const hasDraft = this.experiment.hasDraft ?? false;
-            const bytes = sum(Object.entries(about.sizes).map(([file, size]) => (hasDraft || !file.includes("-draft/") ? size : 0)));
+            const hasDraft = this.setup.hasDraft ?? false;
+            const bytes = Object.entries(about.sizes).reduce((total, [file, size]) => total + (hasDraft || !file.includes("-draft/") ? size : 0), 0);
             this.say(`Loading the engine and a small model, ${(bytes / MEGABYTE).toFixed(1)} MB.`);
             this.about = about;
             this.worker = new Worker(`${folder}worker.js`);
@@ -274,7 +141,7 @@
                 this.bar.value = data.loading;
             } else if (data.ready) {
                 this.place.classList.add("pbp-live-on");
-                this.place.append(...(this.experiment.view?.lists ? [] : [this.drafts]), this.root);
+                this.place.append(...(this.setup.view?.lists ? [] : [this.drafts]), this.root);
                 this.begin(true);
                 this.bar.hidden = true;
                 this.then();
@@ -312,7 +179,7 @@
             }
             const cancel = (id) => this.cancel(id);
             const say = (message, isBad) => this.say(message, isBad);
-            const options = { model: "storyteller", cancel, say, keepsOrder: true, numbers: false, ...this.experiment.view };
+            const options = { model: "storyteller", cancel, say, keepsOrder: true, numbers: false, ...this.setup.view };
             this.view = new PoolView(this.root, options);
             this.drafts.replaceChildren();
             this.happened = undefined;
@@ -321,7 +188,7 @@
             this.say(this.about.says);
             this.rounds += 1;
             // With drafts a mistake changes the bill, not the story.
-            if (this.settings.mistake && !this.experiment.hasDraft) {
+            if (this.settings.mistake && !this.setup.hasDraft) {
                 this.send("startScenario", { round: this.rounds });
                 return;
             }
@@ -342,15 +209,15 @@
             if (this.controls.take(events, isBusy, view.steps)) {
                 this.view.bringIntoSight();
             }
-            this.most = Math.max(this.most, ...views.map(pagesTaken));
-            const summary = view.wrong_reads ? readWrongly(view.wrong_reads, isBusy, this.happened) : this.experiment.summary?.(view, this.most, this.starts);
+            this.most = Math.max(this.most, ...views.map(({ owners }) => owners.filter((owner) => owner > 0).length));
+            const summary = view.wrong_reads ? readWrongly(view.wrong_reads, isBusy, this.happened) : this.setup.summary?.(view, this.most, this.starts);
             // Not read aloud step by step, which nobody could follow.
             this.summary.setAttribute("aria-busy", isBusy && this.controls.state === "playing");
             if (summary !== undefined) {
                 this.summary.textContent = summary;
             }
             const [misread] = Object.keys(view.wrong_reads?.pages ?? {});
-            if (misread && isBusy && this.experiment.view.lists) {
+            if (misread && isBusy && this.setup.view.lists) {
                 this.drafts.replaceChildren(...overwritten(view, Number(misread)));
                 this.happened = WHY_UNNOTICED;
             }

@@ -5,7 +5,7 @@
   const REASONS = { stop: "ended its text", length: "reached its limit", abort: "was cancelled", error: "failed" };
 
   const number = (n) => n.toLocaleString("en");
-  const plural = (n, word) => `${number(n)} ${word}${n === 1 ? "" : "s"}`;
+  const { plural } = globalThis.Controls;
   const listed = (items) => (items.length > 1 ? `${items.slice(0, -1).join(", ")} and ${items.at(-1)}` : items.join(""));
   /** A to Z, A1 to Z1, and so on. */
   const letter = (id) => String.fromCharCode(65 + (id % 26)) + (id < 26 ? "" : Math.floor(id / 26));

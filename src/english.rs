@@ -8,10 +8,10 @@ pub fn thousands(number: impl TryInto<u64>) -> String {
 }
 
 /// `1 token`, `2,000 tokens`, `3 passes`
-pub fn count(number: impl TryInto<u64>, what: &str) -> String {
+pub fn plural(number: impl TryInto<u64>, what: &str) -> String {
     let number = number.try_into().unwrap_or(u64::MAX);
-    let plural = if what.ends_with('s') { "es" } else { "s" };
-    format!("{} {what}{}", thousands(number), if number == 1 { "" } else { plural })
+    let ending = if what.ends_with('s') { "es" } else { "s" };
+    format!("{} {what}{}", thousands(number), if number == 1 { "" } else { ending })
 }
 
 /// `16, 11, 5 and 3`
@@ -44,7 +44,7 @@ mod tests {
     fn numbers_have_their_thousands_apart_and_one_has_no_plural() {
         assert_eq!([0, 999, 1000, 1_234_567].map(thousands), ["0", "999", "1,000", "1,234,567"]);
         assert_eq!(
-            [count(1, "token"), count(1000, "token"), count(0, "pass")],
+            [plural(1, "token"), plural(1000, "token"), plural(0, "pass")],
             ["1 token", "1,000 tokens", "0 passes"]
         );
         assert_eq!([listed(&[16]), listed(&[16, 11, 5])], ["16", "16, 11 and 5"]);

@@ -1,6 +1,6 @@
 //! Files that others wrote, read only if they are what they should be; files for others, written whole or not at all.
 //!
-//! The book's page *What can go wrong* says what this promises, and what it does not.
+//! `tests/PROMISES.md` says what this promises, and what it does not.
 //!
 //! ```text
 //!   write_whole("story.cache"):

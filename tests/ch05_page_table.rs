@@ -33,7 +33,7 @@ mod checks {
     /// Grows a table for which there are too few pages. That must change nothing.
     #[track_caller]
     fn assert_refuses(table: &mut PageTable, n: usize, needed: usize, pool: &mut PagePool) {
-        let (held, free) = (count(table.len(), "token"), pool.n_free());
+        let (held, free) = (plural(table.len(), "token"), pool.n_free());
         let call = format!("grow({}) on {held}, page size {}, {free} pages free", argument(n), table.page_size());
         let facts = |(table, pool): &mut (&mut PageTable, &mut PagePool)| {
             let pages = fact("pages", page_list(table.pages()));
@@ -54,7 +54,7 @@ mod checks {
     /// Compares `pages_needed(n)`.
     #[track_caller]
     fn assert_needs(table: &PageTable, n: usize, pages: usize) {
-        let (held, size) = (count(table.len(), "token"), table.page_size());
+        let (held, size) = (plural(table.len(), "token"), table.page_size());
         let verb = if table.len() == 1 { "is" } else { "are" };
         same!(table.pages_needed(n), pages, "pages_needed({}) when {held} {verb} held, page size {size}", argument(n));
     }
@@ -96,7 +96,7 @@ mod checks {
         let mut table = table(16, 0, &mut pool);
         assert_constant_cost("grow(1), again and again, page size 16", VERY_MANY, |held| {
             let needed = usize::from(held % 16 == 0);
-            let told = |call: &str| format!("{call} on {held} tokens, page size 16");
+            let told = |call: &str| format!("{call} on {}, page size 16", plural(held, "token"));
             same_each(table.pages_needed(1), needed, || told("pages_needed(1)"));
             same_each(table.grow(1, &mut pool), Ok(()), || told("grow(1), with enough pages,"));
         });
@@ -158,7 +158,8 @@ mod checks {
         for size in [4, 1, 2, 3, 5, 7, 10] {
             let mut pool = pool_that_gives(&[12, 5, 3]);
             let table = table(size, 2 * size + 1, &mut pool);
-            let told = format!("{} tokens in {}, of {size} slots each", table.len(), page_list(table.pages()));
+            let tokens = plural(table.len(), "token");
+            let told = format!("{tokens} in {}, of {size} slots each", page_list(table.pages()));
             for position in 0..=2 * size {
                 let expected = Location { page: PageId([12, 5, 3][position / size]), slot: position % size };
                 same!(table.locate(position), Ok(expected), "position {position} of {told}");
@@ -283,14 +284,16 @@ mod checks {
                 let table = &mut tables[index];
                 let (len, held, free) = (table.len(), table.pages().len(), pool.n_free());
                 let (at, grown) = if rng.roll(0, 9) == 0 {
-                    let told = format!("release of table {index}, {len} tokens in {held} pages");
+                    let told =
+                        format!("release of table {index}, {} in {}", plural(len, "token"), plural(held, "page"));
                     let at = format!("seed {seed}, step {step}: {told}");
                     same!(table.release(&mut pool), Ok(()), "{at}");
                     places[index].clear();
                     (at, 0)
                 } else {
                     let n = rng.roll(0, 2 * page_size);
-                    let told = format!("grow({n}) on table {index}, {len} tokens in {held} pages of {page_size}");
+                    let (tokens, pages) = (plural(len, "token"), plural(held, "page"));
+                    let told = format!("grow({n}) on table {index}, {tokens} in {pages} of {page_size}");
                     let at = format!("seed {seed}, step {step}: {told}");
                     let needed = (len + n).div_ceil(page_size) - held;
                     let fits = needed <= free;

@@ -128,7 +128,7 @@ mod checks {
 
     #[track_caller]
     fn locate(cache: &PagedCache, position: usize) -> Location {
-        let call = format!("locate({position}) of chapter 5, {} held", count(cache.len(), "token"));
+        let call = format!("locate({position}) of chapter 5, {} held", plural(cache.len(), "token"));
         expect_ok(call, || cache.table().locate(position))
     }
 
@@ -234,7 +234,7 @@ mod checks {
                 // The last layer first: no layer waits for another.
                 for layer in (0..LAYOUT.n_layers).rev() {
                     let before = Content::of(&slab, &cache);
-                    let [new, held] = [count(n, "row"), count(first + n, "token")];
+                    let [new, held] = [plural(n, "row"), plural(first + n, "token")];
                     let write = format!("page size {size}: write of {new} to layer {layer}, {held} held");
                     let [k, v] = KINDS.map(|kind| rows::rows(LAYOUT, &tokens, layer, kind));
                     in_call(format!("write of {new} to layer {layer}, {held} held"), || cache.write(layer, &k, &v));

@@ -48,7 +48,7 @@ mod checks {
     #[track_caller]
     fn rewound(table: &mut PageTable, n: usize, pool: &mut PagePool) {
         let (len, size, free, held) = (table.len(), table.page_size(), pool.n_free(), table.pages().to_vec());
-        let at = format!("rewind({n}) on {}, page size {size}", count(len, "token"));
+        let at = format!("rewind({n}) on {}, page size {size}", plural(len, "token"));
         let kept = (len - n).div_ceil(size);
         same!(table.rewind(n, pool), Ok(()), "{at}");
         let found = (table.len(), table.pages().len());

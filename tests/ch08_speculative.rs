@@ -28,7 +28,7 @@ mod checks {
     /// The match rule, greedy; written here: what task 4 does then does not depend on task 2.
     fn matching(draft: &Draft, rows: &[Vec<f32>]) -> Vec<u32> {
         let n = draft.tokens.len();
-        let n_rows = count(rows.len(), "row");
+        let n_rows = plural(rows.len(), "row");
         assert!(
             rows.len() == n + 1,
             "the rule is given a draft of {n} and {n_rows} of the target: there is one row more"

@@ -30,7 +30,7 @@ mod checks {
 
     /// `fork of a table of 6 tokens in pages [0, 1], page size 4`
     fn told(call: &str, table: &PageTable) -> String {
-        let (tokens, size) = (count(table.len(), "token"), table.page_size());
+        let (tokens, size) = (plural(table.len(), "token"), table.page_size());
         format!("{call} of a table of {tokens} in pages {:?}, page size {size}", page_ids(table))
     }
 
@@ -86,7 +86,7 @@ mod checks {
             let (partly_filled, owners) = tail(table, &self.pool);
             let why = match partly_filled {
                 false => "no page is partly filled".into(),
-                true => format!("the last page is partly filled, and has {}", count(owners as usize, "owner")),
+                true => format!("the last page is partly filled, and has {}", plural(owners as usize, "owner")),
             };
             let expected = Ok(partly_filled && owners > 1);
             same!(table.tail_is_shared(&self.pool), expected, "{}: {why}", told("tail_is_shared", table));
@@ -98,7 +98,7 @@ mod checks {
             let (before, free) = (owners(&self.pool), self.pool.n_free());
             let table = &mut self.tables[index];
             let (mut expected, held) = (page_ids(table), table.len());
-            let call = format!("{}, {} free", told("copy_shared_tail", table), count(free, "page"));
+            let call = format!("{}, {} free", told("copy_shared_tail", table), plural(free, "page"));
             let found = in_call(call.as_str(), || table.copy_shared_tail(&mut self.pool));
             if !partly_filled || owners_of_last < 2 {
                 same!(found, Ok(None), "{call}: it has no tail, or is the tail's only owner, so it needs none");
@@ -169,7 +169,7 @@ mod checks {
 
         fn add(&mut self, name: &str, cache: ForkCache, tokens: Vec<usize>) {
             let mut oracle = Oracle::new(format!("sequence {name}, {}", self.history.about));
-            oracle.history.record(format!("it begins with {}", count(tokens.len(), "token")));
+            oracle.history.record(format!("it begins with {}", plural(tokens.len(), "token")));
             oracle.tokens = tokens;
             self.all.push(Sequence { name: name.into(), cache, oracle, copied: 0 });
         }
@@ -194,7 +194,7 @@ mod checks {
         fn fork(&mut self, index: usize, name: &str) {
             let before = self.rows();
             let Sequence { name: from, cache, oracle, .. } = &self.all[index];
-            let call = self.history.call(format!("{name} = {from}.fork() with {}", count(cache.len(), "token")));
+            let call = self.history.call(format!("{name} = {from}.fork() with {}", plural(cache.len(), "token")));
             let fork = expect_ok(call.as_str(), || cache.fork());
             let expected = (cache.len(), page_ids(cache.table()));
             same!((fork.len(), page_ids(fork.table())), expected, "(tokens, pages) of a fork, the same: {call}");
@@ -217,7 +217,7 @@ mod checks {
                 (_, true) => "its tail is shared",
                 (_, false) => "it shares no tail",
             };
-            let (held, needs) = (count(len, "token"), count(needed, "page"));
+            let (held, needs) = (plural(len, "token"), plural(needed, "page"));
             let mut call = self.history.call(format!(
                 "extend({}) of {name}, {held} in pages {pages:?}; {why}, so it needs {needs} of {free} free",
                 argument(n)

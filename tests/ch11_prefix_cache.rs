@@ -194,7 +194,7 @@ mod checks {
             (n_pages, owned, error): &(usize, &[u32], CacheError),
             make: impl FnOnce(&mut PrefixTrie, &mut PagePool) -> Result<(), CacheError>,
         ) {
-            let pages = count(*n_pages, "page");
+            let pages = plural(*n_pages, "page");
             let call = format!("{call}, over a different pool with {pages}, of which {owned:?} have an owner");
             let mut world = (&mut self.trie, pool_with_owned(*n_pages, owned));
             let facts = |(trie, pool): &mut (&mut PrefixTrie, PagePool)| {
@@ -225,7 +225,7 @@ mod checks {
 
     /// An insert in words.
     fn inserting(tokens: &[u32], table: &PageTable) -> String {
-        let (held, pages) = (count(table.len(), "token"), page_list(table.pages()));
+        let (held, pages) = (plural(table.len(), "token"), page_list(table.pages()));
         format!("insert of {}, of which a table holds {held} in {pages}", shown(tokens))
     }
 

@@ -75,7 +75,7 @@ mod checks {
 
     /// `3 more tokens`: what is left of a limit.
     fn still_allowed(limit: usize, left: usize, noun: &str) -> String {
-        if limit == usize::MAX { format!("any number of {noun}s") } else { count(left, &format!("more {noun}")) }
+        if limit == usize::MAX { format!("any number of {noun}s") } else { plural(left, &format!("more {noun}")) }
     }
 
     /// A plan, what was seen before and after it, and all of it in words.
@@ -146,13 +146,13 @@ mod checks {
         }
 
         fn submission(&self, prompt: &[u32], max_new_tokens: usize) -> String {
-            format!("submit of {}, {} new, {}", count(prompt.len(), "token"), argument(max_new_tokens), self.at())
+            format!("submit of {}, {} new, {}", plural(prompt.len(), "token"), argument(max_new_tokens), self.at())
         }
 
         /// Submits a request that must be accepted.
         fn submit(&mut self, prompt: &[u32], max_new_tokens: usize) {
             let (before, id) = (self.state(), self.world.arrived());
-            let (tokens, what) = (count(prompt.len(), "token"), self.submission(prompt, max_new_tokens));
+            let (tokens, what) = (plural(prompt.len(), "token"), self.submission(prompt, max_new_tokens));
             let found = answer(&what, || self.world.submit(0, prompt.to_vec(), max_new_tokens));
             same!(found, Ok(SequenceId(id)), "number of the sequence after {what}");
             self.history.record(format!("sequence {id} arrives: {tokens}, wants {max_new_tokens}"));
@@ -204,7 +204,7 @@ mod checks {
             let (at, before) = (self.at(), self.state());
             let (chunks, victims) = expected(&before, self.world.setup());
             let PlannedStep { chunks: plan, state: after } = answer(&format!("plan, {at}"), || self.world.plan());
-            let (free, evictable) = (count(before.n_free, "page"), before.available() - before.n_free);
+            let (free, evictable) = (plural(before.n_free, "page"), before.available() - before.n_free);
             let said = format!(
                 "the plan of step {}, with {free} free and {evictable} evictable: {}\n  {at}",
                 self.steps(),
@@ -247,7 +247,7 @@ mod checks {
                 let computes = planned.contains(&oldest.0);
                 let waits = after.waiting.iter().find(|sequence| sequence.id == *oldest);
                 let why = waits.map_or(String::new(), |sequence| {
-                    let needed = count(sequence.pages_needed(self.world.setup().page_size), "page");
+                    let needed = plural(sequence.pages_needed(self.world.setup().page_size), "page");
                     format!(
                         ": it was not admitted, although it needs {needed}, and {} are available",
                         after.available()
@@ -303,7 +303,7 @@ mod checks {
                     needed <= room,
                     "sequence {id} was admitted, and then the running sequences need {} more for all of their tokens \
                      and the next one, and {room} of {n_pages} are available; {said}",
-                    count(needed, "page")
+                    plural(needed, "page")
                 );
             }
             let left = limits.token_budget - plan.iter().map(|chunk| chunk.n_tokens).sum::<usize>();
@@ -313,13 +313,13 @@ mod checks {
                 lookups <= most,
                 "{} in this plan, where {most} would do: a lookup counts as a use of the pages, so look at the limit \
                  first, look a sequence up once, and preempt none that fits and is admitted again; {said}",
-                count(lookups, "lookup")
+                plural(lookups, "lookup")
             );
             let evicted: usize = calls.evictions.iter().map(|(_, got)| got).sum();
             assert!(
                 evicted == 0 || after.n_free == 0 || !victims.is_empty(),
                 "{} evicted, and {} free after the plan: evict no more pages than are missing; {said}",
-                count(evicted, "page"),
+                plural(evicted, "page"),
                 after.n_free
             );
             if let Some(head) = head.filter(|_| victims.is_empty()) {
@@ -332,7 +332,7 @@ mod checks {
                     head.id,
                     still_allowed(limits.token_budget, left, "token"),
                     still_allowed(allowed, allowed - running, "sequence"),
-                    count(needed, "page")
+                    plural(needed, "page")
                 );
             }
         }
@@ -344,7 +344,7 @@ mod checks {
                 assert!(
                     *len <= computed.map(|sequence| sequence.n_held).max().unwrap_or(0),
                     "plan gave the prefix cache the pages of {}, whose rows are not computed yet; {}",
-                    count(*len, "token"),
+                    plural(*len, "token"),
                     step.said
                 );
             }
@@ -543,7 +543,7 @@ mod checks {
             let mut world = arrived(setup(4, budget, 2), &[(10, 3)]);
             same!(short(&world.plan()), [(0, n, caught_up)], "the plan for a prompt of 10 tokens, budget {budget}");
             let free = 4 - n.div_ceil(4);
-            same!(world.state().n_free, free, "free pages of 4 beside room for {}, page size 4", count(n, "token"));
+            same!(world.state().n_free, free, "free pages of 4 beside room for {}, page size 4", plural(n, "token"));
             same!(world.compute().len(), usize::from(caught_up), "tokens that are due, {n} of 10 computed");
         }
     }
@@ -578,7 +578,7 @@ mod checks {
             (2, &[(8, 1)], 1),
             (2, &[(7, 2)], 1),
         ] {
-            let (planned, pages) = (arrived(setup(n_pages, 100, 4), requests).plan().len(), count(n_pages, "page"));
+            let (planned, pages) = (arrived(setup(n_pages, 100, 4), requests).plan().len(), plural(n_pages, "page"));
             same!(
                 planned,
                 admitted,
@@ -692,7 +692,8 @@ mod checks {
         expect_ok("plan, of a sequence of 14 tokens", || scheduler.plan());
         let next = [NextToken { sequence_id: SequenceId(0), token: FIRST_NEW }];
         expect_ok(format!("settle with {next:?}"), || scheduler.settle(&next));
-        expect_ok("submit of 9 tokens, 3 new", || scheduler.submit_without_lookup(prompt(0, 9), 3));
+        let id = expect_ok("submit of 9 tokens, 3 new", || scheduler.submit(prompt(0, 9), 3));
+        scheduler.skip_lookup(id);
         let plan = short(&expect_ok("the next plan", || scheduler.plan()));
         let what = "a sequence that begins with 8 cached tokens, and whose lookup_tokens() are its first token alone";
         same!(plan, [(1, 9, true)], "the plan for {what}");

@@ -43,7 +43,7 @@ mod checks {
     }
 
     fn rewind(cache: &mut dyn Rewind, n: usize) {
-        let tokens = count(cache.len(), "token");
+        let tokens = plural(cache.len(), "token");
         expect_ok(format!("rewind({n}) of chapter 7, on {tokens}"), || cache.rewind(n));
     }
 
@@ -63,7 +63,7 @@ mod checks {
     fn check_runs(cache: &PagedCache, page_size: usize) {
         let (tokens, pages) = (cache.len(), cache.table().pages().to_vec());
         for layer in 0..LAYOUT.n_layers {
-            let (held, pages_held) = (count(tokens, "token"), page_list(&pages));
+            let (held, pages_held) = (plural(tokens, "token"), page_list(&pages));
             let at = format!(
                 "runs({layer}) as start+rows, {held} in {pages_held}, page size {page_size}, 3 layers of 10 numbers"
             );
@@ -120,7 +120,7 @@ mod checks {
             let mut a = cache(&slab);
             extend(&mut a, tokens);
             let pages = tokens.div_ceil(page_size);
-            let at = format!("runs(1) of {tokens} tokens in {}, page size {page_size}", count(pages, "page"));
+            let at = format!("runs(1) of {tokens} tokens in {}, page size {page_size}", plural(pages, "page"));
             let how = "all at once, by `Vec::with_capacity`, or `collect` from an iterator that knows its length";
             let runs = assert_allocates(pages * size_of::<Run>(), &at, how, || a.runs(1));
             same!(runs.len(), pages, "runs, {at}");
@@ -170,8 +170,8 @@ mod checks {
             reader.n_read <= most,
             "heads that are read by {what}: later rows must not be read at all, and each head but once by a query head\n  \
              expected: {most}, a key and a value for each of {} and {}\n  yours:    {}",
-            count(n_heads, "query head"),
-            count(seen, "position"),
+            plural(n_heads, "query head"),
+            plural(seen, "position"),
             reader.n_read
         );
         out
@@ -182,7 +182,7 @@ mod checks {
     }
 
     fn check_attend_row(rows: &ScatteredRows, seen: usize, seed: usize) {
-        let (positions, size, heads) = (count(rows.n_tokens(), "position"), rows.page_size, rows.heads);
+        let (positions, size, heads) = (plural(rows.n_tokens(), "position"), rows.page_size, rows.heads);
         let what = format!("attend_row over the first {seen} of {positions}, page size {size}, {heads:?}");
         check_row(rows, seen, &numbers(q_width(heads), 1000 + seed), &what);
     }
@@ -310,7 +310,7 @@ mod checks {
         let q = numbers(queries * q_width(rows.heads), 2000 + seed);
         let what = format!(
             "attend_chunk of the newest {queries} of {}, page size {}",
-            count(rows.n_tokens(), "token"),
+            plural(rows.n_tokens(), "token"),
             rows.page_size
         );
         let mut out = vec![INITIAL_OUTPUT; q.len()];
@@ -348,7 +348,7 @@ mod checks {
                 let rows: Vec<SequenceRows<'_>> = sequences.iter().map(|(rows, queries)| rows.rows(*queries)).collect();
                 let n: usize = rows.iter().map(|rows| rows.queries).sum();
                 let (q, mut out) = (numbers(n * q_width(heads), 77), vec![INITIAL_OUTPUT; n * q_width(heads)]);
-                let (length, first) = (count(batch.len(), "sequence"), &batch[..batch.len().min(4)]);
+                let (length, first) = (plural(batch.len(), "sequence"), &batch[..batch.len().min(4)]);
                 let what = format!("attend_batch of {length}: (tokens, queries, page size) {first:?}");
                 expect_ok(&what, || attend_batch(heads, &mut f32_heads(heads), &rows, &q, &mut out));
                 check_batch(&sequences, &q, &out, &what);
@@ -454,7 +454,7 @@ mod checks {
     #[track_caller]
     fn check_slab(heads: Heads, sequences: &[(ForkCache, Oracle)], layer: usize, rng: &mut TestRng) {
         let last = sequences.last().map_or(String::new(), |(_, oracle)| oracle.history.at());
-        let at = format!("layer {layer} of {}, the last of them: {last}", count(sequences.len(), "sequence"));
+        let at = format!("layer {layer} of {}, the last of them: {last}", plural(sequences.len(), "sequence"));
         let batch = sequences.iter().map(|(_, oracle)| {
             let dense = KINDS.map(|kind| rows::rows(LAYOUT, &oracle.tokens, layer, kind));
             (ScatteredRows::from_dense(heads, dense, 4), rng.roll(0, oracle.tokens.len().min(5)))
@@ -496,7 +496,7 @@ mod checks {
         let question = format!("rows of both layers, {step}, in the transcript");
         let runs = in_call(question, || [0, 1].map(|layer| shown(cache.rows(layer).runs())));
         let pages = page_list(cache.table().pages());
-        let tokens = count(cache.len(), "token");
+        let tokens = plural(cache.len(), "token");
         transcript.line(format!("{step:<13}{tokens:<9}{pages:<11}layer 0: {:<12}layer 1: {}", runs[0], runs[1]));
     }
 }

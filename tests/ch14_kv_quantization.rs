@@ -39,7 +39,7 @@ mod checks {
     /// Asks for the numbers of a head.
     fn decoded(dtype: KvDtype, words: &[f32], head_dim: usize) -> Vec<f32> {
         let mut head = vec![POISON; head_dim];
-        let question = format!("decode({dtype:?}) of {} from the words {}", count(head_dim, "number"), hex(words));
+        let question = format!("decode({dtype:?}) of {} from the words {}", plural(head_dim, "number"), hex(words));
         in_call(question.as_str(), || decode(dtype, words, &mut head));
         assert_written(&head, "number", &question);
         head

@@ -762,7 +762,7 @@ mod checks {
                     let transition = world.apply(*event).expect("the scheduler does not stop");
                     let what = match (event, &transition.planned) {
                         (Event::Arrive { prompt, max_new_tokens, .. }, _) => {
-                            format!("a request arrives: {}, wants {max_new_tokens}", count(*prompt, "token"))
+                            format!("a request arrives: {}, wants {max_new_tokens}", plural(*prompt, "token"))
                         }
                         (Event::Cancel { .. }, _) => "it is cancelled".into(),
                         (Event::Take { .. }, _) => "strangers take a page".into(),

@@ -115,7 +115,7 @@ mod checks {
             let kept = on_disk(&format, &disk);
             let history = History::new(format!(
                 "where the file has room for {}\n  in this check: {rule}",
-                count(places, "record")
+                plural(places, "record")
             ));
             CheckedFile { format, slab, trie, disk, file, places, kept, writes: Vec::new(), history }
         }
@@ -244,7 +244,7 @@ mod checks {
             let cache = self.compute(tokens);
             let limit = match fits {
                 usize::MAX => String::new(),
-                _ => format!(", where the disk fails once, after {}", count(fits, "byte")),
+                _ => format!(", where the disk fails once, after {}", plural(fits, "byte")),
             };
             let call = self.history.call(format!("store of {}{limit}", shown(tokens)));
             let (n, fails) = self.must_write(tokens, fits);
@@ -284,7 +284,7 @@ mod checks {
         /// Gives what was read to the prefix cache: `n` pages must come back, and memory must then have `held` tokens.
         fn load(&mut self, tokens: &[u32], read: &[PageRead], n: usize, held: usize) {
             let pages: Vec<usize> = read.iter().take(12).map(|read| read.page.index).collect();
-            let (tokens_shown, n_pages) = (shown(tokens), count(read.len(), "page"));
+            let (tokens_shown, n_pages) = (shown(tokens), plural(read.len(), "page"));
             let call = self.history.call(format!("load of {tokens_shown}, {n_pages} read, first {pages:?}"));
             // A page of the prefix cache has it as an owner; the others are those of sequences.
             let of_sequences = |it: &CheckedFile| it.owners().iter().sum::<u32>() as usize - it.trie.n_pages();
@@ -373,7 +373,7 @@ mod checks {
         for len in (0..=RECORD_HEADER + 1).chain([RECORD - 4, RECORD - 1, RECORD + 1, RECORD + 4, RECORD + 40]) {
             let expected = RecordError::WrongLength { found: len, expected: RECORD };
             let found = decode(&FORMAT, &bytes[..len]).err();
-            same!(found, Some(expected), "decode of {}, where a record has 1,000", count(len, "byte"));
+            same!(found, Some(expected), "decode of {}, where a record has 1,000", plural(len, "byte"));
         }
     }
 
@@ -478,7 +478,7 @@ mod checks {
             stored.iter().for_each(|tokens| checked.store_until(tokens, fits));
             let index = checked.file.index();
             let found = index.oldest().map(|(place, _)| index.header(place).tokens[0]);
-            let (n, last) = (count(stored.len(), "store"), shown(stored[stored.len() - 1]));
+            let (n, last) = (plural(stored.len(), "store"), shown(stored[stored.len() - 1]));
             let what = format!("the first token of the page used longest ago, after {n}, the last of {last}");
             same!(found, Some(oldest), "{what}; {}", checked.history.at());
         }
@@ -930,7 +930,7 @@ mod checks {
             let (mut sampler, mut tokens) = (Sampler::new(SAMPLING), prompt.clone());
             for _ in 0..20 {
                 let step = || storyteller.model.step(&tokens[cache.len()..], Some(&mut cache));
-                let logits = expect_ok(format!("step after {} of the story", count(tokens.len(), "token")), step);
+                let logits = expect_ok(format!("step after {} of the story", plural(tokens.len(), "token")), step);
                 tokens.push(sampler.sample(&logits));
             }
             storyteller.assert_same_story(&tokens[prompt.len()..], &expected);

@@ -21,7 +21,7 @@ pub mod attention;
 
 use std::borrow::Cow;
 
-use crate::english::count;
+use crate::english::plural;
 
 /// The shape of what one token leaves in a cache.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -163,7 +163,7 @@ impl std::fmt::Display for PageId {
 pub enum CacheError {
     #[error(
         "the cache has no room for {}: {free} of its {capacity} slots are free; reserve more, or ask for fewer tokens",
-        count(*needed, "more token")
+        plural(*needed, "more token")
     )]
     OutOfSlots { needed: usize, free: usize, capacity: usize },
     #[error("pages needed: {needed}, free: {free}; let other sequences finish, or give the pool more pages")]
@@ -183,8 +183,8 @@ pub enum CacheError {
          slots"
     )]
     TooManySlots { slots: usize, n_layers: usize, kv_width: usize },
-    #[error("there is no token at position {position} in a sequence of {}", count(*len, "token"))]
+    #[error("there is no token at position {position} in a sequence of {}", plural(*len, "token"))]
     PastTheEnd { position: usize, len: usize },
-    #[error("cannot rewind {}: the sequence has {len}; rewind {len} to forget all of it", count(*n, "token"))]
+    #[error("cannot rewind {}: the sequence has {len}; rewind {len} to forget all of it", plural(*n, "token"))]
     PastTheStart { n: usize, len: usize },
 }

@@ -12,7 +12,7 @@ use crate::chapters::ch04_page_pool::PagePool;
 use crate::chapters::ch06_paged::{PageSlab, PagedCache};
 use crate::chapters::ch08_speculative::DraftModel;
 use crate::chapters::ch09_rejection::residual;
-use crate::english::{count, thousands};
+use crate::english::{plural, thousands};
 use crate::generation::drafting::{AcceptRule, DraftCounters};
 use crate::generation::one_sequence::Generation;
 use crate::generation::sampler::{Sampler, SamplingParams};
@@ -122,7 +122,7 @@ pub(super) fn drafts() -> Cost {
         let (drafted, accepted) = (counters.drafted, counters.accepted);
         vec![
             "the same 100 tokens".into(),
-            format!("{} of {} accepted", accepted, count(drafted, "draft token")),
+            format!("{} of {} accepted", accepted, plural(drafted, "draft token")),
             format!("{} passes of the target", counters.target_passes),
         ]
     };
@@ -154,7 +154,7 @@ pub(super) fn victims() -> Cost {
         let requests = [(500, 450), (500, 450)];
         let [steps, computed, preemptions, _] = count_schedule(factory, 80, limits, &requests, 2)?;
         let computed = format!("{} tokens computed for 1,898", thousands(computed));
-        Ok(vec![computed, count(preemptions, "preemption"), count(steps, "step")])
+        Ok(vec![computed, plural(preemptions, "preemption"), plural(steps, "step")])
     };
     Ok([lines(&new_scheduler)?, lines(&with_policy(Policy::OldestVictim))?])
 }

@@ -9,7 +9,7 @@ use crate::chapters::ch03_contiguous::ContiguousCache;
 use crate::chapters::ch04_page_pool::PagePool;
 use crate::chapters::ch05_page_table::PageTable;
 use crate::chapters::ch06_paged::{PageSlab, PagedCache};
-use crate::english::count;
+use crate::english::plural;
 
 /// What is left of contiguous memory when sequences took regions of it and the first has finished.
 pub struct FreeSlots {
@@ -71,7 +71,7 @@ pub fn usage_of_caches(layout: KvLayout, page_size: usize, lengths: &[usize]) ->
 }
 
 fn grown(cache: &mut dyn KvCache, length: usize) -> Result<CacheUsage> {
-    cache.extend(length).map_err(|error| anyhow!("a sequence of {}: {error}", count(length, "token")))?;
+    cache.extend(length).map_err(|error| anyhow!("a sequence of {}: {error}", plural(length, "token")))?;
     Ok(cache.usage())
 }
 

@@ -21,7 +21,7 @@ use crate::simulation::buggy_scheduler::Bug;
 pub struct Mistake {
     pub name: &'static str,
     pub chapter: usize,
-    /// What the cache does.
+    /// What the code does that has it.
     pub about: &'static str,
     pub invariant: &'static str,
     /// The chapters whose code shows it, without those that they use.

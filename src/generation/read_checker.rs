@@ -21,7 +21,7 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 
 use crate::cache::attention::{AttentionCache, Rows};
 use crate::cache::{CacheError, CacheUsage, KvCache, KvLayout, Rewind};
-use crate::english::count;
+use crate::english::plural;
 
 /// Where the row of a token belongs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -94,12 +94,12 @@ impl WrongRead {
         let (reader, whose) =
             (name(sequence), |address: RowAddress| format!("{}'s token {}", name(address.sequence), address.position));
         let expected = match self.position {
-            _ if self.is_missing => format!("for {}", count(newest + 1, "token")),
+            _ if self.is_missing => format!("for {}", plural(newest + 1, "token")),
             position if position > newest => format!("beyond its {} tokens", newest + 1),
             position => format!("in place of its token {position}"),
         };
         let found = match self.found {
-            _ if self.is_missing => format!("only {}", count(self.position, "row")),
+            _ if self.is_missing => format!("only {}", plural(self.position, "row")),
             None => "a slot that nobody has written".into(),
             Some(address) if address == self.reader.at(self.position) => "numbers of that row from other places".into(),
             Some(address) if address.layer == layer => whose(address),
@@ -112,7 +112,7 @@ impl WrongRead {
     /// `token`: its words.
     pub fn in_short(&self, name: impl Fn(u64) -> String, token: impl Fn(RowAddress) -> String) -> String {
         let place = match self.position > self.reader.position {
-            _ if self.is_missing => format!("Of its {}", count(self.reader.position + 1, "token")),
+            _ if self.is_missing => format!("Of its {}", plural(self.reader.position + 1, "token")),
             true => "Beyond its end".into(),
             false => format!("In place of its own {}", token(self.reader.at(self.position))),
         };

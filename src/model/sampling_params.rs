@@ -42,6 +42,11 @@ impl SamplingParams {
         Ok(self)
     }
 
+    /// These for one of several outputs of a prompt: output 0 has the seed, output 1 the next number, and so on.
+    pub fn for_sample(self, sample: u64) -> Self {
+        SamplingParams { seed: self.seed.wrapping_add(sample), ..self }
+    }
+
     /// As the program samples unless a model or its user says otherwise.
     pub const DEFAULT: SamplingParams = SamplingParams { temperature: 0.8, top_k: 0, top_p: 0.95, seed: 23 };
 

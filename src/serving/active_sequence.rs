@@ -38,8 +38,8 @@ pub(super) struct ActiveSequence<'t> {
     pub(super) prompt_logprobs: Option<PromptLogprobs>,
     /// New tokens so far.
     n_new: usize,
-    /// The other samples of its prompt, until it has computed that.
-    pub(super) samples: Vec<Sequence>,
+    /// The other samples of its prompt, which wait until it has computed that.
+    pub(super) siblings: Vec<Sequence>,
     pub(super) error: Option<SequenceError>,
     /// How its prompt begins; empty without a tokenizer.
     prompt_preview: String,
@@ -69,7 +69,7 @@ impl<'t> ActiveSequence<'t> {
             sampler,
             prompt_logprobs: prompt_logprobs.then(|| PromptLogprobs::new(prompt.clone(), logprobs.unwrap_or(0))),
             n_new: 0,
-            samples: Vec::new(),
+            siblings: Vec::new(),
             error: None,
             prompt_preview: tokenizer.map_or_else(String::new, preview),
             detokenizer: tokenizer.map(|tokenizer| Detokenizer::new(tokenizer, stop_params)),

@@ -15,7 +15,7 @@ use crate::serving::schedule::{ChunkInput, ScheduleError, ScheduledChunk, Sequen
 pub(super) struct Computed {
     /// For each sequence that has caught up or failed, in the order of the plan.
     pub(super) logits: Vec<Newest>,
-    /// Forks of the caches that have computed a prompt, one for each of its other samples.
+    /// Forks of the caches that have computed a prompt, one for each sibling.
     pub(super) forks: HashMap<SequenceId, Vec<ForkCache>>,
 }
 
@@ -51,8 +51,8 @@ impl Engine<'_> {
             }
         }
         for ChunkInput { chunk, cache, .. } in inputs.iter().filter(|input| input.chunk.caught_up) {
-            let samples = self.active.get(&chunk.sequence_id).map_or(0, |state| state.samples.len());
-            let forks = (0..samples).map(|_| cache.fork()).collect::<Result<_, _>>().map_err(ScheduleError::from)?;
+            let siblings = self.active.get(&chunk.sequence_id).map_or(0, |state| state.siblings.len());
+            let forks = (0..siblings).map(|_| cache.fork()).collect::<Result<_, _>>().map_err(ScheduleError::from)?;
             computed.forks.insert(chunk.sequence_id, forks);
         }
         self.scheduler.count_computed(again);

@@ -111,12 +111,8 @@ impl EngineScheduler {
         self.scheduler.submit(prompt, max_new_tokens)
     }
 
-    pub(super) fn submit_without_lookup(
-        &mut self,
-        prompt: Vec<u32>,
-        max_new_tokens: usize,
-    ) -> Result<SequenceId, ScheduleError> {
-        self.scheduler.submit_without_lookup(prompt, max_new_tokens)
+    pub(super) fn skip_lookup(&mut self, id: SequenceId) {
+        self.scheduler.skip_lookup(id);
     }
 
     /// An id for a sequence that arrives now, and that [`submit_fork`](Self::submit_fork) brings later.

@@ -148,15 +148,17 @@ impl<'m> Engine<'m> {
         let request = Rc::new(request);
         // Without a new token there is nothing to compute, and nothing to share.
         let are_forks = request.max_new_tokens > 0 && !request.prompt_logprobs;
-        let (mut ids, mut samples) = (Vec::new(), Vec::new());
+        let (mut ids, mut siblings) = (Vec::new(), Vec::new());
         for sampler in samplers {
             let (prompt, most) = (request.prompt.clone(), request.max_new_tokens);
             let id = if request.prompt_logprobs {
                 // A scheduler finishes a sequence without a new token at once. This one ends when its prompt is scored.
-                self.scheduler.submit_without_lookup(prompt, most.max(1))?
+                let id = self.scheduler.submit(prompt, most.max(1))?;
+                self.scheduler.skip_lookup(id);
+                id
             } else if are_forks && !ids.is_empty() {
                 let id = self.scheduler.reserve_id();
-                samples.push(Sequence::new(id, prompt, most)?);
+                siblings.push(Sequence::new(id, prompt, most)?);
                 id
             } else {
                 self.scheduler.submit(prompt, most)?
@@ -165,7 +167,7 @@ impl<'m> Engine<'m> {
             ids.push(id);
         }
         if let Some(first) = ids.first().and_then(|first| self.active.get_mut(first)) {
-            first.samples = samples;
+            first.siblings = siblings;
         }
         self.collect()?;
         Ok(ids)
@@ -197,12 +199,12 @@ impl<'m> Engine<'m> {
     /// [`ScheduleError::UnknownSequence`] if there is no such sequence.
     pub fn cancel(&mut self, id: SequenceId) -> Result<FinishedSequence, ScheduleError> {
         if !self.finished.iter().any(|finished| finished.sequence.id == id) {
-            let mut families = self.active.values_mut().map(|state| &mut state.samples);
-            let sample = families.find_map(|samples| {
-                let index = samples.iter().position(|sample| sample.id == id)?;
-                Some(samples.remove(index))
+            let mut families = self.active.values_mut().map(|state| &mut state.siblings);
+            let sibling = families.find_map(|siblings| {
+                let index = siblings.iter().position(|sibling| sibling.id == id)?;
+                Some(siblings.remove(index))
             });
-            match sample {
+            match sibling {
                 Some(sequence) => self.finish(sequence, Ok(FinishReason::Abort)),
                 None => self.scheduler.cancel(id)?,
             }
@@ -231,9 +233,9 @@ impl<'m> Engine<'m> {
         Ok(self.finished.drain(..).chain(cancelled).collect())
     }
 
-    /// The sequences that wait, in the order in which they will run, then the samples whose prompt is not computed yet.
+    /// The sequences that wait, in the order in which they will run, then the siblings whose prompt is not computed yet.
     pub fn waiting(&self) -> impl Iterator<Item = &Sequence> {
-        self.scheduler().waiting().chain(self.active.values().flat_map(|state| &state.samples))
+        self.scheduler().waiting().chain(self.active.values().flat_map(|state| &state.siblings))
     }
 
     /// How the prompt of a sequence begins, and its output so far. Both are empty without a tokenizer.
@@ -267,8 +269,8 @@ impl<'m> Engine<'m> {
     /// # Errors
     /// [`EngineError`], if the plan cannot be carried out: the scheduler is wrong then.
     pub fn step(&mut self) -> Result<StepOutput, EngineError> {
-        let samples: usize = self.active.values().map(|state| state.samples.len()).sum();
-        let chunks = self.scheduler.plan(self.active.len() - samples)?;
+        let siblings: usize = self.active.values().map(|state| state.siblings.len()).sum();
+        let chunks = self.scheduler.plan(self.active.len() - siblings)?;
         let mut step = StepOutput { chunks, ..StepOutput::default() };
         if !step.chunks.is_empty() {
             self.compute_and_settle(&mut step)?;
@@ -279,18 +281,18 @@ impl<'m> Engine<'m> {
 
     fn compute_and_settle(&mut self, step: &mut StepOutput) -> Result<(), EngineError> {
         let Computed { logits, forks } = self.compute(&step.chunks)?;
-        let (mut tokens, mut ends, mut samples) = (Vec::new(), Vec::new(), Vec::new());
+        let (mut tokens, mut ends, mut siblings) = (Vec::new(), Vec::new(), Vec::new());
         for (id, logits) in logits {
             let Next { token, end } = self.sample(id, &logits, step)?;
             tokens.extend(token.map(|token| NextToken { sequence_id: id, token }));
             ends.extend(end.map(|end| (id, end)));
-            for sample in std::mem::take(&mut self.state(id)?.samples) {
-                let next = self.sample(sample.id, &logits, step)?;
-                samples.push((id, sample, next));
+            for sibling in std::mem::take(&mut self.state(id)?.siblings) {
+                let next = self.sample(sibling.id, &logits, step)?;
+                siblings.push((id, sibling, next));
             }
         }
         self.settle(&tokens, ends)?;
-        Ok(self.begin_samples(samples, forks)?)
+        Ok(self.begin_siblings(siblings, forks)?)
     }
 
     fn state(&mut self, id: SequenceId) -> Result<&mut ActiveSequence<'m>, EngineError> {
@@ -329,21 +331,21 @@ impl<'m> Engine<'m> {
         Ok(self.collect()?)
     }
 
-    /// Lets samples go on with their first tokens, each with a fork of the cache that has computed their prompt.
-    fn begin_samples(
+    /// Lets siblings go on with their first tokens, each with a fork of the cache that has computed their prompt.
+    fn begin_siblings(
         &mut self,
-        samples: Vec<(SequenceId, Sequence, Next)>,
+        siblings: Vec<(SequenceId, Sequence, Next)>,
         mut forks: HashMap<SequenceId, Vec<ForkCache>>,
     ) -> Result<(), ScheduleError> {
-        for (first, mut sample, Next { token, end }) in samples {
-            sample.tokens.extend(token);
-            self.scheduler.count_new(sample.new_tokens().len());
-            if let Some(end) = end.or((sample.max_new_tokens == 1).then_some(Ok(FinishReason::Length))) {
-                sample.counters.forked_tokens = sample.n_prompt;
-                self.finish(sample, end);
+        for (first, mut sibling, Next { token, end }) in siblings {
+            sibling.tokens.extend(token);
+            self.scheduler.count_new(sibling.new_tokens().len());
+            if let Some(end) = end.or((sibling.max_new_tokens == 1).then_some(Ok(FinishReason::Length))) {
+                sibling.counters.forked_tokens = sibling.n_prompt;
+                self.finish(sibling, end);
             } else {
                 let fork = forks.get_mut(&first).and_then(Vec::pop);
-                self.scheduler.submit_fork(sample, fork)?;
+                self.scheduler.submit_fork(sibling, fork)?;
             }
         }
         Ok(())
@@ -353,13 +355,13 @@ impl<'m> Engine<'m> {
     fn collect(&mut self) -> Result<(), ScheduleError> {
         for Finished { sequence, reason } in self.scheduler.take_finished() {
             let Some(state) = self.active.get_mut(&sequence.id) else { continue };
-            // Its samples wait for a prompt that it has not computed.
-            let (error, mut samples) = (state.error.take(), std::mem::take(&mut state.samples).into_iter());
+            // Its siblings wait for a prompt that it has not computed.
+            let (error, mut siblings) = (state.error.take(), std::mem::take(&mut state.siblings).into_iter());
             if let Some(error) = &error {
-                samples.for_each(|sample| self.finish(sample, Err(error.clone())));
-            } else if let Some(next) = samples.next() {
+                siblings.for_each(|sibling| self.finish(sibling, Err(error.clone())));
+            } else if let Some(next) = siblings.next() {
                 if let Some(state) = self.active.get_mut(&next.id) {
-                    state.samples = samples.collect();
+                    state.siblings = siblings.collect();
                 }
                 self.scheduler.submit_fork(next, None)?;
             }

@@ -14,7 +14,7 @@
 
 use crate::cache::{CacheError, CacheUsage, KvCache};
 use crate::chapters::ch10_fork::ForkCache;
-use crate::english::count;
+use crate::english::plural;
 
 /// Names a sequence of a scheduler: the first is 0, and later arrivals have higher numbers.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -286,7 +286,7 @@ pub enum ScheduleError {
     /// Limits under which no step can compute anything.
     #[error(
         "a step of {} and {} computes nothing: both must be 1 or more",
-        count(.0.token_budget, "token"), count(.0.max_running, "sequence")
+        plural(.0.token_budget, "token"), plural(.0.max_running, "sequence")
     )]
     NoStep(StepLimits),
     #[error("the prompt has no tokens: a request needs at least one; give a prompt")]
@@ -294,7 +294,7 @@ pub enum ScheduleError {
     /// A request that the pool is too small for, even with no other sequence in it.
     #[error(
         "a prompt of {} and {} need {}, and the pool has {n_pages}; ask for fewer tokens, or give the pool more pages",
-        count(*prompt, "token"), count(*max_new_tokens, "new one"), count(*needed, "page")
+        plural(*prompt, "token"), plural(*max_new_tokens, "new one"), plural(*needed, "page")
     )]
     NeverFits {
         prompt: usize,

@@ -1,6 +1,6 @@
 //! What chapter 12's scheduler is given: how others look at it, and requests that look nothing up.
 
-use super::schedule::{ChunkInput, Finished, ScheduleError, Sequence, SequenceId};
+use super::schedule::{ChunkInput, Finished, Sequence, SequenceId};
 use crate::chapters::ch05_page_table::PageTable;
 use crate::chapters::ch12_scheduler::Scheduler;
 use crate::prefix_cache::PrefixCache;
@@ -29,19 +29,11 @@ impl Scheduler {
         self.planned.inputs(&mut self.running)
     }
 
-    /// Adds a request whose prompt is computed from its first token on, whatever the prefix cache holds.
-    ///
-    /// # Errors
-    /// Those of [`submit`](Self::submit).
-    pub fn submit_without_lookup(
-        &mut self,
-        prompt: Vec<u32>,
-        max_new_tokens: usize,
-    ) -> Result<SequenceId, ScheduleError> {
-        let id = self.submit(prompt, max_new_tokens)?;
+    /// The prompt of the request that was submitted last is computed from its first token on, whatever the prefix cache
+    /// holds.
+    pub fn skip_lookup(&mut self, id: SequenceId) {
         if let Some(sequence) = self.waiting.back_mut().filter(|sequence| sequence.id == id) {
             sequence.skips_prefix_cache = true;
         }
-        Ok(id)
     }
 }

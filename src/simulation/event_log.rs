@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::fmt::Write as _;
 
-use crate::english::count;
+use crate::english::plural;
 use crate::serving::schedule::{ScheduledChunk, SequenceId};
 
 use super::{Case, Event, Failure, SchedulerFactory, Setup, Transition, Violation, World};
@@ -24,7 +24,7 @@ impl std::fmt::Display for Setup {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let Setup { page_size, n_pages, limits, keeps_prefixes } = self;
         let cache = if *keeps_prefixes { "a prefix cache" } else { "no prefix cache" };
-        let (pages, sequences) = (count(*n_pages, "page"), count(limits.max_running, "sequence"));
+        let (pages, sequences) = (plural(*n_pages, "page"), plural(limits.max_running, "sequence"));
         write!(f, "{pages} of {page_size}, budget {}, at most {sequences} at a time, {cache}", limits.token_budget)
     }
 }
@@ -92,10 +92,10 @@ fn write_event(
     let strangers = transition.before.strangers.len().abs_diff(transition.after.strangers.len());
     let line = match event {
         Event::Arrive { prompt, max_new_tokens, .. } if world.arrived() == arrived => {
-            format!("a request of {} arrives, wants {max_new_tokens}, and is turned away", count(prompt, "token"))
+            format!("a request of {} arrives, wants {max_new_tokens}, and is turned away", plural(prompt, "token"))
         }
         Event::Arrive { prefix_id, prompt, max_new_tokens, .. } => {
-            let tokens = count(prompt, "token");
+            let tokens = plural(prompt, "token");
             match transition.after.alive.iter().find(|id| !transition.before.alive.contains(id)) {
                 None => format!("a request of {tokens} arrives, wants none{}", finishes(&transition)),
                 Some(id) => {
@@ -109,9 +109,9 @@ fn write_event(
             Some(id) => format!("sequence {id} is cancelled"),
             None => "a request is cancelled that is not there".into(),
         },
-        Event::Take { .. } => format!("strangers take {}", count(strangers, "page")),
+        Event::Take { .. } => format!("strangers take {}", plural(strangers, "page")),
         Event::GiveBack { .. } if strangers == 0 => return Ok(()),
-        Event::GiveBack { .. } => format!("strangers give back {}", count(strangers, "page")),
+        Event::GiveBack { .. } => format!("strangers give back {}", plural(strangers, "page")),
         Event::Step => format!("step {}: {}{}", world.steps(), describe_step(&transition), finishes(&transition)),
     };
     let _ = writeln!(lines, "  {line}");
@@ -123,7 +123,7 @@ fn if_stopped(world: &World, event: Event, cancelled: Option<SequenceId>) -> Str
     match event {
         Event::Step => format!("step {}: the scheduler stops", world.steps() + 1),
         Event::Arrive { prompt, max_new_tokens, .. } => {
-            format!("a request arrives: {}, wants {max_new_tokens}", count(prompt, "token"))
+            format!("a request arrives: {}, wants {max_new_tokens}", plural(prompt, "token"))
         }
         Event::Cancel { .. } => cancelled
             .map_or("no request of that name is left to cancel".into(), |id| format!("sequence {id} is cancelled")),

@@ -24,7 +24,7 @@ pub use traces::{Trace, TraceDefaults, TraceRequest};
 use crate::cache::CacheError;
 use crate::chapters::ch04_page_pool::PagePool;
 use crate::chapters::ch05_page_table::PageTable;
-use crate::english::count;
+use crate::english::plural;
 use crate::prefix_cache::{PrefixCache, PrefixCacheKind};
 
 /// The pool in which requests are replayed.
@@ -64,7 +64,7 @@ pub enum WorkloadError {
     /// A request that not even the empty pool could hold.
     #[error(
         "request {number} needs {0} for its {1}, and the pool has {n_pages}; give the pool at least {0}",
-        count(*needed, "page"), count(*tokens, "token")
+        plural(*needed, "page"), plural(*tokens, "token")
     )]
     NeverFits { number: u64, tokens: usize, needed: usize, n_pages: usize },
     /// A lookup that leaves no token to compute.

@@ -24,7 +24,7 @@ use crate::generate::{MAX_NEW_TOKENS, token_ids};
 use crate::input::{Line, LineReader, Next};
 use crate::interrupt::Interrupt;
 use crate::options::{KvOptions, ModelOption, PoolOptions, SEED, sampling};
-use crate::output::{self, add, count, per_second, prompts_cached, rate, say, say_report, thousands, time};
+use crate::output::{self, add, per_second, plural, prompts_cached, rate, say, say_report, thousands, time};
 use crate::page_file::{self, PageFileOptions};
 use crate::requirements::{self, SCHEDULER};
 use results::Results;
@@ -184,8 +184,8 @@ impl Batch {
             [FinishReason::Stop, FinishReason::Length].iter().filter_map(|end| ends.get(&Some(*end))).sum();
         run.results.finish()?;
         say_report(None, &self.lines_of_costs(&run, n_lines)?);
-        let (all, incomplete) = (count(n_lines, "request"), thousands(n_lines - complete));
-        let complete_ones = count(complete, "request");
+        let (all, incomplete) = (plural(n_lines, "request"), thousands(n_lines - complete));
+        let complete_ones = plural(complete, "request");
         ensure!(
             is_read,
             "interrupted: {complete_ones} complete, {incomplete} not, and the lines after these were not read"
@@ -199,13 +199,13 @@ impl Batch {
         let elapsed = run.start.elapsed();
         let pool = &self.pool;
         let (n_lines, ends, most) = (thousands(n_lines), run.results.describe(), totals.peak_sequences);
-        let (steps, generated) = (count(totals.steps, "step"), count(totals.new_tokens, "token"));
+        let (steps, generated) = (plural(totals.steps, "step"), plural(totals.new_tokens, "token"));
         let speed = rate(per_second(totals.new_tokens as usize, elapsed));
-        let (computed, again) = (count(totals.computed_tokens, "token"), thousands(totals.recomputed_tokens));
+        let (computed, again) = (plural(totals.computed_tokens, "token"), thousands(totals.recomputed_tokens));
         let prefix_cache = if pool.no_prefix_cache { "none kept".into() } else { prompts_cached(&totals) };
         let size = pool.size(run.model)?;
         let (peak, n_pages, slots) =
-            (thousands(totals.peak_pages), thousands(size.n_pages), count(size.page_size, "slot"));
+            (thousands(totals.peak_pages), thousands(size.n_pages), plural(size.page_size, "slot"));
         let kept = thousands(run.engine.scheduler().prefix_cache().n_pages());
         let mut lines = vec![
             ("model", self.model.name()),
@@ -213,7 +213,7 @@ impl Batch {
             ("steps", format!("{steps}, {generated} generated in {}, {speed} tokens/s", time(elapsed))),
             ("computed", format!("{computed}, {again} of them recomputed after a preemption")),
             ("prefixes", prefix_cache),
-            ("preempted", count(totals.preemptions, "time")),
+            ("preempted", plural(totals.preemptions, "time")),
             ("KV cache", size.describe()),
             ("pages", format!("{peak} of {n_pages} in use at the peak, {slots} each; {kept} kept at the end")),
         ];

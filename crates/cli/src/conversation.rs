@@ -23,7 +23,7 @@ use page_by_page::serving::{Engine, FinishedSequence};
 use crate::input::{LineReader, Next};
 use crate::interrupt::Interrupt;
 use crate::options::{KvOptions, ModelOption, PoolOptions, SamplingOptions};
-use crate::output::{WordWrap, count, print, say, thousands};
+use crate::output::{WordWrap, plural, print, say, thousands};
 use crate::requirements::{self, SCHEDULER_AND_ARGMAX};
 
 /// Stands before a line that is typed, and before an answer.
@@ -114,7 +114,7 @@ impl ConversationOptions {
             turns: Vec::new(),
         };
         if is_typed {
-            let fit = count(conversation.max_model_len, "token");
+            let fit = plural(conversation.max_model_len, "token");
             say(&format!("{}: {fit} fit. {} /help lists commands, Ctrl-D ends.", self.model.name(), script.hint));
         }
         let chapters = [&SCHEDULER_AND_ARGMAX[..], &self.kv_options.chapters(CacheKind::Paged)].concat();
@@ -217,7 +217,7 @@ impl Conversation<'_> {
         let cached = finished.sequence.counters.cached_tokens;
         let computed = (n_prompt - cached).min(finished.sequence.counters.computed_tokens as usize);
         let [cached, computed, generated] = [cached, computed, n_generated].map(thousands);
-        let prompt = count(n_prompt, "prompt token");
+        let prompt = plural(n_prompt, "prompt token");
         say(&format!("{prompt}: {cached} from the prefix cache, {computed} computed; {generated} generated{end}"));
         if self.interrupt.is_pressed() {
             ensure!(self.is_typed, "interrupted");
@@ -240,7 +240,7 @@ impl Conversation<'_> {
             bail!(
                 "the {what} would have {} before the answer, and {} fit ({why}). Nothing is lost: this turn is left out; type \
                  less, take turns back with /undo, or begin another {what} with /new",
-                count(n_prompt, "token"),
+                plural(n_prompt, "token"),
                 thousands(most)
             );
         }

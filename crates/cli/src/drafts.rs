@@ -12,7 +12,7 @@ use page_by_page::model::tokenizer::Tokenizer;
 use crate::memory;
 use crate::model_dir;
 use crate::options::{Weights, named};
-use crate::output::{count, percent, thousands};
+use crate::output::{percent, plural, thousands};
 
 /// Speculative decoding: what drafts, and how.
 #[derive(Args)]
@@ -52,7 +52,7 @@ impl DraftOptions {
         // The target's rows and the draft's, and what is made of both on the way.
         let drafted = self.draft_len.min(tokens);
         let row_bytes = vocab_size * size_of::<f32>();
-        let what = format!("drafting {} ahead", count(drafted, "token"));
+        let what = format!("drafting {} ahead", plural(drafted, "token"));
         memory::ensure(&what, (drafted + 1).saturating_mul(4 * row_bytes), "give a shorter --draft-len")?;
         if name.as_os_str() == "prompt-lookup" {
             return Ok(Some(DraftSource::lookup(vocab_size)));
@@ -65,7 +65,7 @@ impl DraftOptions {
                 "the draft model {} has a vocabulary of {}, the model one of {}: both must have the same; draft \
                  with a smaller model of the same family",
                 name.display(),
-                count(config.vocab_size, "token"),
+                plural(config.vocab_size, "token"),
                 thousands(vocab_size)
             );
         }
@@ -80,8 +80,8 @@ impl DraftOptions {
             tokens <= config.max_positions,
             "prompt and output are {}, more than the draft model's {}; ask for fewer tokens, or draft with \
              a different model",
-            count(tokens, "token"),
-            count(config.max_positions, "position")
+            plural(tokens, "token"),
+            plural(config.max_positions, "position")
         );
         let size = CacheSize::for_tokens(tokens, page_size)?;
         memory::ensure_cache(kv, model.cache_layout(), size)?;
@@ -91,8 +91,8 @@ impl DraftOptions {
 
 pub fn describe(counters: DraftCounters) -> String {
     let DraftCounters { target_passes, drafted, accepted, new_tokens } = counters;
-    let (accepted, drafted) = (thousands(accepted), count(drafted, "draft token"));
-    let (passes, new_tokens) = (count(target_passes, "pass"), count(new_tokens, "token"));
+    let (accepted, drafted) = (thousands(accepted), plural(drafted, "draft token"));
+    let (passes, new_tokens) = (plural(target_passes, "pass"), plural(new_tokens, "token"));
     let (share, each) = (percent(counters.acceptance_rate()), counters.target_passes_per_token());
     format!("{accepted} of {drafted} accepted, {share}; {passes} of the target for {new_tokens}, {each:.2} each")
 }

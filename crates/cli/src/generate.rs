@@ -23,7 +23,7 @@ use serde_json::{Value, json};
 
 use crate::drafts::DraftOptions;
 use crate::options::{KvOptions, ModelOption, PageOptions, SamplingOptions, cache_kinds, notes_on_weights};
-use crate::output::{count, mib, per_second, rate, say, thousands, time};
+use crate::output::{mib, per_second, plural, rate, say, thousands, time};
 
 /// Generate text, and say what its cache cost
 ///
@@ -236,8 +236,8 @@ impl Generate {
             let which = if self.mode() == Mode::Prompts { format!("sequence {number}: ") } else { String::new() };
             let (prompt, max_new_tokens) = self.encode(&which, prompt_text, model, tokenizer)?;
             for sample in 0..n_samples {
-                let sampling = SamplingParams { seed: sampling.seed.wrapping_add(sample), ..sampling };
-                requests.push(OutputRequest { prompt_text, prompt: prompt.clone(), max_new_tokens, sampling });
+                let (prompt, sampling) = (prompt.clone(), sampling.for_sample(sample));
+                requests.push(OutputRequest { prompt_text, prompt, max_new_tokens, sampling });
             }
         }
         Ok(requests)
@@ -262,7 +262,7 @@ impl Generate {
         let (n_prompt, positions) = (tokens.len(), model.config().max_positions);
         let fit = positions - n_prompt;
         if self.max_new_tokens > fit {
-            let (fit, positions) = (count(fit, "new token"), count(positions, "position"));
+            let (fit, positions) = (plural(fit, "new token"), plural(positions, "position"));
             let prompt = thousands(n_prompt);
             say(&format!(
                 "note: {which}at most {fit}, because the model has {positions} and the prompt takes {prompt}"
@@ -293,8 +293,8 @@ fn timings(prefill: (usize, Duration), decode: (usize, Duration), steps: [String
     let [prefill_steps, decode_steps] = steps;
     let speed = rate(per_second(decode.0, decode.1));
     [
-        ("prefill", format!("{} in {prefill_steps}{}", count(prefill.0, "token"), time(prefill.1))),
-        ("decode", format!("{} in {decode_steps}{}, {speed} tokens/s", count(decode.0, "token"), time(decode.1))),
+        ("prefill", format!("{} in {prefill_steps}{}", plural(prefill.0, "token"), time(prefill.1))),
+        ("decode", format!("{} in {decode_steps}{}, {speed} tokens/s", plural(decode.0, "token"), time(decode.1))),
     ]
 }
 
@@ -304,7 +304,7 @@ fn describe_cache(kv: CacheKind, rows: &str, usage: CacheUsage) -> String {
         return "none, everything is recomputed".into();
     }
     let (held, slots, copied) =
-        (count(usage.tokens, "token"), count(usage.slots, "slot"), count(usage.copied_tokens, "token"));
+        (plural(usage.tokens, "token"), plural(usage.slots, "slot"), plural(usage.copied_tokens, "token"));
     let wasted = thousands(usage.wasted());
     format!("{kv}{rows}: {held} in {slots}, {wasted} wasted, {}; {copied} copied", mib(usage.bytes))
 }
@@ -333,7 +333,7 @@ fn say_wrong(checker: &ReadChecker, n_before: u64) -> u64 {
 }
 
 fn describe_reads([rows, wrong]: [u64; 2]) -> String {
-    let rows = count(rows, "row");
+    let rows = plural(rows, "row");
     match wrong {
         0 => format!("{rows}, each the right one"),
         wrong => format!("{rows}, {} of them not the right one", thousands(wrong)),

@@ -6,7 +6,7 @@ use serde::Serialize;
 
 use crate::memory;
 use crate::options::ModelOption;
-use crate::output::{count, print_json};
+use crate::output::{plural, print_json};
 
 /// Print the logits after some tokens, as JSON
 ///
@@ -40,7 +40,7 @@ impl Logits {
         model.validate(&self.tokens, 0)?;
         // As JSON, a number takes up to 16 bytes.
         let text = 16 * n_rows * model.config().vocab_size;
-        let what = format!("computing {}", count(self.tokens.len(), "token"));
+        let what = format!("computing {}", plural(self.tokens.len(), "token"));
         memory::ensure(&what, model.step_bytes(self.tokens.len(), n_rows) + text, "give fewer tokens")?;
         let logits = model.forward(vec![model.prepare_chunk(&self.tokens, None, n_rows)?])?;
         if !self.all {

@@ -39,7 +39,7 @@ use clap::error::Error as UsageError;
 use clap::{Arg, CommandFactory, FromArgMatches, Parser, Subcommand};
 use page_by_page::escape;
 
-use output::{count, say};
+use output::{plural, say};
 
 /// Run a language model whose memory you build yourself
 #[derive(Parser)]
@@ -105,7 +105,7 @@ impl Cli {
         let pool = rayon::ThreadPoolBuilder::new()
             .num_threads(threads)
             .build()
-            .with_context(|| format!("cannot start {}; give fewer with --threads", count(threads, "thread")))?;
+            .with_context(|| format!("cannot start {}; give fewer with --threads", plural(threads, "thread")))?;
         // Inside the pool, work that is too small to share needs no other thread to be woken.
         pool.install(|| match self.command {
             Command::Generate(command) => command.run(),

@@ -5,7 +5,7 @@ use anyhow::{Result, bail};
 use page_by_page::cache::{CacheError, KvLayout};
 use page_by_page::cache_kind::{CacheKind, CacheSize};
 
-use crate::output::{count, mib, thousands};
+use crate::output::{mib, plural, thousands};
 
 /// Refuses to go on without this much memory. `advice`: what to do then.
 pub fn ensure(what: &str, bytes: usize, advice: &str) -> Result<()> {
@@ -20,7 +20,7 @@ pub fn ensure(what: &str, bytes: usize, advice: &str) -> Result<()> {
 
 pub fn ensure_slots(layout: KvLayout, slots: usize) -> Result<()> {
     let bytes = slot_bytes(layout, slots)?;
-    let what = format!("a cache of {}, {} each,", count(slots, "slot"), count(bytes / slots.max(1), "byte"));
+    let what = format!("a cache of {}, {} each,", plural(slots, "slot"), plural(bytes / slots.max(1), "byte"));
     ensure(&what, bytes, "reserve fewer")
 }
 

@@ -21,7 +21,7 @@ use page_by_page::serving::schedule::StepLimits;
 
 use crate::memory;
 use crate::model_dir;
-use crate::output::{count, mib, thousands};
+use crate::output::{mib, plural, thousands};
 use crate::requirements;
 
 pub const SEED: u64 = SamplingParams::DEFAULT.seed;
@@ -250,9 +250,9 @@ impl PageOptions {
             ensure!(
                 n_pages > 0,
                 "--kv-memory is {}, and a page of {} takes {}: give more, or smaller pages (--page-size)",
-                count(bytes, "byte"),
-                count(page_size, "token"),
-                count(page_bytes, "byte")
+                plural(bytes, "byte"),
+                plural(page_size, "token"),
+                plural(page_bytes, "byte")
             );
         }
         Ok(PoolSize { layout, page_size, n_pages })
@@ -272,14 +272,14 @@ impl PoolSize {
 
     /// `256 pages of 16 tokens, 4,096 tokens in all, 12.00 MiB`
     pub fn describe(self) -> String {
-        let (pages, size) = (count(self.n_pages, "page"), count(self.page_size, "token"));
-        format!("{pages} of {size}, {} in all, {}", count(self.n_slots(), "token"), self.mib(self.n_pages))
+        let (pages, size) = (plural(self.n_pages, "page"), plural(self.page_size, "token"));
+        format!("{pages} of {size}, {} in all, {}", plural(self.n_slots(), "token"), self.mib(self.n_pages))
     }
 
     /// `28 of 32 at the peak, 16 slots each`
     pub fn describe_peak(self, peak_pages: usize) -> String {
         let (peak, all) = (thousands(peak_pages), thousands(self.n_pages));
-        format!("{peak} of {all} at the peak, {} each", count(self.page_size, "slot"))
+        format!("{peak} of {all} at the peak, {} each", plural(self.page_size, "slot"))
     }
 
     pub fn mib(self, n_pages: usize) -> String {
@@ -346,7 +346,7 @@ impl PoolOptions {
         let pool = self.size(model)?;
         // Each token that is computed has a slot, and each row of logits belongs to such a token.
         let tokens = self.token_budget.min(pool.n_slots());
-        let what = format!("computing {} in a step", count(tokens, "token"));
+        let what = format!("computing {} in a step", plural(tokens, "token"));
         memory::ensure(&what, model.step_bytes(tokens, max_running.min(tokens)), "lower it with --token-budget")?;
         pool.slab()
     }

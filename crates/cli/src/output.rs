@@ -11,7 +11,7 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 use console::{Term, measure_text_width};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
-pub use page_by_page::english::{count, thousands};
+pub use page_by_page::english::{plural, thousands};
 use page_by_page::generation::sampler::SamplingParams;
 use page_by_page::serving::EngineTotals;
 use page_by_page::{escape, files};
@@ -194,7 +194,7 @@ pub fn percent(share: f64) -> String {
 }
 
 pub fn prompts_cached(totals: &EngineTotals) -> String {
-    let (cached, prompts) = (thousands(totals.cached_tokens), count(totals.prompt_tokens, "prompt token"));
+    let (cached, prompts) = (thousands(totals.cached_tokens), plural(totals.prompt_tokens, "prompt token"));
     let share = percent(totals.cached_tokens as f64 / totals.prompt_tokens.max(1) as f64);
     format!(
         "{cached} of {prompts} cached, {share}; {} more after a preemption",

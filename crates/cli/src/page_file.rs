@@ -8,7 +8,7 @@ use page_by_page::disk::file_disk::FileDisk;
 use page_by_page::model::Model;
 use page_by_page::serving::disk_tier::{DiskTier, TierCounters};
 
-use crate::output::{count, thousands};
+use crate::output::{plural, thousands};
 
 /// The file, and how large it may get.
 #[derive(Args)]
@@ -39,7 +39,7 @@ impl PageFileOptions {
 
 pub fn describe(tier: &DiskTier) -> String {
     let TierCounters { written, read, restored } = tier.counters();
-    let ([restored, written], read) = ([restored, written].map(thousands), count(read, "page"));
+    let ([restored, written], read) = ([restored, written].map(thousands), plural(read, "page"));
     let index = tier.file().index();
     let [held, most] = [index.n_records(), index.n_places()].map(thousands);
     let error = tier.failed().map_or(String::new(), |error| format!("; then no more: {error}"));

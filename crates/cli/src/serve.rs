@@ -22,7 +22,7 @@ pub use template::{RENDERER, be_renderer};
 use crate::interrupt::Interrupt;
 use crate::model_dir;
 use crate::options::{KvOptions, ModelOption, PoolOptions};
-use crate::output::{count, print, say};
+use crate::output::{plural, print, say};
 use crate::page_file::PageFileOptions;
 use crate::requirements::{self, SCHEDULER_AND_ARGMAX};
 
@@ -191,7 +191,7 @@ impl Serve {
             while !interrupt.is_pressed() {
                 thread::sleep(BLINK);
             }
-            let seconds = count(grace as usize, "second");
+            let seconds = plural(grace as usize, "second");
             say(&format!("stopping: requests under way have {seconds} more; Ctrl-C again ends at once"));
             shutdown.request();
         };

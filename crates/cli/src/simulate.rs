@@ -15,7 +15,7 @@ use page_by_page::simulation::{
 };
 
 use crate::options::ensure_in_range;
-use crate::output::{Progress, Table, count, print, say, thousands};
+use crate::output::{Progress, Table, plural, print, say, thousands};
 use crate::requirements::{self, SCHEDULER, SIMULATION};
 
 /// More seeds or steps than this are better two runs.
@@ -104,7 +104,7 @@ impl Simulate {
     fn show(&self, bug: Option<Bug>, outcome: &SearchResult) -> Result<()> {
         let found = match outcome {
             Ok(Passed { seeds, steps, .. }) => {
-                let (seeds, steps) = (count(*seeds, "seed"), count(*steps, "step"));
+                let (seeds, steps) = (plural(*seeds, "seed"), plural(*steps, "step"));
                 return print(&format!("{}\n{seeds}, {steps}: no rule is broken\n", name(bug)));
             }
             Err(found) => found,
@@ -112,7 +112,7 @@ impl Simulate {
         let option = bug.map_or(String::new(), |bug| format!(" --bug {}", bug.name()));
         let Counterexample { seed, failure, case, shrunk, .. } = &**found;
         let (step, violation) = (thousands(failure.step), &failure.violation);
-        let (events, runs) = (count(found.events, "event"), count(found.runs, "run"));
+        let (events, runs) = (plural(found.events, "event"), plural(found.runs, "run"));
         print(&format!(
             "{}\nseed {seed}, step {step}: {} (rule: {})\n{events}, shrunk to {} in {runs}\n\n{}\n\
              again: cargo page simulate{option} --seed {seed} --steps {}\n",

@@ -20,7 +20,7 @@ use serde_json::json;
 use crate::memory;
 use crate::model_dir;
 use crate::options::named;
-use crate::output::{count, mib, say};
+use crate::output::{mib, plural, say};
 
 /// Write a checkpoint of random weights
 ///
@@ -126,7 +126,7 @@ impl Synth {
         let written = self.write(&partial, config, &tensors).with_context(at);
         written.inspect_err(|_| drop(fs::remove_dir_all(&partial)))?;
         let numbers: usize = tensors.iter().map(Tensor::len).sum();
-        let (weights, tensors) = (count(numbers, "weight"), count(tensors.len(), "tensor"));
+        let (weights, tensors) = (plural(numbers, "weight"), plural(tensors.len(), "tensor"));
         say(&format!("wrote {}: {weights} in {tensors}, {}", out.display(), mib(numbers * BYTES)));
         Ok(())
     }

@@ -8,7 +8,7 @@ use page_by_page::prefix_cache::{EvictionOrder, PrefixCacheKind};
 use page_by_page::workload::{Replay, Trace};
 
 use crate::options::{ensure_in_range, named};
-use crate::output::{Progress, Table, count, percent, print, thousands};
+use crate::output::{Progress, Table, percent, plural, print, thousands};
 use crate::requirements;
 
 /// Count what pages and prefixes do for many requests, without a model
@@ -113,12 +113,13 @@ impl Common {
     fn run(self, trace: Trace, n_requests: usize, max_running: usize) -> Result<()> {
         let pools = if self.pages.is_empty() { vec![trace.defaults().n_pages] } else { self.pages.clone() };
         let prefix_cache = if self.no_prefix_cache { PrefixCacheKind::None } else { self.evict };
-        let (chapters, which): (&[usize], _) = match prefix_cache {
-            PrefixCacheKind::None => (&[5], "without the prefix cache"),
-            PrefixCacheKind::Trie => (&[11], "with the prefix cache"),
-            PrefixCacheKind::HashChain(_) => (&[5], "with a prefix cache that evicts heads first"),
+        let which = match prefix_cache {
+            PrefixCacheKind::None => "without the prefix cache",
+            PrefixCacheKind::Trie => "with the prefix cache",
+            PrefixCacheKind::HashChain(EvictionOrder::HeadsFirst) => "with a prefix cache that evicts heads first",
+            PrefixCacheKind::HashChain(EvictionOrder::TailsFirst) => "with a prefix cache that evicts tails first",
         };
-        requirements::ensure_started(chapters)?;
+        requirements::ensure_started(&[if prefix_cache == PrefixCacheKind::Trie { 11 } else { 5 }])?;
         ensure_in_range(n_requests as u64, MAX_REQUESTS, "--requests", "a workload")?;
         ensure_in_range(self.page_size as u64, MAX_PAGE_SIZE, "--page-size", "a page")?;
         for n_pages in &pools {
@@ -148,9 +149,9 @@ impl Common {
         print(&format!(
             "{}: {}, at most {} at a time, pages of {}, {which}\n\n{}",
             trace.defaults().name,
-            count(n_requests, "request"),
+            plural(n_requests, "request"),
             thousands(max_running),
-            count(page_size, "slot"),
+            plural(page_size, "slot"),
             table.render(),
         ))
     }

@@ -5,7 +5,7 @@ use page_by_page::kernels::{Heads, KvDtype, add_scaled, attend, dot, softmax_sca
 
 use crate::limits::heartbeat;
 use crate::oracle::TestRng;
-use crate::words::count;
+use crate::words::plural;
 
 /// What lies in the output before: no sum of weighted values comes near it.
 pub const INITIAL_OUTPUT: f32 = 7.5;
@@ -218,7 +218,7 @@ pub fn check_batch(batch: &[(ScatteredRows, usize)], q: &[f32], found: &[f32], w
         let (q, others) = rest.0.split_at(queries * q_width(rows.heads));
         let (found, others_found) = rest.1.split_at(q.len());
         rest = (others, others_found);
-        let at = format!("{what}, sequence {number} with {}", count(rows.n_tokens(), "token"));
+        let at = format!("{what}, sequence {number} with {}", plural(rows.n_tokens(), "token"));
         let is_of = |other: &ScatteredRows| {
             other.n_tokens() >= *queries && same_bits(&other.attended(other.n_tokens(), *queries, q), found)
         };

@@ -174,7 +174,8 @@ fn whose_words(panic: &PanicHookInfo<'_>) -> Option<String> {
     };
     if is_unwritten(words) {
         // The call does not matter: many checks get no further than this.
-        return Some(format!("{words} ({at}); begin with task 1"));
+        let first = whose_code::grader().and_then(|chapter| chapter.tasks_left.first()).map_or(1, |(task, _)| *task);
+        return Some(format!("{words} ({at}); begin with task {first}"));
     }
     let help = if words.contains("already borrowed") || words.contains("already mutably borrowed") {
         "\n  (RefCell lends to one writer, or to several readers: something of yours still held the slab when this \

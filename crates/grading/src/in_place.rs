@@ -9,7 +9,7 @@ use crate::calls::{assert_panics, in_call};
 use crate::limits::allocated;
 use crate::oracle::{self, Oracle, extend, fresh, seeded};
 use crate::rows::{self, KINDS, same_numbers};
-use crate::words::count;
+use crate::words::plural;
 
 /// Three different numbers, so that none can stand in for a different one.
 pub const LAYOUT: KvLayout = KvLayout { n_layers: 3, n_kv_heads: 2, head_dim: 4 };
@@ -18,7 +18,7 @@ pub const LAYOUT: KvLayout = KvLayout { n_layers: 3, n_kv_heads: 2, head_dim: 4 
 pub const EDGE_VALUES: [f32; 8] = [-0.0, 0.1, -3.5, 1e-40, f32::MAX, -1e-30, 1.0 + f32::EPSILON, 16_777_215.0];
 
 pub fn gather(cache: &dyn KvCache, layer: usize) -> (Cow<'_, [f32]>, Cow<'_, [f32]>) {
-    in_call(format!("gather({layer}) of {}", count(cache.len(), "token")), || cache.gather(layer))
+    in_call(format!("gather({layer}) of {}", plural(cache.len(), "token")), || cache.gather(layer))
 }
 
 pub fn new_rows_go_after_the_old_ones(cache: &mut dyn KvCache) {

@@ -141,8 +141,8 @@ pub fn assert_constant_cost(what: &str, calls: usize, mut call: impl FnMut(usize
             heartbeat();
             assert!(
                 time() - begin < TIME_LIMIT,
-                "{what}: {number} of {calls} calls took more than {} seconds, and all of them should take a fraction \
-                 of one: does each go through everything there is?",
+                "{what}: the first {number} calls took more than {} seconds together, and all {calls} should take a \
+                 fraction of one: does each go through everything there is?",
                 TIME_LIMIT.as_secs()
             );
         }

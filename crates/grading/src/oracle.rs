@@ -9,7 +9,7 @@ use crate::calls::in_call;
 use crate::history::History;
 use crate::limits;
 use crate::rows::{self, KINDS};
-use crate::words::count;
+use crate::words::plural;
 
 /// A sequence whose rows are never moved, shared or freed: nothing can go wrong with it.
 #[derive(Clone, Debug, Default)]
@@ -29,7 +29,7 @@ impl Oracle {
     pub fn append(&mut self, cache: &mut dyn KvCache, tokens: &[usize]) {
         self.history.record(format!("extend({}) and write", tokens.len()));
         let (n, len) = (tokens.len(), cache.len());
-        self.expect(format!("extend({n}) on {}", count(len, "token")), || cache.extend(n));
+        self.expect(format!("extend({n}) on {}", plural(len, "token")), || cache.extend(n));
         self.tokens.extend_from_slice(tokens);
         same!(cache.len(), self.tokens.len(), "tokens held after extend({n})\n  {}", self.history.at());
         in_call(self.history.at(), || write(cache, tokens));
@@ -39,7 +39,7 @@ impl Oracle {
     pub fn rewind(&mut self, cache: &mut dyn Rewind, n: usize) {
         self.history.record(format!("rewind({n})"));
         let len = self.tokens.len();
-        self.expect(format!("rewind({n}) on {}", count(len, "token")), || cache.rewind(n));
+        self.expect(format!("rewind({n}) on {}", plural(len, "token")), || cache.rewind(n));
         self.tokens.truncate(len - n);
         same!(cache.len(), self.tokens.len(), "tokens held after rewind({n})\n  {}", self.history.at());
     }
@@ -63,7 +63,7 @@ impl Oracle {
         let layout = cache.layout();
         same!(cache.len(), self.tokens.len(), "tokens held\n  {}", self.history.at());
         for layer in 0..layout.n_layers {
-            let question = format!("gather({layer}) of {}, {}", count(self.tokens.len(), "token"), self.history.at());
+            let question = format!("gather({layer}) of {}, {}", plural(self.tokens.len(), "token"), self.history.at());
             let (k, v) = in_call(question, || cache.gather(layer));
             for (kind, found) in KINDS.into_iter().zip([&k, &v]) {
                 self.check_rows(layout, layer, kind, found, place);
@@ -77,7 +77,7 @@ impl Oracle {
         let len = self.tokens.len();
         let at = self.history.at();
         let [n_rows, expected] = [found.len(), len * width].map(|numbers| rows::count(numbers, width));
-        same!(n_rows, expected, "{kind} that gather({layer}) gives, {} held\n  {at}", count(len, "token"));
+        same!(n_rows, expected, "{kind} that gather({layer}) gives, {} held\n  {at}", plural(len, "token"));
         for (position, (token, found)) in self.tokens.iter().zip(found.chunks_exact(width)).enumerate() {
             let expected = rows::row(layout, *token, layer, kind);
             if found.iter().zip(&expected).any(|(a, b)| a.to_bits() != b.to_bits()) {
@@ -92,7 +92,7 @@ impl Oracle {
 #[track_caller]
 pub fn extend(cache: &mut dyn KvCache, n: usize) {
     let len = cache.len();
-    same!(cache.extend(n), Ok(()), "extend({n}) on {}, with room enough", count(len, "token"));
+    same!(cache.extend(n), Ok(()), "extend({n}) on {}, with room enough", plural(len, "token"));
     same!(cache.len(), len + n, "tokens after extend({n}) on {len}");
 }
 

@@ -9,7 +9,7 @@ use crate::calls::{assert_panics, expect_ok, in_call};
 use crate::oracle::{Oracle, STEPS, any_layout, fresh, seeded};
 use crate::pools::{LAYOUT, page_ids, slab_of};
 use crate::rows::{self, KINDS};
-use crate::words::count;
+use crate::words::plural;
 
 #[track_caller]
 pub fn slab(page_size: usize, n_pages: usize) -> SharedSlab {
@@ -23,7 +23,8 @@ pub fn cache(slab: &SharedSlab) -> PagedCache {
 
 /// Drops a cache, which gives its pages back.
 pub fn drop_cache(cache: PagedCache) {
-    in_call(format!("drop of a cache of {} in pages {:?}", count(cache.len(), "token"), pages(&cache)), || drop(cache));
+    let what = format!("drop of a cache of {} in pages {:?}", plural(cache.len(), "token"), pages(&cache));
+    in_call(what, || drop(cache));
 }
 
 pub fn n_free(slab: &SharedSlab) -> usize {

@@ -12,7 +12,7 @@ use page_by_page::simulation::Setup;
 use crate::calls::{expect_ok, in_call};
 use crate::history::{Fact, fact};
 use crate::transcript::page_list;
-use crate::words::count;
+use crate::words::plural;
 
 /// Three numbers that cannot be mistaken for one another, nor for a page size.
 pub const LAYOUT: KvLayout = KvLayout { n_layers: 3, n_kv_heads: 2, head_dim: 5 };
@@ -65,7 +65,7 @@ pub fn check_owners<'a>(
             continue;
         }
         let and_cached = if cached > 0 { " and in the prefix cache" } else { "" };
-        let whose = format!("which is in {}{and_cached}", count(tables, "page table"));
+        let whose = format!("which is in {}{and_cached}", plural(tables, "page table"));
         same!(*owners as usize, tables + cached, "owners of page {page}, {whose}, after {after}");
     }
 }
@@ -124,7 +124,7 @@ pub fn table(page_size: usize, tokens: usize, pool: &mut PagePool) -> PageTable 
 #[track_caller]
 pub fn grow(table: &mut PageTable, n: usize, pool: &mut PagePool) {
     let (len, size, held, free) = (table.len(), table.page_size(), table.pages().len(), pool.n_free());
-    let call = format!("grow({n}) of chapter 5, on {}, page size {size}, {free} pages free", count(len, "token"));
+    let call = format!("grow({n}) of chapter 5, on {}, page size {size}, {free} pages free", plural(len, "token"));
     same!(table.grow(n, pool), Ok(()), "{call}");
     same!(table.len(), len + n, "tokens held after {call}");
     let pages = (len + n).div_ceil(size);

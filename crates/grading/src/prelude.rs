@@ -5,5 +5,5 @@ pub use crate::limits::{allocated, assert_allocates, assert_constant_cost, asser
 pub use crate::oracle::{Oracle, STEPS, TestRng, fresh, seeded, seeds};
 pub use crate::story::{SAMPLING, Storyteller};
 pub use crate::transcript::{Transcript, assert_transcript, in_short, outcome, page_list};
-pub use crate::words::{argument, count, same_list, shown};
+pub use crate::words::{argument, plural, same_list, shown};
 pub use crate::{same, tests_on};

@@ -35,7 +35,7 @@ pub fn same_numbers(yours: &[f32], expected: &[f32], what: &str) {
 
 /// A count of numbers, in rows of `width`: `5 rows`, `1 row`, `2 rows and 3 numbers`.
 pub fn count(numbers: usize, width: usize) -> String {
-    let rows = words::count(numbers / width, "row");
+    let rows = words::plural(numbers / width, "row");
     match numbers % width {
         0 => rows,
         rest => format!("{rows} and {rest} of the next row's {width} numbers"),

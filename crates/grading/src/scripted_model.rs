@@ -8,7 +8,7 @@ use page_by_page::generation::{LanguageModel, RewindableModel};
 use page_by_page::model::StepError;
 
 use crate::limits;
-use crate::words::count;
+use crate::words::plural;
 
 /// What happened, in order; shared by the models of one run.
 pub type Log = Rc<RefCell<Vec<String>>>;
@@ -112,7 +112,7 @@ impl RewindableModel for ScriptedModel<'_> {
         let same = self.read.iter().zip(tokens).take_while(|(read, token)| read == token).count();
         let why = match (self.read.get(same), tokens.get(same)) {
             (Some(read), Some(token)) => format!("at position {same}, it has cached {read}, and {token} is given"),
-            _ => format!("it has cached {}, and is given {len}", count(self.read.len(), "token")),
+            _ => format!("it has cached {}, and is given {len}", plural(self.read.len(), "token")),
         };
         let told = || format!("the {name} has cached {} and is asked", ending(&self.read));
         assert!(
@@ -125,9 +125,9 @@ impl RewindableModel for ScriptedModel<'_> {
         let n_new = new_tokens.len();
         assert!(
             n <= n_new && n_new > 0,
-            "{} what follows each of the last {} of {}: only {n_new} are new to it",
+            "{} what follows {} of {}, with only {n_new} new to it",
             told(),
-            count(n, "token"),
+            if n == 1 { "the last".into() } else { format!("each of the last {n}") },
             ending(tokens)
         );
         if tokens.len() > self.room {

@@ -8,7 +8,7 @@ use crate::calls::in_call;
 use crate::oracle;
 use crate::rows::{self, KINDS};
 use crate::snapshot_guard::assert_snapshots_are_kept;
-use crate::words::count;
+use crate::words::plural;
 
 #[derive(Default)]
 pub struct Transcript {
@@ -22,11 +22,11 @@ impl Transcript {
 
     /// Extends a cache and notes what it says of itself.
     pub fn extend(&mut self, cache: &mut dyn KvCache, n: usize) {
-        let question = format!("extend({n}) on {}, in the transcript", count(cache.len(), "token"));
+        let question = format!("extend({n}) on {}, in the transcript", plural(cache.len(), "token"));
         let outcome = outcome(&in_call(question, || cache.extend(n)));
         let usage = cache.usage();
-        let (held, slots) = (count(usage.tokens, "token"), count(usage.slots, "slot"));
-        let (call, copied) = (format!("extend({n})"), count(usage.copied_tokens, "token"));
+        let (held, slots) = (plural(usage.tokens, "token"), plural(usage.slots, "slot"));
+        let (call, copied) = (format!("extend({n})"), plural(usage.copied_tokens, "token"));
         self.line(format!("{call:<12} {outcome}: {held} in {slots}, {copied} copied"));
     }
 
@@ -40,7 +40,7 @@ impl Transcript {
     pub fn gather(&mut self, cache: &dyn KvCache) {
         let layout = cache.layout();
         for layer in 0..layout.n_layers {
-            let question = format!("gather({layer}) of {}, in the transcript", count(cache.len(), "token"));
+            let question = format!("gather({layer}) of {}, in the transcript", plural(cache.len(), "token"));
             let (k, v) = in_call(question, || cache.gather(layer));
             for (kind, found) in KINDS.into_iter().zip([k, v]) {
                 let names: Vec<String> =

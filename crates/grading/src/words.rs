@@ -2,7 +2,7 @@
 
 use std::fmt::Debug;
 
-pub use page_by_page::english::count;
+pub use page_by_page::english::plural;
 
 /// An argument of a call: `7`, `usize::MAX`, `usize::MAX - 9`.
 pub fn argument(n: usize) -> String {

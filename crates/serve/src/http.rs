@@ -17,7 +17,7 @@ use axum::routing::{delete, get, post};
 use futures_util::StreamExt;
 use page_by_page::escape;
 use page_by_page::files::FileError;
-use page_by_page::generation::sampler::{Sampler, SamplingOverrides, SamplingParams};
+use page_by_page::generation::sampler::{Sampler, SamplingOverrides};
 use page_by_page::model::StepError;
 use page_by_page::model::tokenizer::Tokenizer;
 use page_by_page::serving::schedule::{ScheduleError, SequenceId};
@@ -378,11 +378,11 @@ impl ServerState {
     fn requests(&self, endpoint: Endpoint, request: &TokenizedRequest) -> Result<Vec<GenerationRequest>, ApiError> {
         let TokenizedRequest { options, prompts, echo } = request;
         let new = |tokens: &Vec<u32>| {
-            // The seeds of `generate --samples`.
-            let seeds = (0..options.n as u64).map(|sample| options.sampling.seed.wrapping_add(sample));
             Ok(GenerationRequest {
                 prompt: tokens.clone(),
-                samplers: seeds.map(|seed| Sampler::new(SamplingParams { seed, ..options.sampling })).collect(),
+                samplers: (0..options.n as u64)
+                    .map(|sample| Sampler::new(options.sampling.for_sample(sample)))
+                    .collect(),
                 max_new_tokens: self.max_new_tokens(endpoint, options, tokens.len())?,
                 stop_params: options.stop_params.clone(),
                 logprobs: options.logprobs,

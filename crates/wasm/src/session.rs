@@ -65,9 +65,9 @@ pub struct Start {
 
 impl Start {
     pub(crate) fn samplers(&self, defaults: SamplingOverrides) -> impl Iterator<Item = Sampler> + use<> {
-        let (first, n) = (self.seed, self.samples.get() as u64);
         let sampling = if self.greedy { SamplingParams::GREEDY } else { defaults.over(SamplingParams::GREEDY) };
-        (0..n).map(move |sample| Sampler::new(SamplingParams { seed: first.wrapping_add(sample), ..sampling }))
+        let first = SamplingParams { seed: self.seed, ..sampling };
+        (0..self.samples.get() as u64).map(move |sample| Sampler::new(first.for_sample(sample)))
     }
 }
 
@@ -143,7 +143,9 @@ impl Session {
             (_, Request::Open(_)) => unreachable!("a session is opened before it is asked"),
             (Session::Shared(pool), Request::Start(start)) => pool.start(start)?,
             (Session::Shared(pool), Request::StartScenario) => pool.start_scenario()?,
-            (Session::Alone(_), Request::StartScenario) => return Err("drafts are told by cargo page break".into()),
+            (Session::Alone(_), Request::StartScenario) => {
+                return Err("start a sequence".into());
+            }
             (Session::Shared(pool), Request::Cancel(id)) => pool.cancel(id)?,
             (Session::Shared(pool), Request::Step) => pool.step()?,
             (Session::Alone(speculating), Request::Start(start)) => speculating.start(start)?,

@@ -107,7 +107,7 @@ impl SlabState {
         let (left, stale) = (pages(&left), listed(&stale));
         format!(
             "{name} forgets {} and returns {left}. The rows of {stale} stay where they are, stale",
-            count(n, "token")
+            plural(n, "token")
         )
     }
 
@@ -210,7 +210,7 @@ pub fn figure(headline: &str, setup: String, operations: &[(char, Operation)], e
         before = state;
     }
     let [a, b] = sequences
-        .map(|(name, cache)| format!("{name} has {} in {}", count(cache.len(), "token"), pages(cache.table().pages())));
+        .map(|(name, it)| format!("{name} has {} in {}", plural(it.len(), "token"), pages(it.table().pages())));
     figure.label = format!("A pool of 4 pages of {PAGE_SIZE} slots. In the end {a}, and {b}.");
     Ok(figure)
 }

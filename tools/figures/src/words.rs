@@ -1,6 +1,6 @@
 //! Numbers and lists as words.
 
-pub use page_by_page::english::{count, listed, thousands as grouped};
+pub use page_by_page::english::{listed, plural, thousands as grouped};
 pub use page_by_page_course::figures::escaped;
 
 /// `16, 11, 5`

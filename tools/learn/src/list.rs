@@ -7,7 +7,7 @@ use page_by_page_course::chapters::{Chapter, Exercise, ExerciseState};
 use page_by_page_course::record::{LastRun, Record, is_green};
 
 use crate::app::App;
-use crate::text::{PLAIN, Paragraph, code, count};
+use crate::text::{PLAIN, Paragraph, code, plural};
 
 struct ListedChapter<'a> {
     chapter: &'a Chapter,
@@ -72,7 +72,7 @@ impl<'a> ListedChapter<'a> {
         };
         if !self.is_started() {
             let tasks: BTreeSet<u32> = todos.iter().map(|todo| todo.task).collect();
-            return vec![format!("{} to write", count(tasks.len(), "task"))];
+            return vec![format!("{} to write", plural(tasks.len(), "task"))];
         }
         let mut lines = vec![self.last_run.clone()];
         lines.extend(todos.iter().map(|todo| format!("task {}: {}", todo.task, todo.what)));
@@ -85,7 +85,7 @@ impl<'a> ListedChapter<'a> {
 
 fn in_words(ran: &LastRun) -> String {
     let (tasks, checks) = (ran.tasks_green(), ran.checks());
-    let (of_tasks, of_checks) = (count(tasks.of, "task"), count(checks.of, "check"));
+    let (of_tasks, of_checks) = (plural(tasks.of, "task"), plural(checks.of, "check"));
     match checks.all_green() {
         true => format!("all {of_checks} green"),
         false => format!("{} of {of_tasks} green, {} of {of_checks}", tasks.green, checks.green),

@@ -38,7 +38,7 @@ pub fn blank() -> Paragraph {
 }
 
 /// `1 check`, `2 checks`
-pub fn count(n: usize, what: &str) -> String {
+pub fn plural(n: usize, what: &str) -> String {
     format!("{n} {what}{}", if n == 1 { "" } else { "s" })
 }
 

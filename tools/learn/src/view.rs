@@ -10,7 +10,7 @@ use crate::current::Current;
 use crate::keys;
 use crate::markdown;
 use crate::run::{RunResult, Stage};
-use crate::text::{BOLD, CYAN, DIM, GREEN, PLAIN, Paragraph, RED, YELLOW, blank, count, plain, prose};
+use crate::text::{BOLD, CYAN, DIM, GREEN, PLAIN, Paragraph, RED, YELLOW, blank, plain, plural, prose};
 use crate::verdict::Part;
 use crate::view::verdict::Layout;
 
@@ -44,7 +44,7 @@ pub fn screen(app: &mut App, (columns, rows): (usize, usize)) -> Vec<Paragraph> 
     screen.push(match (app.scroll, last - app.scroll) {
         (0, 0) => rule("", columns),
         (_, 0) => rule(" ↑ more above ──", columns),
-        (_, below) => rule(&format!(" ↓ {} ──", count(below, "more line")), columns),
+        (_, below) => rule(&format!(" ↓ {} ──", plural(below, "more line")), columns),
     });
     screen.extend(foot);
     screen.into_iter().map(|line| line.cut(columns)).collect()

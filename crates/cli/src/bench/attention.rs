@@ -20,7 +20,7 @@ use super::{Report, Row, Times, numbers, table, turns};
 use crate::memory;
 use crate::options::ensure_in_range;
 use crate::options::{ATTENTIONS, ModelOption, kv_dtypes, named};
-use crate::output::{count, mib, rate, thousands};
+use crate::output::{mib, plural, rate, thousands};
 use crate::requirements;
 
 /// Compare decode steps on long sequences: rows gathered, read in their pages, or side by side
@@ -97,9 +97,9 @@ impl AttentionBench {
             "{}, {}, pages of {}: a step of {}, after as many tokens as shown\n\n{}\nall logits have the same bits\n\n\
              attention of one token, one layer, against two passes\n\n{}",
             self.model.name(),
-            count(rayon::current_num_threads(), "thread"),
-            count(self.page_size, "slot"),
-            count(self.sequences, "sequence"),
+            plural(rayon::current_num_threads(), "thread"),
+            plural(self.page_size, "slot"),
+            plural(self.sequences, "sequence"),
             table(2, 1 + self.attention.len(), &steps),
             table(1, softmax.len(), &softmax),
         );

@@ -19,7 +19,7 @@ use super::{PAGE_SIZE, Report, Row, Times, numbers, table, turns};
 use crate::memory;
 use crate::options::ensure_in_range;
 use crate::options::{KvOptions, ModelOption};
-use crate::output::{count, rate};
+use crate::output::{plural, rate};
 use crate::requirements;
 
 /// Compare a step of several sequences with a step of one
@@ -78,10 +78,10 @@ impl BatchBench {
             "{}, {}: sequences of {} in pages of {PAGE_SIZE} slots, one token each in a step\n\n{}\n{} of all sizes; \
              medians\n",
             self.model.name(),
-            count(rayon::current_num_threads(), "thread"),
-            count(self.context, "token"),
+            plural(rayon::current_num_threads(), "thread"),
+            plural(self.context, "token"),
             table(0, rows.len(), &rows),
-            count(n_turns, "turn"),
+            plural(n_turns, "turn"),
         );
         Report::of_model(&self.model, text, json!({ "context": self.context, "sizes": numbers(rows) }))
     }

@@ -18,7 +18,7 @@ use tempfile::NamedTempFile;
 use super::{PAGE_SIZE, Report, Row, Times, numbers, table, turns};
 use crate::memory;
 use crate::options::{KvOptions, ModelOption};
-use crate::output::{count, rate, thousands};
+use crate::output::{plural, rate, thousands};
 use crate::requirements;
 
 /// Compare reading pages from a file with computing them
@@ -83,8 +83,8 @@ impl DiskBench {
         let text = format!(
             "{} in {} of {PAGE_SIZE} slots, rows in {}: {} bytes of rows a page, {} in the file\n\n{}\ncomputing takes {} times as \
              long as reading, checking and copying\nreading pays as long as the disk gives more than {} MB/s\n",
-            count(n_tokens, "token"),
-            count(pages, "page"),
+            plural(n_tokens, "token"),
+            plural(pages, "page"),
             model.kv_dtype.name(),
             thousands(2 * format.n_numbers() * size_of::<f32>()),
             thousands(record_bytes),

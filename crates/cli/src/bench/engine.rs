@@ -23,7 +23,7 @@ use super::{Report, turns};
 use crate::memory;
 use crate::model_dir;
 use crate::options::{ModelOption, Weights, notes_on_weights};
-use crate::output::{Table, count, rate, thousands};
+use crate::output::{Table, plural, rate, thousands};
 use crate::requirements;
 
 /// Compare the model's speed with the memory's
@@ -131,12 +131,12 @@ impl EngineBench {
         let text = format!(
             "{}, {}: each token reads\n{} bytes of weights{}\n\n{}\n{} and as many sums, {}, in turns\n",
             self.model.name(),
-            count(rayon::current_num_threads(), "thread"),
+            plural(rayon::current_num_threads(), "thread"),
             thousands(model.weight_bytes()),
             notes_on_weights(model),
             table.render(),
-            count(measured.decodes.count(), "decode step"),
-            count(measured.prefills.count(), "prefill"),
+            plural(measured.decodes.count(), "decode step"),
+            plural(measured.prefills.count(), "prefill"),
         );
         Report::of_model(&self.model, text, json!({ "rates": numbers }))
     }

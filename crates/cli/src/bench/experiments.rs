@@ -16,7 +16,7 @@ use serde_json::json;
 use super::{PAGE_SIZE, Report, Row, Times, turns};
 use crate::memory;
 use crate::options::{cache_kinds, ensure_in_range};
-use crate::output::{count, rate, thousands};
+use crate::output::{plural, rate, thousands};
 use crate::requirements;
 
 #[derive(Subcommand)]
@@ -243,11 +243,11 @@ fn in_regions() -> Result<Report> {
     let left = experiments::memory::free_in_regions(CAPACITY, &LENGTHS, REQUEST)?;
     let text = format!(
         "{}, sequences of {} tokens\nthe first finishes: {} are free, in gaps of {}\na request for {} arrives:\n{}\n",
-        count(CAPACITY, "slot"),
+        plural(CAPACITY, "slot"),
         joined(&LENGTHS),
         thousands(left.free),
         joined(&left.gaps),
-        count(REQUEST, "token"),
+        plural(REQUEST, "token"),
         left.outcome.as_ref().map_or_else(|error| error.to_string().replace("; ", ";\n"), |()| "taken".into()),
     );
     let json = json!({ "free": left.free, "gaps": left.gaps, "taken": left.outcome.is_ok() });
@@ -257,14 +257,14 @@ fn in_regions() -> Result<Report> {
 fn in_pages(page_size: usize) -> Result<Report> {
     requirements::ensure_started(&[4])?;
     let left = experiments::memory::free_in_pages(CAPACITY, page_size, &LENGTHS, REQUEST)?;
-    let taken = |n_left: &usize| format!("{} taken, {} left", count(left.needed, "page"), thousands(*n_left));
+    let taken = |n_left: &usize| format!("{} taken, {} left", plural(left.needed, "page"), thousands(*n_left));
     let text = format!(
         "{} of {}, sequences of {} pages\nthe first finishes: {} are free\na request for {} arrives:\n{}\n",
-        count(left.n_pages, "page"),
-        count(page_size, "slot"),
+        plural(left.n_pages, "page"),
+        plural(page_size, "slot"),
         joined(&left.held),
-        count(left.free, "page"),
-        count(REQUEST, "token"),
+        plural(left.free, "page"),
+        plural(REQUEST, "token"),
         left.outcome.as_ref().map_or_else(ToString::to_string, taken),
     );
     let json = json!({ "free": left.free, "needed": left.needed, "taken": left.outcome.is_ok() });
@@ -336,7 +336,7 @@ fn rewind_all(lengths: &[usize]) -> Result<Report> {
         ensure!(
             *tokens >= FEW,
             "a sequence of {}: expected at least {FEW}, as {FEW} are forgotten",
-            count(*tokens, "token")
+            plural(*tokens, "token")
         );
         // Two caches, and tensors that grow are there twice.
         memory::ensure_slots(layout, CacheSize::for_tokens(*tokens, PAGE_SIZE)?.slots().saturating_mul(4))?;

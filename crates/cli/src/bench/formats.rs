@@ -16,7 +16,7 @@ use super::{PAGE_SIZE, Report, Row, numbers, table};
 use crate::memory;
 use crate::model_dir;
 use crate::options::ModelOption;
-use crate::output::{Progress, count, thousands};
+use crate::output::{Progress, plural, thousands};
 use crate::requirements;
 
 /// Read a text and generate stories with rows in each format, and with products in 16 bits, and compare with f32
@@ -89,7 +89,7 @@ impl FormatsBench {
     /// Refuses what is too long for the model or the memory.
     fn check(&self, model: &Model, text: &[u32], prompts: &[Vec<u32>]) -> Result<()> {
         model.validate(text, 0)?;
-        let what = format!("reading {} in each format", count(text.len(), "token"));
+        let what = format!("reading {} in each format", plural(text.len(), "token"));
         let logits = text.len().saturating_mul(2 * size_of::<f32>() * model.config().vocab_size);
         let bytes = model.step_bytes(text.len(), text.len()).saturating_add(logits);
         memory::ensure(&what, bytes, "take a smaller model")?;

@@ -15,7 +15,7 @@ use serde_json::json;
 use super::times::Times;
 use super::{Report, turns};
 use crate::memory;
-use crate::output::{Table, count, mib, rate, thousands};
+use crate::output::{Table, mib, plural, rate, thousands};
 use crate::synth;
 
 /// Divide this machine's memory and arithmetic by what models need
@@ -69,15 +69,15 @@ impl MachineBench {
                 "tokens_per_step": step / one_more, "conversations": room,
             }));
         }
-        let mut table = Table::new(1, &["", SHAPES[0], SHAPES[1]]);
-        for (line, what) in WHAT.iter().enumerate() {
-            table.line([what, columns[0][line].as_str(), &columns[1][line]]);
+        let mut table = Table::new(1, &[&[""], &SHAPES[..]].concat());
+        for (line, what) in WHAT.into_iter().enumerate() {
+            table.line(std::iter::once(what).chain(columns.iter().map(|column| column[line].as_str())));
         }
         let text = format!(
             "{}; {} of memory free; a conversation has {}\n\n{}",
-            count(rayon::current_num_threads(), "thread"),
+            plural(rayon::current_num_threads(), "thread"),
             available.map_or("an unknown amount".into(), mib),
-            count(self.tokens, "token"),
+            plural(self.tokens, "token"),
             table.render(),
         );
         Ok(Report { text, json: numbers.into() })

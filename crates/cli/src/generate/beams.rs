@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 use super::{Generate, one_line, pages_of_forks, timings, token_ids};
 use crate::memory;
 use crate::options::PoolSize;
-use crate::output::{Progress, ReportLines, Table, count, print, print_json, say_report, thousands};
+use crate::output::{Progress, ReportLines, Table, plural, print, print_json, say_report, thousands};
 use crate::requirements;
 
 /// The pages, forks and beams.
@@ -57,18 +57,18 @@ impl Generate {
 
     fn lines_of_beams(&self, model: &Model, n_prompt: usize, pool: PoolSize, counters: SearchCounters) -> ReportLines {
         let width = self.sequences.beams.unwrap_or(0);
-        let steps = format!("{}, ", count(counters.steps.saturating_sub(1), "step"));
+        let steps = format!("{}, ", plural(counters.steps.saturating_sub(1), "step"));
         let computed = counters.computed_tokens as usize;
         let prefill = (computed.min(n_prompt), counters.prefill);
         let [prefill, decode] = timings(prefill, (computed - prefill.0, counters.decode), [String::new(), steps]);
-        let (peak, copied) = (pool.mib(counters.peak_pages), count(counters.copied_tokens, "token"));
+        let (peak, copied) = (pool.mib(counters.peak_pages), plural(counters.copied_tokens, "token"));
         let chapters = [&CHAPTERS[..], &self.cache.kv_options.chapters(CacheKind::Paged)].concat();
         vec![
             ("model", self.describe_model(model)),
             ("beams", format!("{width}; score: log-probability / tokens^{LENGTH_PENALTY:?}")),
             prefill,
             decode,
-            ("computed", count(counters.computed_tokens, "token")),
+            ("computed", plural(counters.computed_tokens, "token")),
             ("cache", format!("paged: {peak} at the peak, {copied} copied")),
             ("pages", pool.describe_peak(counters.peak_pages)),
             ("KV cache", pool.describe()),
@@ -81,11 +81,11 @@ impl Generate {
 fn ensure_memory(model: &Model, n_prompt: usize, width: usize) -> Result<()> {
     let vocab_size = model.config().vocab_size;
     let advice = "give fewer beams, or a shorter prompt";
-    let what = format!("reading {}", count(n_prompt.max(width), "token"));
+    let what = format!("reading {}", plural(n_prompt.max(width), "token"));
     memory::ensure(&what, model.step_bytes(n_prompt.max(width), width), advice)?;
     // Each token of each beam: its log-probability, and a candidate.
     let bytes = width.saturating_mul(vocab_size).saturating_mul(size_of::<f32>() + 24);
-    let what = format!("choosing among {} of {}", count(vocab_size, "token"), count(width, "beam"));
+    let what = format!("choosing among {} of {}", plural(vocab_size, "token"), plural(width, "beam"));
     memory::ensure(&what, bytes, advice)
 }
 

@@ -24,7 +24,7 @@ use super::{Generate, Mode, OutputRequest, counters, describe_cache, timings, to
 use crate::memory;
 use crate::options::PoolSize;
 use crate::output::{
-    Progress, ReportLines, WordWrap, add, count, describe_sampling, print, print_json, say_report, thousands,
+    Progress, ReportLines, WordWrap, add, describe_sampling, plural, print, print_json, say_report, thousands,
 };
 use crate::requirements;
 
@@ -110,7 +110,7 @@ impl Generate {
         tokenizer: &'m Tokenizer,
     ) -> Result<SingleSetup<'m>> {
         let prompt = &request.prompt;
-        let what = format!("computing {}", count(prompt.len(), "token"));
+        let what = format!("computing {}", plural(prompt.len(), "token"));
         memory::ensure(&what, model.step_bytes(prompt.len(), 1), "shorten the prompt")?;
         let tokens = request.max_len();
         let page_size = self.cache.pages.page_size;
@@ -219,15 +219,15 @@ impl Generate {
         let decoded = drafts.new_tokens.saturating_sub(1) as usize;
         let mut lines =
             vec![("model", self.describe_model(setup.model)), ("sampling", describe_sampling(setup.request.sampling))];
-        let restored = |Restored { saved, kept }| format!("{} of {}", thousands(kept), count(saved, "saved token"));
+        let restored = |Restored { saved, kept }| format!("{} of {}", thousands(kept), plural(saved, "saved token"));
         lines.extend(setup.restored.map(|it| ("restored", restored(it))));
         lines.extend(timings((prefilled, *prefill), (decoded, *decode), ["", ""].map(String::from)));
         lines.extend(setup.draft.as_ref().map(|_| ("draft", crate::drafts::describe(*drafts))));
-        lines.push(("computed", count(generated.computed_tokens, "token")));
+        lines.push(("computed", plural(generated.computed_tokens, "token")));
         lines.push(("cache", describe_cache(self.kv(), &packed, generated.usage)));
         lines.extend(reads.map(|reads| ("read", super::describe_reads(reads))));
         lines.extend(setup.pool.map(|pool| ("KV cache", pool.describe())));
-        let describe = |Saved { file, tokens }: &Saved| format!("{} to {file}", count(*tokens, "token"));
+        let describe = |Saved { file, tokens }: &Saved| format!("{} to {file}", plural(*tokens, "token"));
         lines.extend(saved.map(|saved| ("saved", describe(saved))));
         lines.push(("chapters", requirements::describe(&self.chapters())));
         lines
@@ -239,7 +239,7 @@ impl Generate {
 /// At least one token of the prompt stays out: the logits of the next one are computed from it.
 fn restore(saved: &SavedCache, cache: &mut dyn Rewind, prompt: &[u32]) -> Result<Restored> {
     let n_saved = saved.tokens().len();
-    saved.restore(cache).with_context(|| format!("the saved cache holds {}", count(n_saved, "token")))?;
+    saved.restore(cache).with_context(|| format!("the saved cache holds {}", plural(n_saved, "token")))?;
     let common = saved.tokens().iter().zip(prompt).take_while(|(saved, asked)| saved == asked).count();
     let kept = common.min(prompt.len() - 1);
     cache.rewind(n_saved - kept)?;

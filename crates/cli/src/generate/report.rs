@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 
 use super::outputs::{Output, OutputSet};
 use super::{Generate, OutputRequest, counters, describe_cache, one_line, timings, token_ids};
-use crate::output::{ReportLines, Table, add, count, describe_sampling, mib, thousands};
+use crate::output::{ReportLines, Table, add, describe_sampling, mib, plural, thousands};
 use crate::requirements;
 
 const MAX_LINES: usize = 20;
@@ -52,7 +52,7 @@ impl OutputSet<'_> {
     pub fn lines(&self, options: &Generate, model: &Model) -> ReportLines {
         let (totals, usage) = (self.engine.totals(), self.usage());
         let sampling = self.outputs[0].request.sampling;
-        let in_steps = |steps| format!("{}, ", count(steps, "step"));
+        let in_steps = |steps| format!("{}, ", plural(steps, "step"));
         let n_outputs = thousands(self.outputs.len());
         let mut lines = vec![
             ("model", options.describe_model(model)),
@@ -66,10 +66,10 @@ impl OutputSet<'_> {
         let (prefilled, decoded) =
             ((prefill.computed_tokens as usize, prefill.time), (decode.new_tokens as usize, decode.time));
         lines.extend(timings(prefilled, decoded, [prefill.steps, decode.steps].map(in_steps)));
-        let computed = count(totals.computed_tokens, "token");
-        lines.push(("computed", computed + &self.in_separate_caches(|| count(usage.tokens, "token"))));
+        let computed = plural(totals.computed_tokens, "token");
+        lines.push(("computed", computed + &self.in_separate_caches(|| plural(usage.tokens, "token"))));
         lines.push(("cache", self.describe_memory()));
-        let separate = self.in_separate_caches(|| count(self.pages_at_ends(), "page"));
+        let separate = self.in_separate_caches(|| plural(self.pages_at_ends(), "page"));
         lines.push(("pages", self.pool.describe_peak(totals.peak_pages) + &separate));
         lines.extend(self.reads().map(|reads| ("read", super::describe_reads(reads))));
         lines.push(("KV cache", self.pool.describe()));
@@ -105,7 +105,7 @@ impl OutputSet<'_> {
 
     pub fn failed(&self) -> Vec<String> {
         let failed = self.outputs.iter().zip(1..).filter_map(|(output, number)| {
-            let (generated, of) = (thousands(output.n_new), count(output.request.max_new_tokens, "new token"));
+            let (generated, of) = (thousands(output.n_new), plural(output.request.max_new_tokens, "new token"));
             finish(output).1.map(|error| format!("sequence {number} is cut after {generated} of {of}: {error}"))
         });
         failed.collect()
@@ -115,7 +115,7 @@ impl OutputSet<'_> {
     ///
     /// Such a cache would have computed all tokens of its sequence, into as many pages as its table has at the end.
     fn in_separate_caches(&self, what: impl Fn() -> String) -> String {
-        let caches = count(self.outputs.len(), "cache");
+        let caches = plural(self.outputs.len(), "cache");
         if self.are_forks() { format!("; {caches} apart: {}", what()) } else { String::new() }
     }
 
@@ -131,9 +131,9 @@ impl OutputSet<'_> {
         let in_pages = pool.n_pages.saturating_mul(n_sequences) / self.pages_at_ends();
         Some(format!(
             "{} like these in {}; with {} reserved for each: {}",
-            count(in_pages, "sequence"),
-            count(pool.n_pages, "page"),
-            count(longest, "slot"),
+            plural(in_pages, "sequence"),
+            plural(pool.n_pages, "page"),
+            plural(longest, "slot"),
             thousands(pool.n_slots() / longest)
         ))
     }
@@ -144,7 +144,7 @@ impl OutputSet<'_> {
             return describe_cache(Paged, "", self.usage());
         }
         let peak = self.pool.mib(self.engine.totals().peak_pages);
-        let copied = count(self.usage().copied_tokens, "token");
+        let copied = plural(self.usage().copied_tokens, "token");
         let separate = self.in_separate_caches(|| format!("{}, nothing copied", mib(self.usage().bytes)));
         format!("{Paged}: {peak} at the peak, {copied} copied{separate}")
     }

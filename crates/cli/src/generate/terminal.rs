@@ -19,7 +19,7 @@ use std::time::{Duration, Instant};
 use console::{Color, Style, Term, measure_text_width, truncate_str, user_attended, user_attended_stderr};
 
 use super::outputs::{Output, OutputSet};
-use crate::output::{count, thousands};
+use crate::output::{plural, thousands};
 
 /// Lines of the map of all pages, at most.
 const MAX_MAP_LINES: usize = 3;
@@ -107,7 +107,7 @@ fn colored(number: usize, text: &str) -> String {
 
 /// Tokens and pages of an output, and whether it waits or has ended.
 fn state(output: &Output<'_>, may_share: bool) -> String {
-    let tokens = count(output.request.prompt.len() + output.n_new, "token");
+    let tokens = plural(output.request.prompt.len() + output.n_new, "token");
     let pages: String = output.pages.iter().map(|page| format!(" {page}")).collect();
     let pages = if pages.is_empty() { pages } else { format!(", pages{pages}") };
     match (output.pages_at_end(), &output.finished) {
@@ -116,7 +116,7 @@ fn state(output: &Output<'_>, may_share: bool) -> String {
         (_, None) => format!("{tokens}{pages}"),
         (held, Some(_)) => {
             let what = if may_share { "let go" } else { "given back" };
-            format!("{tokens}, ended, {} {what}", count(held, "page"))
+            format!("{tokens}, ended, {} {what}", plural(held, "page"))
         }
     }
 }
@@ -154,7 +154,7 @@ fn map(outputs: &[Output<'_>], n_pages: usize, width: usize) -> Vec<String> {
         true => format!(", {} of them by several sequences (=)", pages(SHARED)),
         false => String::new(),
     };
-    let sum = format!("{taken} of {} taken{shared}, {} free", count(n_pages, "page"), pages(0));
+    let sum = format!("{taken} of {} taken{shared}, {} free", plural(n_pages, "page"), pages(0));
     let mut lines: Vec<String> = Vec::new();
     if n_pages.div_ceil(width - 1) <= MAX_MAP_LINES {
         for pages in owners.chunks(width - 1) {

@@ -14,7 +14,7 @@ use super::terminal::Live;
 use super::{Generate, MAX_SEQUENCES, OutputRequest, pages_of_forks};
 use crate::memory;
 use crate::options::PoolSize;
-use crate::output::{Progress, count, print, print_json, say, say_report};
+use crate::output::{Progress, plural, print, print_json, say, say_report};
 use crate::requirements::{self, SCHEDULER, SCHEDULER_AND_ARGMAX};
 
 pub const MAX_TOKENS_IN_STEP: usize = 4096;
@@ -93,7 +93,7 @@ fn ensure_memory_to_read(requests: &[OutputRequest<'_>], model: &Model, are_samp
         true => longest.max(requests.len()),
         false => sum_of_largest(prompts()).min(longest.max(MAX_TOKENS_IN_STEP)),
     };
-    let what = format!("computing {} in a step", count(tokens, "token"));
+    let what = format!("computing {} in a step", plural(tokens, "token"));
     let bytes = model.step_bytes(tokens, requests.len().min(MAX_SEQUENCES));
     memory::ensure(&what, bytes, "ask for fewer outputs, or give shorter prompts")
 }

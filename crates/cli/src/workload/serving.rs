@@ -12,7 +12,7 @@ use page_by_page::workload::arrivals::{
 use super::{MAX_PAGE_SIZE, MAX_PAGES};
 use crate::memory;
 use crate::options::{SEED, ensure_in_range};
-use crate::output::{Progress, ReportLines, Table, count, named_lines, percent, print, prompts_cached, thousands};
+use crate::output::{Progress, ReportLines, Table, named_lines, percent, plural, print, prompts_cached, thousands};
 use crate::requirements::{self, SCHEDULER};
 
 /// More requests than this repeat what a hundred thousand show.
@@ -85,9 +85,9 @@ impl Serving {
         print(&format!(
             "serving: {}, {rate} a second at random (seed {seed}), at most {} at a time and {} a step\na step costs {} ms \
              and {} ms a token; time is counted, not measured\n\n{}\n{}",
-            count(requests, "request"),
+            plural(requests, "request"),
             thousands(max_running),
-            count(token_budget, "token"),
+            plural(token_budget, "token"),
             StepCost::BOOK.step as f64 / MS,
             StepCost::BOOK.token as f64 / MS,
             table.render(),
@@ -105,10 +105,10 @@ fn lines(pages: usize, page_size: usize, served: &ArrivalReport) -> ReportLines 
         [LatencyTarget::BOOK.first_token, LatencyTarget::BOOK.per_token].map(|limit| thousands(limit / 1000));
     let [elapsed, busy] = [served.elapsed, served.busy].map(|time| time as f64 / 1e6);
     let speed = totals.new_tokens as f64 / elapsed.max(1e-6);
-    let (steps, most) = (thousands(totals.steps), count(totals.peak_sequences, "sequence"));
-    let (tokens, again) = (count(totals.computed_tokens, "token"), thousands(totals.recomputed_tokens));
+    let (steps, most) = (thousands(totals.steps), plural(totals.peak_sequences, "sequence"));
+    let (tokens, again) = (plural(totals.computed_tokens, "token"), thousands(totals.recomputed_tokens));
     let [waste, on_average] = [served.waste, served.utilisation].map(percent);
-    let (peak, pages, size) = (thousands(totals.peak_pages), thousands(pages), count(page_size, "slot"));
+    let (peak, pages, size) = (thousands(totals.peak_pages), thousands(pages), plural(page_size, "slot"));
     vec![
         (
             "on time",
@@ -118,7 +118,7 @@ fn lines(pages: usize, page_size: usize, served: &ArrivalReport) -> ReportLines 
         ("steps", format!("{steps}, at most {most} in one")),
         ("prefixes", prompts_cached(totals)),
         ("computed", format!("{tokens}; {again} of them recomputed after a preemption, {waste}")),
-        ("preempted", count(totals.preemptions, "time")),
+        ("preempted", plural(totals.preemptions, "time")),
         ("pages", format!("{peak} of {pages} owned by sequences at the peak, {on_average} on average; {size} each")),
     ]
 }

@@ -279,7 +279,7 @@ fn a_viewer_paces_the_engine_until_it_leaves() {
 #[test]
 fn the_page_loads_nothing_from_elsewhere_and_runs_nothing_that_it_was_not_given() {
     let server = Server::start(Options::default());
-    for path in ["/", "/pool.css", "/page.css", "/pace.js", "/words.js", "/pool.js", "/page.js"] {
+    for path in ["/", "/pool.css", "/page.css", "/controls.js", "/words.js", "/pool.js", "/page.js"] {
         let answer = server.get(path);
         let kind = path.rsplit_once('.').map_or("html", |(_, end)| if end == "js" { "javascript" } else { end });
         assert_eq!(answer.header("content-type"), Some(format!("text/{kind}; charset=utf-8").as_str()));

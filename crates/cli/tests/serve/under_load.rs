@@ -37,7 +37,7 @@ fn jobs(alone: &Alone) -> Vec<(Value, Vec<Value>)> {
             "prompt": prompt, "seed": seed, "max_tokens": max_tokens, "temperature": temperature, "top_p": 0.95, "n": n,
         });
         let sampling = SamplingParams { temperature, seed, ..SamplingParams::DEFAULT };
-        let samplings = (0..n as u64).map(|sample| SamplingParams { seed: seed + sample, ..sampling });
+        let samplings = (0..n as u64).map(|sample| sampling.for_sample(sample));
         let outputs = samplings.map(|sampling| alone.complete(prompt, max_tokens, sampling));
         (body, outputs.map(|output| json!([output.text, output.reason])).collect())
     };

@@ -9,7 +9,7 @@ const $ = (id) => document.getElementById(id);
 
 function show(id, className, message) {
   $(id).className = className;
-  Pace.write($(id), message);
+  Controls.write($(id), message);
 }
 
 const say = (message, isBad = false) => show("says", isBad ? "bad" : "", message);
@@ -32,7 +32,7 @@ function drawSoon(view) {
       const { sequences, pace, viewer, steps } = views.at(-1);
       number = viewer;
       connection("here", "Connected");
-      Pace.write($("slowed"), slowed(pace));
+      Controls.write($("slowed"), slowed(pace));
       if (controls.take(pool.take(views), sequences.length > 0, steps)) {
         pool.bringIntoSight();
       }
@@ -44,7 +44,7 @@ function drawSoon(view) {
 let number;
 const setPace = (rate, steps = 0) =>
   send("POST", "pace", { viewer: number, steps_per_second: Number.isFinite(rate) ? rate : null, steps });
-const controls = new Pace.PaceControls("playing", 15, { pace: setPace, step: () => setPace(0, 1) });
+const controls = new Controls.PaceControls("playing", 15, { pace: setPace, step: () => setPace(0, 1) });
 $("pace").append(controls.root);
 
 /** Who slows the server down, and until when. */

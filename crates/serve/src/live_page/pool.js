@@ -32,7 +32,7 @@
     ? "Tap a page to see who owns it, or a sequence to see its pages."
     : "Point at a page, or move with the arrow keys, to see who owns it.";
 
-  const { element, write } = globalThis.Pace;
+  const { element, write } = globalThis.Controls;
   const { activity, eventsBetween, holdersOf, letter, listed, number, plural } = globalThis.PoolWords;
 
   function colour(target, id) {

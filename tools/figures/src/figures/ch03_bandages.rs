@@ -62,7 +62,7 @@ fn draw(picture: &mut Picture, strips: &[Strip; 2]) {
         let [from, to] = [0, 1].map(|strip| strips[strip].2[layer]);
         picture.arrow((x(from) + pitch / 2.0, 99.0), (x(to) + pitch / 2.0, 147.0));
         let at = if anchor == Anchor::Start { x(to) + pitch + 4.0 } else { x(from) + 4.0 };
-        picture.text(at, 128.0, anchor, format!("{} late", count(to - from, "row")));
+        picture.text(at, 128.0, anchor, format!("{} late", plural(to - from, "row")));
     }
     picture.y = 242.0;
 }

@@ -46,7 +46,7 @@ impl PoolState {
     /// What an operation did to the state before it.
     fn step(&self, before: &PoolState, outcome: Allocated) -> String {
         let page = (0..PAGES).find(|page| self.counts[*page] != before.counts[*page]).unwrap_or(0);
-        let (owners, names) = (count(self.counts[page], "owner"), listed(&self.owners[page]));
+        let (owners, names) = (plural(self.counts[page], "owner"), listed(&self.owners[page]));
         let rest = if self == before { "Nothing changes." } else { "Yet something has changed." };
         match outcome {
             Err(error) => format!("is refused with <code>{error:?}</code>. {rest}"),

@@ -18,19 +18,19 @@ pub fn figure() -> Result<Figure> {
         table.grow(n, &mut pool)?;
         let taken = &table.pages()[before..];
         let text = match (left, taken) {
-            (left, []) => format!("takes no page, because the last one had {} left", count(left, "slot")),
-            (0, taken) => format!("takes {} for {}", pages(taken), count(n, "token")),
+            (left, []) => format!("takes no page, because the last one had {} left", plural(left, "slot")),
+            (0, taken) => format!("takes {} for {}", pages(taken), plural(n, "token")),
             (left, taken) => {
-                let filling = count(left, "token");
+                let filling = plural(left, "token");
                 format!("puts {filling} into the last page and takes {} for the other {}", pages(taken), n - left)
             }
         };
-        let left = count(table.slots() - table.len(), "slot");
+        let left = plural(table.slots() - table.len(), "slot");
         let next = GROWS.get(step + 1).map_or(String::new(), |n| format!(" Next: <code>grow({n})</code>."));
         let text = format!("<code>grow({n})</code> {text}. That leaves {left}.{next}");
         figure.frame(text, |picture| draw(picture, &table));
     }
-    let (n, taken) = (table.len(), count(table.pages().len(), "page"));
+    let (n, taken) = (table.len(), plural(table.pages().len(), "page"));
     figure.label = format!("A page table that grows to {n} tokens in {taken}, and the slots of its pages.");
     figure.setup = format!("Cells show positions; below each is its slot, 0 to {}.", PAGE_SIZE - 1);
     Ok(figure)

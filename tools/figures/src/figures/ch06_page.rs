@@ -49,7 +49,7 @@ fn hop(picture: &mut Picture, [from, to]: [f64; 2], y: f64, away: f64, text: Str
 }
 
 fn draw(picture: &mut Picture) {
-    let stride = |n, what, stride, to| format!("{} \u{d7} {stride} = {to}", count(n, what));
+    let stride = |n, what, stride, to| format!("{} \u{d7} {stride} = {to}", plural(n, what));
     let (end, right) = (number(PAGE + 1, 0, 0), picture.right() - 1.0);
     let x = |page: usize| 1.0 + page as f64 * (right - 1.0) / (PAGE + 1) as f64;
     for page in 0..=PAGE {

@@ -53,7 +53,7 @@ impl CachesState {
     fn text(&self, operation: Operation) -> String {
         let CachesState { tokens, caches: [flat, contiguous, _], pages: own } = self;
         let stale: Vec<&String> = contiguous.rows[*tokens..].iter().flatten().collect();
-        let [flat_slots, slots] = [flat, contiguous].map(|cache| count(cache.slots, "slot"));
+        let [flat_slots, slots] = [flat, contiguous].map(|cache| plural(cache.slots, "slot"));
         let free: Vec<PageId> = PAGES.into_iter().filter(|page| !own.contains(page)).collect();
         let (own, free) = (pages(own), pages(&free));
         match operation {
@@ -62,13 +62,13 @@ impl CachesState {
                  the paged one has taken {own}."
             ),
             Operation::Extend(..) => {
-                let (held, copied) = (count(*tokens, "token"), count(flat.copied_tokens, "token"));
+                let (held, copied) = (plural(*tokens, "token"), plural(flat.copied_tokens, "token"));
                 format!(
                     "to hold {held}, the flat cache copies {copied}. The other two write the new row over a stale one."
                 )
             }
             Operation::Rewind(n) => {
-                let (rows, stale) = (count(n, "row"), listed(&stale));
+                let (rows, stale) = (plural(n, "row"), listed(&stale));
                 let copied: usize = self.caches.iter().map(|cache| cache.copied_tokens).sum();
                 format!(
                     "the flat cache shortens its tensors by {rows}, but the memory stays allocated. In all three \
@@ -95,7 +95,7 @@ pub fn figure() -> Result<Figure> {
     let mut before = CachesState::after(&[])?;
     for done in 1..=OPERATIONS.len() {
         let (operation, state) = (OPERATIONS[done - 1], CachesState::after(&OPERATIONS[..done])?);
-        copied = count(state.caches[0].copied_tokens, "token");
+        copied = plural(state.caches[0].copied_tokens, "token");
         let text = format!("<code>{}</code>: {}", operation.call(), state.text(operation));
         figure.frame(text, |picture| draw(picture, &state, &before));
         before = state;
@@ -128,7 +128,7 @@ fn draw(picture: &mut Picture, state: &CachesState, before: &CachesState) {
             None => free(""),
         };
         let cells = (0..SHOWN).map(cell);
-        let copied = count(content.copied_tokens, "token");
+        let copied = plural(content.copied_tokens, "token");
         picture.heading(name, &if name == "flat" { format!("{copied} copied so far") } else { String::new() });
         if name == "paged" {
             let free = |page| if state.pages.contains(page) { "" } else { ", free" };

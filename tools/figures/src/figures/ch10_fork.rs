@@ -36,7 +36,7 @@ pub fn figure() -> Result<Figure> {
             std::mem::replace(&mut copied, sequences.iter().map(|(_, cache)| cache.usage().copied_tokens).sum());
         let tokens = match copied.saturating_sub(before) {
             0 => "no token".into(),
-            n => count(n as usize, "token"),
+            n => plural(n as usize, "token"),
         };
         let tables: Vec<_> = sequences.iter().map(|(name, cache)| (*name, cache.table())).collect();
         let of_b = tables.last().map_or(String::new(), |(_, table)| pages(table.pages()));

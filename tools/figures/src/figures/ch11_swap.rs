@@ -15,11 +15,10 @@ const HOLDS: [&str; PAGES] = ["t0\u{2013}t3", "t0\u{2013}t3", "t4\u{2013}t7"];
 /// x has computed its tokens, and not inserted them.
 fn computed() -> Result<(PagePool, PrefixTrie, PageTable)> {
     let (mut pool, mut trie) = (PagePool::new(PAGES)?, PrefixTrie::new(PAGE_SIZE)?);
-    let mut tables = [PageTable::new(PAGE_SIZE)?, PageTable::new(PAGE_SIZE)?];
-    tables[0].grow(PAGE_SIZE, &mut pool)?;
-    trie.insert(&[0, 1, 2, 3], &mut tables[0], &mut pool)?;
-    tables[1].grow(2 * PAGE_SIZE, &mut pool)?;
-    let [mut earlier, x] = tables;
+    let [mut earlier, mut x] = [PageTable::new(PAGE_SIZE)?, PageTable::new(PAGE_SIZE)?];
+    earlier.grow(PAGE_SIZE, &mut pool)?;
+    trie.insert(&[0, 1, 2, 3], &mut earlier, &mut pool)?;
+    x.grow(2 * PAGE_SIZE, &mut pool)?;
     earlier.release(&mut pool)?;
     Ok((pool, trie, x))
 }
@@ -27,12 +26,11 @@ fn computed() -> Result<(PagePool, PrefixTrie, PageTable)> {
 /// What each page holds and who owns it.
 fn cells(pool: &PagePool, x: &PageTable) -> Result<Vec<Cell>> {
     let cell = |(page, holds): (u32, &str)| {
-        let owners = pool.owners(PageId(page))?;
-        Ok(match x.pages().contains(&PageId(page)) {
-            true if owners == 1 => held('x', format!("{holds}: x")),
-            true => held('x', format!("{holds}: x, trie")),
-            false if owners > 0 => cached(format!("{holds}: trie")),
-            false => free("free"),
+        Ok(match (x.pages().contains(&PageId(page)), pool.owners(PageId(page))?) {
+            (_, 0) => free("free"),
+            (true, 1) => held('x', format!("{holds}: x")),
+            (true, _) => held('x', format!("{holds}: x, trie")),
+            (false, _) => cached(format!("{holds}: trie")),
         })
     };
     (0..).zip(HOLDS).map(cell).collect()
@@ -58,27 +56,21 @@ pub fn figure() -> Result<Figure> {
                 page 2 has page 0 as its parent, and no page can be had. If x takes page 0 for page 1, page 1 is free."
             .into(),
         headline: "A copy that is kept, and a sequence that waits forever.".into(),
-        setup: format!(
-            "A pool of {PAGES} pages of {PAGE_SIZE} slots. The line below leads from a page of the trie to its child."
-        ),
+        setup: "A pool of 3 pages of 4 slots. The line below leads from a page of the trie to its child.".into(),
         legend: vec![(held('x', ""), "x owns it, alone or with the trie")],
         ..Figure::default()
     };
     Ok(figure.still(|picture| {
         for (title, note, cells, is_linked) in &states {
-            picture.heading(title, if picture.is_wide() { note } else { "" });
+            picture.heading(title, "");
             let grid = picture.pages(|page| format!("page {page}"), 1, cells.iter().cloned());
             if *is_linked {
                 let [parent, child] = [0, 2].map(|page| (grid.middle(page), grid.cell(page).bottom()));
                 picture.path("line", format!("M{:.1} {:.1}v9H{:.1}", parent.0, parent.1 + 1.0, child.0));
                 picture.arrow((child.0, parent.1 + 10.0), (child.0, child.1 + 2.0));
             }
-            picture.y += 8.0;
-            if !picture.is_wide() {
-                picture.text(picture.left, picture.y + 14.0, Anchor::Start, note);
-                picture.y += 18.0;
-            }
-            picture.y += 12.0;
+            picture.text(picture.left, picture.y + 22.0, Anchor::Start, note);
+            picture.y += 38.0;
         }
     }))
 }

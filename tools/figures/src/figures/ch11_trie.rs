@@ -202,7 +202,7 @@ fn draw(picture: &mut Picture, nodes: &[Node], tables: &BTreeMap<char, PageTable
         let with = tables.iter().filter(|(_, table)| table.pages().contains(page));
         let of: Vec<char> = with.map(|(name, _)| *name).collect();
         let without = |word| if *owners == 0 { stale(None, word) } else { cached(word) };
-        let number = if *owners == 0 { "free".into() } else { count(*owners as usize, "owner") };
+        let number = if *owners == 0 { "free".into() } else { plural(*owners as usize, "owner") };
         let cells = words.split(' ').map(|word| owned(&of, word, without(word)));
         let area = picture.pages(|_| format!("page {page}: {number}"), PAGE_SIZE, cells).group(0);
         let (middle, right) = (area.y + area.height / 2.0, area.x + area.width + 1.0);

@@ -137,7 +137,7 @@ fn step_text(view: &PoolView, ended: &[String]) -> String {
     }
     let n_cached = (0..PAGES).filter(|page| content(view, *page).kind == Kind::Cached).count();
     if n_cached > 0 {
-        parts.push(format!("{} stay cached.", count(n_cached, "page")));
+        parts.push(format!("{} stay cached.", plural(n_cached, "page")));
     }
     joined(&parts, " ")
 }

@@ -6,13 +6,13 @@ use page_by_page_course::source;
 use crate::compare;
 use crate::current::Current;
 use crate::markdown;
-use crate::text::{BOLD, CYAN, DIM, PLAIN, Paragraph, RED, YELLOW, blank, count, plain, prose};
+use crate::text::{BOLD, CYAN, DIM, PLAIN, Paragraph, RED, YELLOW, blank, plain, plural, prose};
 
 pub fn hints(current: &Current, seen: usize) -> Vec<Paragraph> {
     let Some(task) = current.section() else { return Vec::new() };
     let mut lines = vec![
         prose(format!("Task {}: {}", task.number, markdown::line(&task.title)), BOLD)
-            .and(format!("   {seen} of {}", count(task.hints.len(), "hint")), DIM),
+            .and(format!("   {seen} of {}", plural(task.hints.len(), "hint")), DIM),
         blank(),
     ];
     for hint in &task.hints[..seen] {

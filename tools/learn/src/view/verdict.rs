@@ -4,7 +4,7 @@ use crate::compiler::Diagnostic;
 use crate::current::Current;
 use crate::markdown;
 use crate::run::RunResult;
-use crate::text::{BOLD, CYAN, DIM, GREEN, PLAIN, Paragraph, RED, blank, code, count, plain, prose};
+use crate::text::{BOLD, CYAN, DIM, GREEN, PLAIN, Paragraph, RED, blank, code, plain, plural, prose};
 use crate::verdict::{Part, Wait, reached_todo};
 
 /// How much of a verdict is shown, and where.
@@ -80,7 +80,7 @@ fn title(current: &Current) -> Option<Paragraph> {
 /// `19 more red checks not shown (a shows them)`
 fn not_shown(n: usize, what: &str, layout: Layout) -> Paragraph {
     let key = layout.key(if n == 1 { "a shows it" } else { "a shows them" });
-    prose(format!("{} not shown{key}", count(n, what)), DIM)
+    prose(format!("{} not shown{key}", plural(n, what)), DIM)
 }
 
 /// What to do in a chapter that isn't started.
@@ -105,7 +105,7 @@ fn begin(current: &Current, layout: Layout) -> Vec<Paragraph> {
 /// `5 of 9 checks green, 1 waits for task 3`
 fn in_words(current: &Current, part: Part) -> String {
     let (tally, waits) = (current.verdict().tally_of(part), current.verdict().waits(|it| it == part));
-    let words = format!("{} of {} green", tally.green, count(tally.of, "check"));
+    let words = format!("{} of {} green", tally.green, plural(tally.of, "check"));
     let Some(wait) = waits.iter().max() else { return words };
     let verb = if waits.len() == 1 { "waits" } else { "wait" };
     let of = if wait.chapter == current.chapter.number { "" } else { &format!("chapter {}, ", wait.chapter) };
@@ -150,7 +150,7 @@ fn red(current: &Current, layout: Layout) -> Vec<Paragraph> {
 /// Nothing is red, but the chapter depends on one that the reader hasn't finished.
 fn waits(current: &Current, Wait { chapter, task }: Wait) -> Vec<Paragraph> {
     let n = current.verdict().waits(|_| true).len();
-    let (checks, verb) = (count(n, "check"), if n == 1 { "waits" } else { "wait" });
+    let (checks, verb) = (plural(n, "check"), if n == 1 { "waits" } else { "wait" });
     vec![
         prose("Nothing is red.", BOLD),
         plain(format!(
@@ -202,7 +202,7 @@ fn compile_errors(current: &Current, errors: &[Diagnostic], layout: Layout) -> V
 }
 
 fn done(current: &Current, layout: Layout) -> Vec<Paragraph> {
-    let (number, checks) = (current.chapter.number, count(current.verdict().total().of, "check"));
+    let (number, checks) = (current.chapter.number, plural(current.verdict().total().of, "check"));
     let [page, questions, next] = ["o", "c", "n"].map(|key| layout.key(key));
     let go_on = match current.is_last {
         true => format!(
@@ -239,7 +239,7 @@ pub fn failures(current: &Current) -> Vec<Paragraph> {
         }
         if !unwritten.is_empty() {
             let reach = if unwritten.len() == 1 { "reaches" } else { "reach" };
-            let words = format!("{} {reach} a todo! of this task.", count(unwritten.len(), "check"));
+            let words = format!("{} {reach} a todo! of this task.", plural(unwritten.len(), "check"));
             lines.extend([prose(words, DIM), blank()]);
         }
     }

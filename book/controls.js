@@ -134,5 +134,8 @@
         }
     }
 
-    globalThis.Pace = { PaceControls, element, slider, write };
+    /** "1 token", "2,000 tokens". */
+    const plural = (n, word) => `${n.toLocaleString("en")} ${word}${n === 1 ? "" : "s"}`;
+
+    globalThis.Controls = { PaceControls, element, plural, slider, write };
 }
