@@ -120,6 +120,7 @@ pub fn sync_cache(model: &mut dyn RewindableModel, tokens: &[u32]) -> Result<(),
 }
 // ANCHOR_END: sync_cache
 
+// ANCHOR: speculation
 /// A target, a drafter for it, and the rule that accepts or rejects draft tokens.
 pub struct Speculation<'a> {
     /// The model whose output is wanted.
@@ -131,6 +132,7 @@ pub struct Speculation<'a> {
     /// and chapter 9 has a different one.
     pub accept: &'a mut Accept<'a>,
 }
+// ANCHOR_END: speculation
 
 impl Speculation<'_> {
     /// Continues `prompt`, which has at least one token, and returns the new tokens. Each step

@@ -57,7 +57,6 @@ pub fn figure() -> Result<Figure> {
             .into(),
         headline: "A copy that is kept, and a sequence that waits forever.".into(),
         setup: "A pool of 3 pages of 4 slots. The line below leads from a page of the trie to its child.".into(),
-        legend: vec![(held('x', ""), "x owns it, alone or with the trie")],
         ..Figure::default()
     };
     Ok(figure.still(|picture| {

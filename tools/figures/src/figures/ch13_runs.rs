@@ -37,7 +37,7 @@ pub fn figure() -> Result<Figure> {
              slots: 1 to 4 in page 2, 5 and 6 in page 0. Silda\u{2019}s page between them has none, nor has a stale slot."
         ),
         headline: format!(
-            "Attention walks through the pages twice and copies {copied} rows, where a gather would copy \
+            "Attention walks through the pages twice and copies {copied} tokens, where a gather would copy \
              {copied_by_gather}."
         ),
         setup: format!(

@@ -82,7 +82,7 @@ pub fn figure() -> Result<Figure> {
                 let page: Vec<Cell> = [first].into_iter().chain(&written[1..]).cloned().collect();
                 draw(
                     picture,
-                    "page 1 on both lists: first A, then B",
+                    "page 1 on both lists: B overwrites A",
                     lists(one_page.clone(), one_page.clone()),
                     &page,
                     [&broken_a, &b],
