@@ -126,7 +126,7 @@ impl Figure {
             items.push((sample, words));
         }
         items.sort_by_key(|(cell, _)| cell.kind);
-        if self.frames.len() > 1 || cells().any(|cell| cell.is_outlined) {
+        if self.frames.len() > 1 || self.outline.is_some() || cells().any(|cell| cell.is_outlined) {
             items.push((free("").outlined(true), self.outline.unwrap_or("changed in this step")));
         }
         let item = |(cell, words): &(Cell, &str)| {

@@ -53,23 +53,25 @@ pub fn figure() -> Result<Figure> {
     };
     let one_page = shared(&['a', 'b'], PAGE);
     let own: Vec<Cell> = wolf.iter().map(|word| held('a', word)).collect();
-    let written: Vec<Cell> = princess.iter().map(|word| held('b', word)).collect();
+    // On both lists, A's notes lie there first, and then B's.
+    let [before, after] = [('a', &told), ('b', &princess)]
+        .map(|(name, words)| words.iter().map(|word| held(name, word)).collect::<Vec<_>>());
     let mut figure = Figure {
         label: format!(
             "On the left, A\u{2019}s list has pages 0 and {PAGE}, and B\u{2019}s list pages 2 and 3. Page {PAGE} holds {}. On the \
-             right, both lists end with page {PAGE}. In its first slot, {} has been overwritten, and it holds {}.",
+             right, both lists end with page {PAGE}. It held {}, which has been overwritten, slot by slot, by {}.",
             wolf.join(" "),
-            wolf[0],
+            told.join(" "),
             princess.join(" ")
         ),
         headline: "One page on two lists, and A\u{2019}s wolf \u{201c}who had only one son\u{201d} is one \u{201c}who had no one to marry\u{201d}.".into(),
         setup: "A tells of the wolf and B of the princess. A slot is marked with the word whose numbers lie in it."
             .into(),
         legend: vec![(shared(&['a', 'b'], ""), "one page on two lists")],
-        outline: Some("B has written over A\u{2019}s word"),
+        outline: Some("B has written over A\u{2019}s note"),
         ..Figure::default()
     };
-    let both = |picture: &mut Picture, first: &Cell| {
+    let both = |picture: &mut Picture, page: &[Cell]| {
         picture.beside(2, |picture, side| match side {
             0 => draw(
                 picture,
@@ -78,18 +80,15 @@ pub fn figure() -> Result<Figure> {
                 &own,
                 [&right_a, &b],
             ),
-            _ => {
-                let page: Vec<Cell> = [first].into_iter().chain(&written[1..]).cloned().collect();
-                draw(
-                    picture,
-                    "page 1 on both lists: B overwrites A",
-                    lists(one_page.clone(), one_page.clone()),
-                    &page,
-                    [&broken_a, &b],
-                );
-            }
+            _ => draw(
+                picture,
+                "page 1 on both lists: B overwrites A",
+                lists(one_page.clone(), one_page.clone()),
+                page,
+                [&broken_a, &b],
+            ),
         });
     };
-    figure.starts_from(|picture| both(picture, &own[0]));
-    Ok(figure.still(|picture| both(picture, &written[0])))
+    figure.starts_from(|picture| both(picture, &before));
+    Ok(figure.still(|picture| both(picture, &after)))
 }
