@@ -1,6 +1,7 @@
 //! One list of mistakes: each breaks an invariant of a chapter, and a story or its cost shows it.
 //!
-//! Stories are told by the bundled model with the caches of chapter 6, under a [checker](crate::generation::read_checker) that misplaces rows.
+//! Stories are told by the bundled model with the caches of chapter 6. A [checker](crate::generation::read_checker)
+//! misplaces the rows, and knows who wrote each.
 //! A cost is counted by a few lines that do a chapter's work wrongly.
 
 use std::ops::Range;
@@ -36,7 +37,7 @@ pub enum Effect {
     /// In what the model writes when it sees only the newest token.
     Forgetful(Scenario),
     /// In counters, or in a histogram: first those of the right code.
-    Cost(fn() -> Result<[Vec<String>; 2]>),
+    Cost(Cost),
     /// In the events to which a simulation shrinks it.
     Events(Bug),
 }
@@ -122,10 +123,11 @@ pub fn all() -> Vec<Mistake> {
 
 /// The mistakes that aren't bugs of engines.
 const MISTAKES: &[Mistake] = &[
-    Mistake {
-        invariant: "each token is computed from all tokens before it",
-        ..mistake(1, "newest-token-only", "the model gets the newest token only")
-    },
+    mistake(1, "newest-token-only", "the model gets the newest token only").shows(
+        "each token is computed from all tokens before it",
+        &[6, 7],
+        Effect::Forgetful(QUEEN),
+    ),
     mistake(2, "one-tensor", "all layers are kept in one tensor").breaks(
         "each layer reads its own rows",
         QUEEN,
@@ -326,25 +328,29 @@ const MISTAKES: &[Mistake] = &[
     ),
 ];
 
-/// Begins a mistake; `breaks` or `costs` adds what it breaks and how that shows.
-const fn mistake(chapter: usize, name: &'static str, about: &'static str) -> Mistake {
-    Mistake { name, chapter, about, invariant: "", chapters: &[6, 7], effect: Effect::Forgetful(QUEEN) }
+/// A mistake, but for what it breaks and how that shows.
+struct Named(usize, &'static str, &'static str);
+
+const fn mistake(chapter: usize, name: &'static str, about: &'static str) -> Named {
+    Named(chapter, name, about)
 }
 
-impl Mistake {
-    const fn breaks(self, invariant: &'static str, scenario: Scenario, fault: CacheFault) -> Self {
-        Mistake { invariant, effect: Effect::Story(scenario, fault), ..self }
+impl Named {
+    const fn shows(self, invariant: &'static str, chapters: &'static [usize], effect: Effect) -> Mistake {
+        let Named(chapter, name, about) = self;
+        Mistake { name, chapter, about, invariant, chapters, effect }
     }
 
-    const fn costs(
-        self,
-        invariant: &'static str,
-        cost: fn() -> Result<[Vec<String>; 2]>,
-        chapters: &'static [usize],
-    ) -> Self {
-        Mistake { invariant, chapters, effect: Effect::Cost(cost), ..self }
+    const fn breaks(self, invariant: &'static str, scenario: Scenario, fault: CacheFault) -> Mistake {
+        self.shows(invariant, &[6, 7], Effect::Story(scenario, fault))
+    }
+
+    const fn costs(self, invariant: &'static str, cost: Cost, chapters: &'static [usize]) -> Mistake {
+        self.shows(invariant, chapters, Effect::Cost(cost))
     }
 }
+
+type Cost = fn() -> Result<[Vec<String>; 2]>;
 
 /// The scale of a head that is stored in eight bits.
 fn scale(head: &[f32]) -> f32 {

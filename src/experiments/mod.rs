@@ -2,10 +2,8 @@
 //! counters.
 //!
 //! Nothing here takes a time, so each number is the same on every machine. The commands `gains` and `bench` and the
-//! charts of the book show these numbers. [`mistakes`] has what `break` and the book's pages switch on. An experiment returns an error if there is no room, or if it finds the code
-//! at odds with itself.
-
-// Fields whose name says all have no doc.
+//! charts of the book show these numbers. An experiment returns an error if there is no room, or if it finds the code
+//! at odds with itself. [`mistakes`] has what `break` and the book's pages switch on.
 
 mod costs;
 pub mod disk;

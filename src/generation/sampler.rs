@@ -212,7 +212,7 @@ mod tests {
     }
 
     #[test]
-    fn probabilities_are_those_of_pick() {
+    fn probabilities_are_those_of_sample() {
         for (top_k, top_p) in [(0, 1.0), (3, 1.0), (0, 0.5), (3, 0.9)] {
             let mut sampler = Sampler::new(SamplingParams { temperature: 1.0, top_k, top_p, seed: 3 });
             let mut again = Sampler::new(SamplingParams { temperature: 1.0, top_k, top_p, seed: 3 });

@@ -25,7 +25,7 @@ use std::hash::{BuildHasher, RandomState};
 use crate::cache::{CacheError, PageId};
 use crate::chapters::ch04_page_pool::PagePool;
 use crate::chapters::ch05_page_table::PageTable;
-use crate::prefix_cache::{PrefixCache, held_tokens};
+use crate::prefix_cache::{CachedPage, PrefixCache, held_tokens};
 
 /// Stands for a prefix: the hash of its last page's tokens and of the previous page's hash.
 type PrefixHash = u64;
@@ -117,5 +117,9 @@ impl PrefixCache for HashChain {
 
     fn n_evictable(&self, pool: &PagePool) -> usize {
         self.held.keys().filter(|page| pool.owners(**page) == Ok(1)).count()
+    }
+
+    fn pages(&self) -> Vec<CachedPage<'_>> {
+        Vec::new()
     }
 }

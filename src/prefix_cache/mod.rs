@@ -61,12 +61,10 @@ pub trait PrefixCache {
     /// its own before those that it shares. Its next insertion swaps them.
     fn n_evictable(&self, pool: &PagePool) -> usize;
 
-    /// All pages that it owns, in no particular order. A cache that does not list its pages returns none, as here.
+    /// All pages that it owns, in no particular order, or none if it keeps no such list.
     ///
     /// The simulation of chapter 15 compares them with the owners of each page.
-    fn pages(&self) -> Vec<CachedPage<'_>> {
-        Vec::new()
-    }
+    fn pages(&self) -> Vec<CachedPage<'_>>;
 }
 
 /// The tokens of a sequence whose rows its table holds.
@@ -154,5 +152,9 @@ impl PrefixCache for NoPrefixCache {
 
     fn n_evictable(&self, _pool: &PagePool) -> usize {
         0
+    }
+
+    fn pages(&self) -> Vec<CachedPage<'_>> {
+        Vec::new()
     }
 }

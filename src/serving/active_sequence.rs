@@ -93,10 +93,16 @@ impl<'t> ActiveSequence<'t> {
             // Its prompt was to be scored, and that is all.
             return Next { end: Some(Ok(FinishReason::Length)), ..Next::default() };
         }
-        let (id, ends) = self.request.stop_params.sample(&mut self.sampler, row, self.n_new, end_of_text);
+        let StopParams { stop_token_ids, ignore_eos, min_tokens, .. } = &self.request.stop_params;
+        let (id, is_end) = if self.n_new < *min_tokens {
+            (self.sampler.sample_without(row, end_of_text.iter().chain(stop_token_ids)), false)
+        } else {
+            let id = self.sampler.sample(row);
+            (id, (!ignore_eos && end_of_text.contains(&id)) || stop_token_ids.contains(&id))
+        };
         self.n_new += 1;
         let logprobs = self.request.logprobs.map(|top| token_logprobs(row, id, top));
-        if ends {
+        if is_end {
             self.end_token = self.request.prompt_logprobs.then_some(OutputToken { id, offset: 0, logprobs });
             return Next { end: Some(Ok(FinishReason::Stop)), ..Next::default() };
         }

@@ -306,7 +306,7 @@ impl<'m> Engine<'m> {
         logits: &Result<Vec<f32>, StepError>,
         step: &mut StepOutput,
     ) -> Result<Next, EngineError> {
-        // Not `self.state`, which would borrow all of the loop.
+        // Not `self.state`, which would borrow all of `self`.
         let state = self.active.get_mut(&id).ok_or(EngineError::UnknownSequence(id))?;
         let next = state.sample(logits, &self.end_of_text);
         step.new_tokens.extend(next.token.map(|token| NextToken { sequence_id: id, token }));

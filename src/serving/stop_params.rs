@@ -8,8 +8,6 @@
 //! The fields mean what they mean in vLLM's
 //! [`SamplingParams`](https://github.com/vllm-project/vllm/blob/v0.33.0/vllm/sampling_params.py).
 
-use crate::generation::sampler::Sampler;
-
 /// When a sequence ends before its limit. By default, the model's end-of-text tokens end it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct StopParams {
@@ -22,22 +20,4 @@ pub struct StopParams {
     /// Tokens generated at least. Until then, all tokens that can end a sequence have probability 0, even an end of
     /// text that is ignored, and stop strings end nothing.
     pub min_tokens: usize,
-}
-
-impl StopParams {
-    /// Samples the token after `n_new` others from `logits`, `[vocab_size]`. Returns it, and whether it is the end.
-    pub(super) fn sample(
-        &self,
-        sampler: &mut Sampler,
-        logits: &[f32],
-        n_new: usize,
-        end_of_text: &[u32],
-    ) -> (u32, bool) {
-        if n_new < self.min_tokens {
-            return (sampler.sample_without(logits, end_of_text.iter().chain(&self.stop_token_ids)), false);
-        }
-        let token = sampler.sample(logits);
-        let is_eos = !self.ignore_eos && end_of_text.contains(&token);
-        (token, is_eos || self.stop_token_ids.contains(&token))
-    }
 }

@@ -81,12 +81,11 @@ struct Common {
     /// be found, or heads, its first ones, as in a queue of pages that are freed in the order of the text
     #[arg(long, value_name = "END", value_parser = named(EVICTIONS), hide_possible_values = true,
         default_value = "tails", conflicts_with = "no_prefix_cache")]
-    evict: PrefixCacheKind,
+    evict: EvictionOrder,
 }
 
-/// The trie of chapter 11 has no other order than tails first.
-const EVICTIONS: [(&str, PrefixCacheKind); 2] =
-    [("tails", PrefixCacheKind::Trie), ("heads", PrefixCacheKind::HashChain(EvictionOrder::HeadsFirst))];
+const EVICTIONS: [(&str, EvictionOrder); 2] =
+    [("tails", EvictionOrder::TailsFirst), ("heads", EvictionOrder::HeadsFirst)];
 
 const MAX_PAGES: u64 = 10_000_000;
 /// A larger page than this holds any text of any trace.
@@ -112,14 +111,13 @@ impl Common {
 
     fn run(self, trace: Trace, n_requests: usize, max_running: usize) -> Result<()> {
         let pools = if self.pages.is_empty() { vec![trace.defaults().n_pages] } else { self.pages.clone() };
-        let prefix_cache = if self.no_prefix_cache { PrefixCacheKind::None } else { self.evict };
-        let which = match prefix_cache {
-            PrefixCacheKind::None => "without the prefix cache",
-            PrefixCacheKind::Trie => "with the prefix cache",
-            PrefixCacheKind::HashChain(EvictionOrder::HeadsFirst) => "with a prefix cache that evicts heads first",
-            PrefixCacheKind::HashChain(EvictionOrder::TailsFirst) => "with a prefix cache that evicts tails first",
+        let (prefix_cache, chapter, which) = match self.evict {
+            _ if self.no_prefix_cache => (PrefixCacheKind::None, 5, "without the prefix cache"),
+            EvictionOrder::TailsFirst => (PrefixCacheKind::Trie, 11, "with the prefix cache"),
+            // Chapter 11's trie can't.
+            heads => (PrefixCacheKind::HashChain(heads), 5, "with a prefix cache that evicts heads first"),
         };
-        requirements::ensure_started(&[if prefix_cache == PrefixCacheKind::Trie { 11 } else { 5 }])?;
+        requirements::ensure_started(&[chapter])?;
         ensure_in_range(n_requests as u64, MAX_REQUESTS, "--requests", "a workload")?;
         ensure_in_range(self.page_size as u64, MAX_PAGE_SIZE, "--page-size", "a page")?;
         for n_pages in &pools {

@@ -64,7 +64,7 @@ struct Backlog {
 }
 
 /// What has stopped the engine: a fault of the loop, of the scheduler or of the page file.
-pub type EngineFault = Box<dyn Error + Send + Sync>;
+pub type EngineFailure = Box<dyn Error + Send + Sync>;
 
 impl<'m> EngineThread<'m> {
     /// For an engine without sequences. `tier`: the page file under its prefix cache, if there is one. `max_open`:
@@ -87,8 +87,8 @@ impl<'m> EngineThread<'m> {
     /// Runs until it has been stopped and the last sequence is finished, or until no sender of commands is left.
     ///
     /// # Errors
-    /// [`EngineFault`]. The sequences that were open get no end.
-    pub fn run(mut self, commands: &Receiver<Command>) -> Result<(), EngineFault> {
+    /// [`EngineFailure`]. The sequences that were open get no end.
+    pub fn run(mut self, commands: &Receiver<Command>) -> Result<(), EngineFailure> {
         self.update_metrics();
         loop {
             if self.is_idle() {
@@ -127,7 +127,7 @@ impl<'m> EngineThread<'m> {
         self.engine.is_done() && self.open.is_empty() && self.n_not_submitted() == 0
     }
 
-    fn handle(&mut self, command: Command) -> Result<(), EngineFault> {
+    fn handle(&mut self, command: Command) -> Result<(), EngineFailure> {
         match command {
             Command::ViewRequest(request) => self.views.ask(request),
             Command::SetPace(pace, is_known) => {
@@ -172,7 +172,7 @@ impl<'m> EngineThread<'m> {
         Ok(())
     }
 
-    fn begin(&mut self, request: Submission) -> Result<(), EngineFault> {
+    fn begin(&mut self, request: Submission) -> Result<(), EngineFailure> {
         let Submission { requests, requester, accepted } = request;
         // All of them are accepted, or none.
         if let Some(error) = requests.iter().find_map(|request| self.engine.validate(request).err()) {
@@ -188,7 +188,7 @@ impl<'m> EngineThread<'m> {
     }
 
     /// Hands sequences to the loop, until each request has as many there as can run.
-    fn submit_backlog(&mut self) -> Result<(), EngineFault> {
+    fn submit_backlog(&mut self) -> Result<(), EngineFailure> {
         for Backlog { requester, requests, index } in &mut self.backlogs {
             // Each sequence of this requester holds it once, and so does this backlog.
             let mut room = (self.engine.limits().max_running + 1).saturating_sub(Rc::strong_count(requester));
@@ -234,14 +234,14 @@ impl<'m> EngineThread<'m> {
     }
 
     /// Cancels a sequence without a word to its client. Its pages have been released when this returns.
-    fn cancel(&mut self, id: SequenceId) -> Result<FinishedSequence, EngineFault> {
+    fn cancel(&mut self, id: SequenceId) -> Result<FinishedSequence, EngineFailure> {
         let finished = self.engine.cancel(id)?;
         self.tier_queue.store(&mut self.engine, std::slice::from_ref(&finished))?;
         Ok(finished)
     }
 
     /// Cancels the sequences whose clients have gone and those that have run out of time.
-    fn cancel_unwanted(&mut self) -> Result<(), EngineFault> {
+    fn cancel_unwanted(&mut self) -> Result<(), EngineFailure> {
         let now = Instant::now();
         let stopped = self.stop.is_some_and(|until| until <= now);
         let unwanted = |requester: &Requester| requester.events.is_closed() || stopped || requester.until <= now;
@@ -258,7 +258,7 @@ impl<'m> EngineThread<'m> {
         Ok(())
     }
 
-    fn step(&mut self) -> Result<StepOutput, EngineFault> {
+    fn step(&mut self) -> Result<StepOutput, EngineFailure> {
         self.pace.note_step();
         let step = self.engine.step()?;
         self.tier_queue.store(&mut self.engine, &step.finished)?;

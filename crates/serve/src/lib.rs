@@ -55,7 +55,7 @@ use tokio::sync::{Semaphore, watch};
 
 use access::Access;
 use connections::ClientLimits;
-use engine::{EngineFault, EngineThread};
+use engine::{EngineFailure, EngineThread};
 use http::ServerState;
 use messages::Command;
 use metrics::Metrics;
@@ -116,7 +116,7 @@ pub enum ServerError {
     #[error("the server cannot reach its clients: {0}")]
     System(#[from] io::Error),
     #[error("the engine has stopped: {0}")]
-    Engine(#[from] EngineFault),
+    Engine(#[from] EngineFailure),
     #[error("the engine has panicked: {0}")]
     Panic(String),
 }

@@ -86,7 +86,9 @@ impl Metrics {
             ("vllm:generation_tokens", "Tokens generated", |totals| totals.new_tokens),
             ("page_by_page:steps", "Passes of the model", |totals| totals.steps),
             ("page_by_page:computed_tokens", "Tokens that went through the model", |totals| totals.computed_tokens),
-            ("page_by_page:recomputed", "Tokens computed again after preemptions", |totals| totals.recomputed_tokens),
+            ("page_by_page:recomputed_tokens", "Tokens computed again after preemptions", |totals| {
+                totals.recomputed_tokens
+            }),
         ];
         let mut metrics = Metrics {
             engine_counters: engine_counters

@@ -11,7 +11,7 @@ use page_by_page::chapters::ch04_page_pool::PagePool;
 use page_by_page::chapters::ch05_page_table::PageTable;
 use page_by_page::chapters::ch11_prefix_cache::PrefixTrie;
 use page_by_page::experiments::bundled;
-use page_by_page::prefix_cache::PrefixCache;
+use page_by_page::prefix_cache::{CachedPage, PrefixCache};
 use page_by_page::serving::schedule::StepLimits;
 use page_by_page_serve::ServerError;
 use page_by_page_serve::connections::ClientLimits;
@@ -203,6 +203,10 @@ impl PrefixCache for Faulty {
 
     fn n_evictable(&self, pool: &PagePool) -> usize {
         self.sound.n_evictable(pool)
+    }
+
+    fn pages(&self) -> Vec<CachedPage<'_>> {
+        self.sound.pages()
     }
 }
 
